@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An installed tree for each test of the command line.
 
-The preloaded library is a stand-in that reports what a test asks for; tests/interpose runs the real
-one. Needs in the environment: VITAMIN (the program), STAND_IN_PRELOAD and STAND_IN_DRIVER (shared
+The preloaded library is a fake that reports what a test asks for; tests/interpose runs the real
+one. Needs in the environment: VITAMIN (the program), FAKE_PRELOAD and FAKE_DRIVER (shared
 objects).
 """
 import os
@@ -22,24 +22,24 @@ class CliTest(unittest.TestCase):
     """Gives each test an installed tree of its own: bin/vitamin and lib/libvitamin_cuda.so."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="vitamin-cli-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.vitamin = self.install(self.folder / "tree")
-        (self.folder / "run").mkdir()
+        directory = tempfile.TemporaryDirectory(prefix="vitamin-cli-")
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
+        self.vitamin = self.install(self.directory / "tree")
+        (self.directory / "run").mkdir()
 
     def install(self, tree):
         (tree / "bin").mkdir(parents=True)
         (tree / "lib").mkdir()
         shutil.copy(os.environ["VITAMIN"], tree / "bin/vitamin")
-        shutil.copy(os.environ["STAND_IN_PRELOAD"], tree / "lib/libvitamin_cuda.so")
+        shutil.copy(os.environ["FAKE_PRELOAD"], tree / "lib/libvitamin_cuda.so")
         return tree / "bin/vitamin"
 
     def environment(self, **changes):
         result = {name: value for name, value in os.environ.items()
-                  if not name.startswith(("VITAMIN", "STAND_IN", "LD_", "CUDA_"))}
-        result |= {"XDG_RUNTIME_DIR": str(self.folder / "run"), "LC_ALL": "C.UTF-8",
-                   # The stand-in must load into programs that were built without a sanitizer.
+                  if not name.startswith(("VITAMIN", "FAKE", "LD_", "CUDA_"))}
+        result |= {"XDG_RUNTIME_DIR": str(self.directory / "run"), "LC_ALL": "C.UTF-8",
+                   # The fake must load into programs that were built without a sanitizer.
                    "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0:handle_segv=0"}
         result |= changes
         return {name: value for name, value in result.items() if value is not None}
@@ -56,7 +56,7 @@ class CliTest(unittest.TestCase):
         return self.run_under(sys.executable, "-c", code, options=options, **changes)
 
     def script(self, text, mode=0o755):
-        path = self.folder / "script"
+        path = self.directory / "script"
         path.write_text(text)
         path.chmod(mode)
         return path

@@ -126,8 +126,8 @@ class Command(CliTest):
         self.assert_one_line(self.run_under(str(self.script("#!/bin/sh\n", 0o644))), 126,
                              "cannot execute", "chmod")
 
-    def test_a_folder_is_126(self):
-        self.assert_one_line(self.run_under(str(self.folder)), 126, "folder")
+    def test_a_directory_is_126(self):
+        self.assert_one_line(self.run_under(str(self.directory)), 126, "directory")
 
     def test_a_script_whose_interpreter_is_missing_is_127(self):
         self.assert_one_line(self.run_under(str(self.script("#!/no/interpreter\n"))), 127,
@@ -143,7 +143,7 @@ class Command(CliTest):
         self.assertEqual(seen["MINE"], "kept")
 
     def test_a_configuration_for_one_run(self):
-        file = self.folder / "own.toml"
+        file = self.directory / "own.toml"
         file.write_text('policy.name = "random"\npolicy.seed = 7\n')
         show = "import os; print(os.environ['VITAMIN_POLICY'], os.environ.get('VITAMIN_SEED'))"
         shown = self.python(show, options=["--config", str(file)])
@@ -155,7 +155,7 @@ class Command(CliTest):
         self.assertEqual(shown.stdout, "fifo None\n", shown.stderr)
 
     def test_a_configuration_for_one_run_that_is_wrong_starts_nothing(self):
-        missing = self.python("print('ran')", options=["--config", str(self.folder / "none")])
+        missing = self.python("print('ran')", options=["--config", str(self.directory / "none")])
         self.assertEqual((missing.returncode, missing.stdout), (125, ""))
         self.assertIn("cannot be read", missing.stderr)
         wrong = self.python("print('ran')", options=["--set", "policy.nam=x"])
@@ -168,12 +168,13 @@ class Command(CliTest):
         self.assertNotIn("VITAMIN_WINDOW_NS", seen.stdout)
 
     def test_the_users_own_preload_stays_behind_ours(self):
-        other = self.folder / "other.so"
-        shutil.copy(os.environ["STAND_IN_DRIVER"], other)
+        other = self.directory / "other.so"
+        shutil.copy(os.environ["FAKE_DRIVER"], other)
         code = "import os; print(os.environ['LD_PRELOAD'])"
         result = self.python(code, LD_PRELOAD=str(other))
         items = result.stdout.strip().split(":")
-        self.assertEqual(items[-2:], [str(self.folder / "tree/lib/libvitamin_cuda.so"), str(other)])
+        ours = self.directory / "tree/lib/libvitamin_cuda.so"
+        self.assertEqual(items[-2:], [str(ours), str(other)])
 
     def test_a_run_inside_a_run_preloads_once(self):
         result = self.run_under(self.vitamin, "run", "--quiet", "--", sys.executable, "-c",
@@ -190,9 +191,9 @@ class Command(CliTest):
         self.assertEqual(result.stdout, "SIG_IGN\n")  # and the command inherits what it would
 
     def test_an_install_path_with_a_space_and_a_colon_works(self):
-        vitamin = self.install(self.folder / "a tree: with colon")
+        vitamin = self.install(self.directory / "a tree: with colon")
         result = self.call("run", "--quiet", "--strict", "--", "true", vitamin=vitamin,
-                           STAND_IN_PAGE=BOUND)
+                           FAKE_PAGE=BOUND)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
 
 
@@ -200,7 +201,7 @@ class Signals(CliTest):
     def start(self, code, **more):
         process = subprocess.Popen(
             [self.vitamin, "run", "--quiet", "--", sys.executable, "-uc", code], text=True,
-            env=self.environment(STAND_IN_PAGE=BOUND), stdout=subprocess.PIPE, **more)
+            env=self.environment(FAKE_PAGE=BOUND), stdout=subprocess.PIPE, **more)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.kill)
         return process
@@ -242,7 +243,7 @@ class Signals(CliTest):
         pid, terminal = pty.fork()
         if pid == 0:
             os.execve(self.vitamin, ["vitamin", "run", "--quiet", "--", sys.executable, "-uc",
-                                     code], self.environment(STAND_IN_PAGE=BOUND))
+                                     code], self.environment(FAKE_PAGE=BOUND))
         output = b""
         while b"ready" not in output:
             output += os.read(terminal, 1000)
@@ -345,21 +346,21 @@ class Signals(CliTest):
         process.stdin.flush()
         self.assertEqual(process.wait(time_limit(60)), 0)
 
-    def test_output_that_nobody_reads_changes_no_exit_code(self):
+    def test_output_without_a_reader_changes_no_exit_code(self):
         ours, theirs = os.pipe()
         os.close(ours)
         self.addCleanup(os.close, theirs)
         result = subprocess.run(
             [self.vitamin, "run", "--json", "--", sys.executable, "-c", "raise SystemExit(8)"],
-            env=self.environment(STAND_IN_PAGE=BOUND), stdout=subprocess.PIPE, stderr=theirs,
+            env=self.environment(FAKE_PAGE=BOUND), stdout=subprocess.PIPE, stderr=theirs,
             timeout=time_limit(100))
         self.assertEqual(result.returncode, 8)
 
     def test_a_report_beyond_the_limit_on_files_changes_no_exit_code(self):
-        report = self.folder / "report"
+        report = self.directory / "report"
         result = subprocess.run(
             [self.vitamin, "run", "--quiet", "--report", str(report), "--", sys.executable, "-c",
-             "raise SystemExit(8)"], env=self.environment(STAND_IN_PAGE=BOUND),
+             "raise SystemExit(8)"], env=self.environment(FAKE_PAGE=BOUND),
             capture_output=True, text=True, timeout=time_limit(100),
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)))
         self.assertEqual(result.returncode, 8)
@@ -368,7 +369,7 @@ class Signals(CliTest):
     def test_a_shell_with_job_control_stops_and_continues_a_run(self):
         shell = subprocess.Popen(["bash", "--norc", "-i"], stdin=subprocess.PIPE, text=True,
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                 env=self.environment(STAND_IN_PAGE=BOUND), start_new_session=True)
+                                 env=self.environment(FAKE_PAGE=BOUND), start_new_session=True)
         self.addCleanup(shell.kill)
         code = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); raise SystemExit(6)"
         output, _ = shell.communicate(
@@ -378,16 +379,16 @@ class Signals(CliTest):
         self.assertIn("ended 6", output)
 
 
-class RunFolders(CliTest):
-    """$XDG_RUNTIME_DIR of these tests is self.folder / "run"."""
+class RunDirectories(CliTest):
+    """$XDG_RUNTIME_DIR of these tests is self.directory / "run"."""
 
-    def folders(self):
-        return sorted((self.folder / "run").glob("vitamin-run-*"))
+    def directories(self):
+        return sorted((self.directory / "run").glob("vitamin-run-*"))
 
     def started(self, code):
         process = subprocess.Popen(
             [self.vitamin, "run", "--quiet", "--", sys.executable, "-uc", code], text=True,
-            env=self.environment(STAND_IN_PAGE=BOUND), stdout=subprocess.PIPE,
+            env=self.environment(FAKE_PAGE=BOUND), stdout=subprocess.PIPE,
             stdin=subprocess.PIPE)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.stdin.close)
@@ -395,7 +396,7 @@ class RunFolders(CliTest):
         return process
 
     def test_a_run_that_is_told_to_end_early_leaves_no_directory(self):
-        # How long it takes until the command runs, when nobody interrupts it.
+        # How long it takes until the command runs, when it is not interrupted.
         begin = time.monotonic()
         first = self.started("print('on')")
         first.stdout.readline()
@@ -406,65 +407,65 @@ class RunFolders(CliTest):
             time.sleep(until_started * turn / 30)
             process.send_signal(signal.SIGTERM)
             self.assertEqual(process.wait(time_limit(60)), -signal.SIGTERM)
-            self.assertEqual(self.folders(), [])
+            self.assertEqual(self.directories(), [])
 
     def test_the_directory_of_a_killed_run_is_removed_by_a_later_one(self):
         process = self.started("print(1); input()")
         process.stdout.readline()
         process.kill()
         process.wait()
-        self.assertEqual(len(self.folders()), 1)
+        self.assertEqual(len(self.directories()), 1)
         process.stdin.close()  # ends the command, too
-        left, = self.folders()
+        left, = self.directories()
         until = time.monotonic() + time_limit(60)
         while left.exists() and time.monotonic() < until:
-            self.assertEqual(self.python("pass", ["--quiet"], STAND_IN_PAGE=BOUND).returncode, 0)
-        self.assertEqual(self.folders(), [])
+            self.assertEqual(self.python("pass", ["--quiet"], FAKE_PAGE=BOUND).returncode, 0)
+        self.assertEqual(self.directories(), [])
 
-    def test_the_folder_of_a_run_is_not_removed_by_another(self):
+    def test_the_directory_of_a_run_is_not_removed_by_another(self):
         process = self.started("print(1); input()")
         process.stdout.readline()
         self.assertEqual(self.python("pass").returncode, 0)
-        self.assertEqual(len(self.folders()), 1)
+        self.assertEqual(len(self.directories()), 1)
         process.stdin.write("\n")
         process.stdin.flush()
         self.assertEqual(process.wait(time_limit(60)), 0)
-        self.assertEqual(self.folders(), [])
+        self.assertEqual(self.directories(), [])
 
-    def test_a_folder_that_a_living_program_still_uses_is_not_removed(self):
+    def test_a_directory_that_a_living_program_still_uses_is_not_removed(self):
         process = self.started("print(1); input()")
         process.stdout.readline()
         process.kill()
         process.wait()
         for _ in range(3):
             self.assertEqual(self.python("pass").returncode, 0)
-            self.assertEqual(len(self.folders()), 1)
+            self.assertEqual(len(self.directories()), 1)
 
-    def test_what_only_has_the_name_of_a_run_folder_is_kept(self):
-        other = self.folder / "kept"
+    def test_what_only_has_the_name_of_a_run_directory_is_kept(self):
+        other = self.directory / "kept"
         other.mkdir()
         (other / "file").touch()
-        (self.folder / "run/vitamin-run-file00").touch()
-        (self.folder / "run/vitamin-run-link00").symlink_to(other)
+        (self.directory / "run/vitamin-run-file00").touch()
+        (self.directory / "run/vitamin-run-link00").symlink_to(other)
         self.assertEqual(self.python("pass").returncode, 0)
-        self.assertEqual(len(self.folders()), 2)
+        self.assertEqual(len(self.directories()), 2)
         self.assertTrue((other / "file").exists())
 
-    @unittest.skipUnless(os.geteuid() == 0, "only root can make a folder of another user")
-    def test_a_folder_of_another_user_is_kept(self):
-        folder = self.folder / "run/vitamin-run-other0"
-        folder.mkdir()
-        os.chown(folder, 65534, 65534)
+    @unittest.skipUnless(os.geteuid() == 0, "only root can make a directory of another user")
+    def test_a_directory_of_another_user_is_kept(self):
+        directory = self.directory / "run/vitamin-run-other0"
+        directory.mkdir()
+        os.chown(directory, 65534, 65534)
         self.assertEqual(self.python("pass").returncode, 0)
-        self.assertEqual(self.folders(), [folder])
+        self.assertEqual(self.directories(), [directory])
 
-    def test_runs_at_once_do_not_take_each_others_folders(self):
+    def test_runs_at_once_do_not_take_each_others_directories(self):
         code = "import os; print(len(os.listdir(os.environ['VITAMIN_RUN_DIR'])))"
         processes = [self.started(code) for _ in range(12)]
         for process in processes:
             self.assertEqual(process.stdout.readline(), "1\n")
             self.assertEqual(process.wait(time_limit(60)), 0)
-        self.assertEqual(self.folders(), [])
+        self.assertEqual(self.directories(), [])
 
 
 class NoRoom(CliTest):
@@ -472,35 +473,35 @@ class NoRoom(CliTest):
 
     NO_ROOM = "could not be counted"
 
-    def full_folder(self):
+    def full_directory(self):
         """A file system in memory with no byte left, but for names."""
-        folder = self.folder / "full"
-        folder.mkdir()
-        made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)],
+        directory = self.directory / "full"
+        directory.mkdir()
+        made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(directory)],
                               capture_output=True, text=True)
         if made.returncode != 0:
             self.skipTest(f"no file system can be mounted here: {made.stderr.strip()}")
-        self.addCleanup(subprocess.run, ["umount", "--lazy", str(folder)])
-        with open(folder / "fill", "wb", buffering=0) as file, contextlib.suppress(OSError):
+        self.addCleanup(subprocess.run, ["umount", "--lazy", str(directory)])
+        with open(directory / "fill", "wb", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(bytes(4096)):
                 pass
-        return folder
+        return directory
 
     def test_a_full_runtime_directory_is_passed_over(self):
         result = self.python("print('out'); raise SystemExit(4)", ["--quiet"],
-                             STAND_IN_PAGE=BOUND, XDG_RUNTIME_DIR=str(self.full_folder()))
+                             FAKE_PAGE=BOUND, XDG_RUNTIME_DIR=str(self.full_directory()))
         self.assertEqual((result.returncode, result.stdout, result.stderr), (4, "out\n", ""))
 
-    def test_a_folder_that_fills_up_while_the_program_starts_ends_nothing(self):
-        folder = self.full_folder()
-        (folder / "fill").unlink()
+    def test_a_directory_that_fills_up_while_the_program_starts_ends_nothing(self):
+        directory = self.full_directory()
+        (directory / "fill").unlink()
         # Each process of the run makes a page; the first leaves no room for the second's.
         code = ("import contextlib, os, subprocess, sys\n"
-                f"with open('{folder}/fill', 'wb', buffering=0) as f, "
+                f"with open('{directory}/fill', 'wb', buffering=0) as f, "
                 "contextlib.suppress(OSError):\n"
                 "    while f.write(bytes(4096)): pass\n"
                 "raise SystemExit(subprocess.run(['sh', '-c', 'exit 9']).returncode)\n")
-        result = self.python(code, ["--quiet"], STAND_IN_PAGE=BOUND, XDG_RUNTIME_DIR=str(folder))
+        result = self.python(code, ["--quiet"], FAKE_PAGE=BOUND, XDG_RUNTIME_DIR=str(directory))
         self.assert_one_line(result, 9, self.NO_ROOM, "1 of 2 processes")
 
     def test_a_limit_on_the_size_of_files_ends_nothing(self):
@@ -512,7 +513,7 @@ class NoRoom(CliTest):
                      "import subprocess\n"
                      "print(subprocess.run(['sh', '-c', 'exit 9']).returncode)\n"],
                     capture_output=True, text=True, timeout=time_limit(100),
-                    stdin=subprocess.DEVNULL, env=self.environment(STAND_IN_PAGE=BOUND))
+                    stdin=subprocess.DEVNULL, env=self.environment(FAKE_PAGE=BOUND))
                 self.assertEqual(result.stdout, "9\n")
                 self.assert_one_line(result, 0, self.NO_ROOM)
 
@@ -523,28 +524,28 @@ class NoRoom(CliTest):
         for size in (0, 10, 5000, 100_000):
             with self.subTest(size=size):
                 result = self.python(code.replace("SIZE", str(size)), ["--quiet"],
-                                     STAND_IN_PAGE=BOUND)
+                                     FAKE_PAGE=BOUND)
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
 
 
 class Library(CliTest):
     def refused(self, *parts):
-        mark = self.folder / "mark"
+        mark = self.directory / "mark"
         result = self.run_under("touch", str(mark))
         self.assert_one_line(result, 125, *parts)
         self.assertFalse(mark.exists(), "the command was started")
 
     def test_without_the_library_nothing_is_started(self):
-        (self.folder / "tree/lib/libvitamin_cuda.so").unlink()
+        (self.directory / "tree/lib/libvitamin_cuda.so").unlink()
         self.refused("libvitamin_cuda.so", "missing")
 
     def test_with_a_library_that_is_none_nothing_is_started(self):
-        (self.folder / "tree/lib/libvitamin_cuda.so").write_text("not an object")
+        (self.directory / "tree/lib/libvitamin_cuda.so").write_text("not an object")
         self.refused("libvitamin_cuda.so", "loader does not accept")
 
     def test_with_a_cut_library_nothing_is_started(self):
-        path = self.folder / "tree/lib/libvitamin_cuda.so"
+        path = self.directory / "tree/lib/libvitamin_cuda.so"
         path.write_bytes(path.read_bytes()[:3000])
         self.refused("loader does not accept")
 

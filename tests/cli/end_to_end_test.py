@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vitamin run with the real preloaded library over the software driver, as a user runs it.
 
-Needs in the environment: PREFIX (build folder), FAULT_PROGRAM and FAULT_KERNELS.
+Needs in the environment: PREFIX (build directory), FAULT_PROGRAM and FAULT_KERNELS.
 """
 import json
 import os
@@ -24,9 +24,9 @@ ILLEGAL_ADDRESS = 700
 
 class EndToEnd(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="vitamin-e2e-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        directory = tempfile.TemporaryDirectory(prefix="vitamin-e2e-")
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
 
     def environment(self, **changes):
         result = {name: value for name, value in os.environ.items()
@@ -41,7 +41,7 @@ class EndToEnd(unittest.TestCase):
                               stdin=subprocess.DEVNULL, env=self.environment(**changes))
 
     def run_under(self, *command, options=("--quiet",), **changes):
-        self.report_path = self.folder / "report.json"
+        self.report_path = self.directory / "report.json"
         return self.native(PREFIX / "bin/vitamin", "run", *options, "--report", self.report_path,
                            "--", *command, **changes)
 
@@ -75,7 +75,7 @@ class EndToEnd(unittest.TestCase):
                 result = subprocess.run(
                     program, capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL,
                     env=self.environment(LD_PRELOAD=str(PREFIX / "lib/libvitamin_cuda.so"),
-                                         VITAMIN_RUN_DIR=str(self.folder)),
+                                         VITAMIN_RUN_DIR=str(self.directory)),
                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertEqual(HASH.search(result.stdout)[1], HASH.search(alone.stdout)[1])
@@ -100,7 +100,7 @@ class EndToEnd(unittest.TestCase):
         self.assertEqual((result.returncode, result.stdout), (alone.returncode, alone.stdout))
 
     def test_after_a_fault_another_program_on_the_device_runs(self):
-        ledger = {"VITAMIN_SOFT_LEDGER": str(self.folder / "ledger")}
+        ledger = {"VITAMIN_SOFT_LEDGER": str(self.directory / "ledger")}
         program = (os.environ["FAULT_PROGRAM"], os.environ["FAULT_KERNELS"], "3")
         self.assertEqual(self.run_under(*program, "ill", **ledger).returncode, 42)
         self.assertEqual(self.run_under(*program, "well", **ledger).returncode, 0)
@@ -166,12 +166,13 @@ class EndToEnd(unittest.TestCase):
         self.assertIn("no NVIDIA driver was found", result.stderr)
 
     def profile(self, program, *options, command="profile"):
-        words = (PREFIX / "bin/vitamin", command, *options, "--profiles", self.folder / "profiles",
+        words = (PREFIX / "bin/vitamin", command, *options,
+                 "--profiles", self.directory / "profiles",
                  "--", PREFIX / "bin" / program, "12")
         return self.native(*words)
 
     def shown(self):
-        file = next((self.folder / "profiles").glob("*.profile"))
+        file = next((self.directory / "profiles").glob("*.profile"))
         done = self.native(PREFIX / "bin/vitamin", "profile", "show", "--json", file)
         self.assertEqual(done.returncode, 0, done.stderr)
         return file, json.loads(done.stdout)
@@ -197,12 +198,12 @@ class EndToEnd(unittest.TestCase):
         self.assertNotEqual(file.read_text(), before)
 
     def test_a_policy_that_looks_at_times_gets_them_and_fifo_measures_nothing(self):
-        state = {"XDG_STATE_HOME": str(self.folder)}
+        state = {"XDG_STATE_HOME": str(self.directory)}
         looks = ("--policy", "throughput:model=algorithm1")
         done = self.run_under(PREFIX / "bin/demo-train", "12", options=looks, **state)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(len(self.report()["profiles"]), 1, done.stderr)
-        self.assertTrue((self.folder / "vitamin/profiles").is_dir())
+        self.assertTrue((self.directory / "vitamin/profiles").is_dir())
         done = self.run_under(PREFIX / "bin/demo-train", "12", **state)
         self.assertEqual(self.report()["profiles"], [])
         self.run_under(PREFIX / "bin/demo-train", "12", options=(*looks, "--profiles", "none"),
@@ -255,10 +256,10 @@ class EndToEnd(unittest.TestCase):
             self.assertIn(part, result.stderr)
 
     def test_explain_says_for_two_programs_what_each_has_why_and_what_else_was_measured(self):
-        socket = str(self.folder / "s")
+        socket = str(self.directory / "s")
         self.assert_refused(self.explain(socket), "VIT-301", "vitamin run --daemon")
         self.background(PREFIX / "bin/vitamind", "--socket", socket, "--lock-directory",
-                        self.folder, "--policy", "throughput", VITAMIN_CONFIG="/dev/null")
+                        self.directory, "--policy", "throughput", VITAMIN_CONFIG="/dev/null")
         until = time.monotonic() + time_limit(60)
         while not os.path.exists(socket) and time.monotonic() < until:
             time.sleep(0.01)

@@ -14,38 +14,38 @@ from cli_harness import BOUND, CliTest
 
 class Coverage(CliTest):
     def test_full_coverage_prints_a_table_and_succeeds_under_strict(self):
-        result = self.run_under("true", options=["--strict"], STAND_IN_PAGE=BOUND)
+        result = self.run_under("true", options=["--strict"], FAKE_PAGE=BOUND)
         self.assertEqual(result.returncode, 0)
         self.assertEqual(result.stdout, "")
         self.assertIn("10 of 10 launches bound (100 %)", result.stderr)
         self.assertRegex(result.stderr, r"on the whole device +2 +20\.0 % +cluster too large 2")
         self.assertRegex(result.stderr, r"moved to another entry +7 ")
-        self.assertRegex(result.stderr, r"libstand_in\.so +10 +10")
+        self.assertRegex(result.stderr, r"libfake\.so +10 +10")
         self.assertRegex(result.stderr, r"132 +2 +█+ +the whole device")
-        self.assertIn("a warning of the stand-in", result.stderr)
+        self.assertIn("a warning of the fake", result.stderr)
 
     def test_without_utf8_the_table_is_ascii(self):
-        result = self.run_under("true", STAND_IN_PAGE=BOUND, LC_ALL="C")
+        result = self.run_under("true", FAKE_PAGE=BOUND, LC_ALL="C")
         self.assertRegex(result.stderr, r"132 +2 +#+ +the whole device")
 
     def test_quiet_and_complete_prints_nothing(self):
-        result = self.run_under("true", options=["--quiet"], STAND_IN_PAGE=BOUND)
+        result = self.run_under("true", options=["--quiet"], FAKE_PAGE=BOUND)
         self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
 
     def test_a_launch_that_was_not_bound_fails_strict_only(self):
         page = "stage=3 seen=10 bound=9 bridged=1 narrow=9"
-        result = self.run_under("true", options=["--quiet"], STAND_IN_PAGE=page)
+        result = self.run_under("true", options=["--quiet"], FAKE_PAGE=page)
         self.assert_one_line(result, 0, "1 of 10 launches were not bound")
-        result = self.run_under("true", options=["--quiet", "--strict"], STAND_IN_PAGE=page)
+        result = self.run_under("true", options=["--quiet", "--strict"], FAKE_PAGE=page)
         self.assert_one_line(result, 123, "1 of 10 launches were not bound")
 
     def test_one_launch_short_of_all_is_not_shown_as_all(self):
         page = "stage=3 seen=100000 bound=99999 passed=1"
-        self.assertIn("(99.9 %)", self.run_under("true", STAND_IN_PAGE=page).stderr)
+        self.assertIn("(99.9 %)", self.run_under("true", FAKE_PAGE=page).stderr)
 
     def test_launches_before_any_device_was_managed_count_as_passed(self):
         result = self.run_under("true", options=["--quiet", "--strict"],
-                                STAND_IN_PAGE="stage=3 seen=9 bound=9 unmanaged=1")
+                                FAKE_PAGE="stage=3 seen=9 bound=9 unmanaged=1")
         self.assert_one_line(result, 123, "1 of 10 launches were not bound")
 
     def test_the_commands_own_failure_wins_over_strict(self):
@@ -53,14 +53,14 @@ class Coverage(CliTest):
         self.assertEqual(result.returncode, 1)
 
     def test_the_page_of_a_killed_process_counts(self):
-        result = self.python("import os; os.kill(os.getpid(), 9)", ["--json"], STAND_IN_PAGE=BOUND)
+        result = self.python("import os; os.kill(os.getpid(), 9)", ["--json"], FAKE_PAGE=BOUND)
         self.assertEqual(result.returncode, -9)
         self.assertEqual(json.loads(result.stderr)["coverage"]["bound"], 10)
 
     def test_every_process_of_the_tree_is_in_the_report(self):
         script = self.script("#!/bin/sh\ntrue\ncat /dev/null\nexec cat /dev/null\n")
-        result = self.run_under(str(script), options=["--json"], STAND_IN_PAGE=BOUND,
-                                STAND_IN_PROGRAM="cat")
+        result = self.run_under(str(script), options=["--json"], FAKE_PAGE=BOUND,
+                                FAKE_PROGRAM="cat")
         report = json.loads(result.stderr)
         names = [process["program"] for process in report["processes"]]
         self.assertEqual(names.count("cat"), 2)
@@ -68,9 +68,9 @@ class Coverage(CliTest):
                                               "passed_unmanaged": 0, "unreadable_pages": 0})
 
     def test_a_report_file_says_the_same_as_the_json_output(self):
-        path = self.folder / "report.json"
+        path = self.directory / "report.json"
         result = self.run_under("true", options=["--json", "--report", str(path), "--seed", "5",
-                                                 "--policy", "random"], STAND_IN_PAGE=BOUND)
+                                                 "--policy", "random"], FAKE_PAGE=BOUND)
         report = json.loads(path.read_text())
         self.assertEqual(report, json.loads(result.stderr))
         self.assertEqual(report["schema"], 1)
@@ -82,36 +82,36 @@ class Coverage(CliTest):
         self.assertIsNone(report["problem"])
 
     def test_a_report_to_stdout_is_json(self):
-        result = self.run_under("true", options=["--report", "-", "--quiet"], STAND_IN_PAGE=BOUND)
+        result = self.run_under("true", options=["--report", "-", "--quiet"], FAKE_PAGE=BOUND)
         self.assertTrue(json.loads(result.stdout)["coverage"]["complete"])
 
     def test_a_report_that_cannot_be_written_stops_before_the_command(self):
-        mark = self.folder / "mark"
-        result = self.run_under("touch", str(mark), options=["--report", "/no/such/folder/x"])
-        self.assert_one_line(result, 125, "/no/such/folder/x")
+        mark = self.directory / "mark"
+        result = self.run_under("touch", str(mark), options=["--report", "/no/such/directory/x"])
+        self.assert_one_line(result, 125, "/no/such/directory/x")
         self.assertFalse(mark.exists())
 
     def test_a_page_of_another_version_is_said(self):
         code = ("import os, struct, glob\n"
                 "path = glob.glob(os.environ['VITAMIN_RUN_DIR'] + '/*.stats')[0]\n"
                 "with open(path, 'r+b') as page: page.seek(8); page.write(struct.pack('I', 99))\n")
-        result = self.python(code, STAND_IN_PAGE=BOUND)
+        result = self.python(code, FAKE_PAGE=BOUND)
         self.assert_one_line(result, 0, "another version")
 
-    def test_the_run_folder_is_private_and_gone_at_the_end(self):
+    def test_the_run_directory_is_private_and_gone_at_the_end(self):
         code = "import os; d = os.environ['VITAMIN_RUN_DIR']; print(d, oct(os.stat(d).st_mode))"
         path, mode = self.python(code).stdout.split()
         self.assertEqual(stat.S_IMODE(int(mode, 8)), 0o700)
         self.assertFalse(os.path.exists(path))
-        self.assertEqual(os.listdir(self.folder / "run"), [])
+        self.assertEqual(os.listdir(self.directory / "run"), [])
 
 
 class NoLaunches(CliTest):
     def environment(self, **changes):
-        driver = self.folder / "driver"
+        driver = self.directory / "driver"
         if not driver.exists():
             driver.mkdir()
-            shutil.copy(os.environ["STAND_IN_DRIVER"], driver / "libcuda.so.1")
+            shutil.copy(os.environ["FAKE_DRIVER"], driver / "libcuda.so.1")
         return super().environment(**({"LD_LIBRARY_PATH": str(driver)} | changes))
 
     def silent(self, code, *parts, command=("true",), **changes):
@@ -124,29 +124,29 @@ class NoLaunches(CliTest):
         self.silent(0, "none of the 1 process of this run used CUDA")
 
     def test_cuda_started_without_a_launch_is_said(self):
-        self.silent(0, "no kernel was launched", STAND_IN_PAGE="stage=2")
+        self.silent(0, "no kernel was launched", FAKE_PAGE="stage=2")
 
     def test_a_part_of_ours_that_failed_is_said(self):
         self.silent(0, "the pool could not be made", "true (",
-                    STAND_IN_PAGE="stage=4 message=the pool could not be made: out of memory")
+                    FAKE_PAGE="stage=4 message=the pool could not be made: out of memory")
 
     def test_a_missing_driver_is_said(self):
         self.silent(0, "no NVIDIA driver was found", "install", LD_LIBRARY_PATH=None)
 
     def test_too_old_a_driver_is_said(self):
-        self.silent(0, "supports CUDA 12.2", "12.4", STAND_IN_VERSION="12020")
+        self.silent(0, "supports CUDA 12.2", "12.4", FAKE_VERSION="12020")
 
     def test_no_device_is_said(self):
-        self.silent(0, "sees no device", STAND_IN_INIT="100")
+        self.silent(0, "sees no device", FAKE_INIT="100")
 
     def test_an_empty_list_of_visible_devices_is_said(self):
-        self.silent(0, "CUDA_VISIBLE_DEVICES is ''", STAND_IN_INIT="100", CUDA_VISIBLE_DEVICES="")
+        self.silent(0, "CUDA_VISIBLE_DEVICES is ''", FAKE_INIT="100", CUDA_VISIBLE_DEVICES="")
 
     def test_a_driver_that_refuses_to_start_is_said(self):
-        self.silent(0, "CUDA_ERROR_OF_THE_STAND_IN", "803", STAND_IN_INIT="803")
+        self.silent(0, "CUDA_ERROR_OF_THE_FAKE", "803", FAKE_INIT="803")
 
     def test_a_driver_that_crashes_is_said(self):
-        self.silent(0, "crashed", STAND_IN_CRASH="1")
+        self.silent(0, "crashed", FAKE_CRASH="1")
 
     def test_a_statically_linked_program_is_said(self):
         # Just a program header and exit(0): mov edi,0; mov eax,60; syscall
@@ -156,14 +156,14 @@ class NoLaunches(CliTest):
                struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, base + head, 64, 0, 0, 64, 56, 1, 64, 0, 0) +
                struct.pack("<IIQQQQQQ", 1, 5, 0, base, base, head + len(code), head + len(code),
                            0x1000) + code)
-        program = self.folder / "static"
+        program = self.directory / "static"
         program.write_bytes(elf)
         program.chmod(0o755)
         self.silent(0, "statically linked", command=(str(program),))
 
     @unittest.skipUnless(os.geteuid() == 0, "only root can make a program of another user")
     def test_a_program_that_changes_its_user_is_said(self):
-        program = self.folder / "setuid"
+        program = self.directory / "setuid"
         shutil.copy("/bin/true", program)
         os.chown(program, 65534, 65534)
         program.chmod(0o4755)
@@ -184,15 +184,15 @@ class Doctor(CliTest):
         self.assertIn("Not ready", result.stdout)
 
     def test_a_machine_with_driver_and_device_is_ready(self):
-        driver = self.folder / "driver"
+        driver = self.directory / "driver"
         driver.mkdir()
-        shutil.copy(os.environ["STAND_IN_DRIVER"], driver / "libcuda.so.1")
+        shutil.copy(os.environ["FAKE_DRIVER"], driver / "libcuda.so.1")
         result = self.call("doctor", LD_LIBRARY_PATH=str(driver))
         self.assertEqual(result.returncode, 0, result.stdout)
-        self.assertRegex(result.stdout, r"(?m)^ok +device +stand-in 0, 16 processors, .* 75\.76")
+        self.assertRegex(result.stdout, r"(?m)^ok +device +fake 0, 16 processors, .* 75\.76")
 
     def bundle(self, **changes):
-        path = self.folder / "bundle.json"
+        path = self.directory / "bundle.json"
         result = self.call("doctor", "--bundle", str(path), **changes)
         self.assertIn(result.returncode, (0, 1), result.stderr)
         self.assertIn("look into it before you give it away", result.stderr)
@@ -214,7 +214,7 @@ class Doctor(CliTest):
             "VITAMIN_NOTE": "sk9fJ2kLm3nOp4qRs5tUv6wX",
             "HIP_REPOSITORY": "https://someone:hunter2@example.org/x",
         }
-        log = self.folder / "run/vitamin"
+        log = self.directory / "run/vitamin"
         log.mkdir()
         (log / "vitamind.sock.log").write_text(
             "info password=letmein9 beside it\nwarning Authorization: Bearer abc.def\n"
@@ -235,8 +235,8 @@ class Doctor(CliTest):
         self.assertIn("~/file", text)
 
     def test_a_bundle_that_cannot_be_written_is_one_line(self):
-        self.assert_one_line(self.call("doctor", "--bundle", "/no/such/folder/x"), 125,
-                             "/no/such/folder/x", "VIT-108")
+        self.assert_one_line(self.call("doctor", "--bundle", "/no/such/directory/x"), 125,
+                             "/no/such/directory/x", "VIT-108")
 
     def test_json_says_the_same(self):
         result = self.call("doctor", "--json")
@@ -248,7 +248,7 @@ class Doctor(CliTest):
         self.assertEqual(verdicts["driver"], "problem")
 
     def test_a_library_that_does_not_load_is_a_problem(self):
-        (self.folder / "tree/lib/libvitamin_cuda.so").write_text("not an object")
+        (self.directory / "tree/lib/libvitamin_cuda.so").write_text("not an object")
         self.assertRegex(self.call("doctor").stdout, r"(?m)^problem +preload ")
 
     def test_it_says_whether_mps_serves_several_users(self):
@@ -258,9 +258,9 @@ class Doctor(CliTest):
                                         option])
             self.addCleanup(control.wait)
             self.addCleanup(control.kill)
-            (self.folder / "control").touch()
-            (self.folder / "nvidia-cuda-mps-control.pid").write_text(f"{control.pid}\n")
-            result = self.call("doctor", CUDA_MPS_PIPE_DIRECTORY=str(self.folder))
+            (self.directory / "control").touch()
+            (self.directory / "nvidia-cuda-mps-control.pid").write_text(f"{control.pid}\n")
+            result = self.call("doctor", CUDA_MPS_PIPE_DIRECTORY=str(self.directory))
             self.assertRegex(result.stdout, rf"(?m)^ok +mps +.*{words}")
 
     def test_mps_own_limit_of_memory_is_no_problem(self):

@@ -77,14 +77,14 @@ class Layers(unittest.TestCase):
     def test_check_compares_a_reservation_with_the_devices_here(self):
         driver = self.directory / "driver"
         driver.mkdir()
-        shutil.copy(os.environ["STAND_IN_DRIVER"], driver / "libcuda.so.1")  # of 16 processors
+        shutil.copy(os.environ["FAKE_DRIVER"], driver / "libcuda.so.1")  # of 16 processors
         file = self.write("wide.toml", '[[class]]\nname = "wide"\nkind = "latency"\n'
                                        'reservation = 17\n')
         here = {"LD_LIBRARY_PATH": str(driver)}
         checked = config("check", "--config", file, **here)
         self.assertEqual(checked.returncode, 1, checked.stdout)
         self.assertIn("wide.toml:4:1: the class 'wide' reserves 17 processors", checked.stdout)
-        self.assertIn("stand-in 0, has 16", checked.stdout)
+        self.assertIn("fake 0, has 16", checked.stdout)
         checked = json.loads(config("check", "--json", "--config", file, **here).stdout)
         self.assertTrue(checked["valid"])
         self.assertEqual(checked["no_effect"][0]["line"], 4)

@@ -190,8 +190,8 @@ class Clients(DaemonTest):
         # The ninth, or a later one of an attacker that is slower.
         said, = re.findall(r"let go (\d+) times in a row, the last one was attac", daemon.log())
         self.assertGreaterEqual(int(said), 9)
-        for verb, line in (("status", r"^user \d+: \d+ clients let go lately"),
-                           ("doctor", r"^problem +daemon +user \d+: \d+ clients let go lately")):
+        for verb, line in (("status", r"^user \d+: \d+ clients evicted lately"),
+                           ("doctor", r"^problem +daemon +user \d+: \d+ clients evicted lately")):
             text = subprocess.run([os.environ["VITAMIN"], verb], text=True, check=False,
                                   stdout=subprocess.PIPE,
                                   env=os.environ | {"VITAMIN_DAEMON": str(daemon.socket)}).stdout

@@ -332,7 +332,7 @@ class Verify(Base):
         self.assertIn("never", found["reason"])
         result, _ = self.verify("--file", self.directory, command=command)
         self.assertEqual(result.returncode, FAILED, result.stdout)
-        self.assertIn("is a folder", result.stderr)
+        self.assertIn("is a directory", result.stderr)
 
     def test_a_dead_tenant_and_none_at_all_show_nothing(self):
         command = [PROGRAM, "--trials", "2", "--only", "sum"]

@@ -240,7 +240,7 @@ class BadInput(TraceTest):
         self.check_refused(["record"], "VIT-101", "no command")
         self.check_refused(["record", "--polcy", "x", "--", "true"], "VIT-101", "--polcy")
         self.check_refused(["record", "--policy", "radnom", "--", "true"], "VIT-102", "radnom")
-        self.check_refused(["export"], "VIT-101", "FOLDER")
+        self.check_refused(["export"], "VIT-101", "DIRECTORY")
 
     def test_vitamind_goes_on_without_its_trace(self):
         daemon = self.daemon("--trace", "/no/such/directory", "--quiet")

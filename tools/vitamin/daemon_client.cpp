@@ -58,13 +58,13 @@ std::string mps_fault_text(const nlohmann::json& mps) {
                        : fmt::format("processes {}", fmt::join(affected, ", ")));
 }
 
-std::vector<std::string> let_go_texts(const nlohmann::json& status) {
+std::vector<std::string> eviction_texts(const nlohmann::json& status) {
   std::vector<std::string> texts;
   const auto users = status.find("let_go_users");
   if (users == status.end()) return texts;
   for (const auto& user : *users)
     texts.push_back(fmt::format(
-        "user {}: {} clients let go lately for breaking the protocol, the last one was {}{}: end "
+        "user {}: {} clients evicted lately for breaking the protocol, the last one was {}{}: end "
         "that program",
         user.value("user", 0U), user.value("let_go", std::uint64_t{0}), user.value("last", ""),
         user.value("waits_ns", std::uint64_t{0}) > 0 ? "; the user's new ones wait" : ""));

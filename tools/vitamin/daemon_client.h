@@ -22,8 +22,8 @@ hal::Result<nlohmann::json> ask_daemon(const std::string& socket, const std::str
 // What people should know of the last fault under MPS, of a status' "mps"; empty: there was none.
 std::string mps_fault_text(const nlohmann::json& mps);
 
-// Users whose clients were let go lately, a sentence each, of a status.
-std::vector<std::string> let_go_texts(const nlohmann::json& status);
+// Users whose clients were evicted lately, a sentence each, of a status.
+std::vector<std::string> eviction_texts(const nlohmann::json& status);
 
 // What a daemon that is started is told beyond where it listens.
 struct DaemonStart {
@@ -31,7 +31,7 @@ struct DaemonStart {
   std::vector<std::string> settings;  // KEY=VALUE over it
   std::string policy;                 // over both; empty: theirs
   std::optional<std::uint64_t> seed;  // likewise
-  std::string trace;                  // the folder where it records; empty: nowhere
+  std::string trace;                  // the directory where it records; empty: nowhere
 };
 // Starts the user's own daemon unless one listens; it ends by itself when it had no client for a
 // while. An error says what to do.

@@ -13,7 +13,7 @@ void watch_interrupts();
 // The first one that came, or 0.
 int interrupted();
 
-// A file that meets a limit, or a pipe that nobody reads any more, is an error of the call and no
+// A file that meets a limit, or a pipe without a reader, is an error of the call and no
 // end of vitamin: what it prints is not worth the exit code of the command.
 void outlive_failed_writes();
 

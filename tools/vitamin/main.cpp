@@ -159,7 +159,7 @@ Exit codes:
   126  COMMAND was found but cannot be executed
   127  COMMAND was not found
   130  interrupted: everything was ended, the report says partial
-COMMAND gets nothing on standard input; it runs in the current folder and may overwrite files there.
+COMMAND gets nothing on standard input; it runs in the current directory and may overwrite files there.
 )";
 
 struct VerifyHelp : CLI::Formatter {
@@ -315,16 +315,17 @@ struct CommandLine {
     run->add_option(
            "--wide-only", options.wide_only,
            "Kernels that wait for their own blocks: read, and added to when one is caught; "
-           "'none': forget them (default: vitamin/wide-only in the state folder)")
+           "'none': forget them (default: vitamin/wide-only in the state directory)")
         ->type_name("FILE");
     run->add_flag("--cautious", options.cautious,
                   "A grid that the device holds at once runs only where all of it is: no "
                   "grid-wide barrier hangs, known or not; small parts serve less");
-    run->add_option("--profiles", options.profiles,
-                    "Folder where times of kernels are known from and kept; 'none': they are not "
-                    "measured (default: for policies that look at them, vitamin/profiles in the "
-                    "state folder)")
-        ->type_name("FOLDER");
+    run->add_option(
+           "--profiles", options.profiles,
+           "Directory where times of kernels are known from and kept; 'none': they are not "
+           "measured (default: for policies that look at them, vitamin/profiles in the "
+           "state directory)")
+        ->type_name("DIRECTORY");
     run->add_flag("--strict", options.strict, "Exit with 123 unless every launch was bound");
     run->add_option("--report", options.report_file, "Write the report as JSON ('-': stdout)")
         ->type_name("FILE");

@@ -26,13 +26,13 @@ namespace fs = std::filesystem;
 Libraries preload_libraries() {
   std::error_code ignored;
   const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
-  // Private to Vitamin where it is installed, as nobody links these libraries.
-  fs::path folder = self.parent_path().parent_path() / "lib";
-  if (fs::is_directory(folder / "vitamin" / "preload", ignored)) folder /= "vitamin/preload";
+  // Private to Vitamin where it is installed, as no program links these libraries.
+  fs::path directory = self.parent_path().parent_path() / "lib";
+  if (fs::is_directory(directory / "vitamin" / "preload", ignored)) directory /= "vitamin/preload";
   Libraries found;
   for (const char* name : {"libvitamin_cuda.so", "libvitamin_hip.so"})
-    if (fs::exists(folder / name, ignored)) found.push_back(folder / name);
-  if (found.empty()) found.push_back(folder / "libvitamin_cuda.so");
+    if (fs::exists(directory / name, ignored)) found.push_back(directory / name);
+  if (found.empty()) found.push_back(directory / "libvitamin_cuda.so");
   return found;
 }
 
@@ -75,7 +75,7 @@ hal::Status check_one(const fs::path& library) {
         hal::Errc::kUnavailable,
         fmt::format("the library that catches launches is missing ({}): {}. Was this "
                     "vitamin built without the headers of CUDA and HIP, or moved without its lib "
-                    "folder?",
+                    "directory?",
                     library.native(), std::strerror(errno)));
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) return hal::fail(hal::Errc::kInternal, "pipe failed.");

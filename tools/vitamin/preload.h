@@ -2,7 +2,7 @@
 //
 // The preloaded libraries, one a vendor: where they are, whether the loader takes them, and what
 // LD_PRELOAD becomes. All that there are go into every program: a library does nothing until its
-// vendor's runtime is used, and which one that will be nobody can say before.
+// vendor's runtime is used, and which one that will be cannot be known before.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +16,7 @@ namespace vitamin::tools {
 using Libraries = std::vector<std::filesystem::path>;
 
 // Beside this program: libvitamin_cuda.so and libvitamin_hip.so, relative to /proc/self/exe in
-// ../lib/vitamin/preload of an installed tree, else in ../lib of a build folder; those that were
+// ../lib/vitamin/preload of an installed tree, else in ../lib of a build directory; those that were
 // built. Never empty: where none was, the first is named, for check_preload to complain of.
 Libraries preload_libraries();
 
@@ -25,7 +25,7 @@ Libraries preload_libraries();
 hal::Status check_preload(const Libraries& libraries);
 
 // Paths of the libraries that LD_PRELOAD can hold: the loader splits at spaces and colons, so that
-// a library below such a folder is named by a link in `directory`.
+// a library below such a directory is named by a link in `directory`.
 Libraries preloadable(Libraries libraries, const std::filesystem::path& directory);
 
 // LD_PRELOAD with the libraries first and what the user had after them, each only once.

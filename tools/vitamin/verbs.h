@@ -24,14 +24,14 @@ struct RunOptions {
   std::string memory;  // device memory of the run: "40GiB", "50%"; empty: no quota
   bool cautious = false;
   std::string wide_only;  // file of kernels that need their whole grid resident; "none"
-  std::string profiles;   // folder; "none"; empty: the user's own, where the policy asks for it
+  std::string profiles;   // directory; "none"; empty: the user's own, where the policy asks for it
   bool learns = false;    // the policy looks at kernels' times
   std::optional<std::uint32_t> profile_every;  // time one launch in so many
   bool strict = false;                         // full coverage or kExitCoverage
   bool quiet = false;                          // problems only
   bool json = false;                           // the report as JSON on stderr
   std::string report_file;                     // "-": stdout
-  std::string trace;                           // folder of the traces; empty: none
+  std::string trace;                           // directory of the traces; empty: none
   std::vector<std::string> command;
 };
 // Does not come back: ends as the command did.

@@ -26,7 +26,7 @@ using nlohmann::ordered_json;
 
 constexpr const char* kLeftOut = "[left out]";
 constexpr std::streamoff kLogBytes = 64 * 1024;
-// The variables that steer a GPU runtime, the loader, or us. No other one is anybody's business.
+// The variables that steer a GPU runtime, the loader, or us. No other one is of interest.
 constexpr const char* kVariables[] = {"VITAMIN", "CUDA", "NVIDIA", "HIP", "HSA",
                                       "ROC",     "ROCR", "GPU_",   "LD_"};
 

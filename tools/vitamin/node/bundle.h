@@ -12,7 +12,8 @@ namespace vitamin::tools {
 bool write_bundle(const std::string& file, const nlohmann::ordered_json& found);
 
 // The text without what looks like a secret: values of names such as TOKEN and PASSWORD, passwords
-// in addresses, and long words of letters and digits that nobody would type. The user's home is ~.
+// in addresses, and long words of letters and digits that no person would type. The user's home is
+// ~.
 std::string without_secrets(const std::string& text);
 
 }  // namespace vitamin::tools

@@ -41,9 +41,9 @@ std::string variable(const char* name, const std::string& value) {
   return std::string(name) + "=" + value;
 }
 
-ordered_json mount(const std::string& folder) {
-  return {{"hostPath", folder},
-          {"containerPath", folder},
+ordered_json mount(const std::string& directory) {
+  return {{"hostPath", directory},
+          {"containerPath", directory},
           {"options", {"ro", "nosuid", "nodev", "rbind", "rprivate"}}};
 }
 
@@ -209,11 +209,11 @@ std::vector<std::string> cdi_problems(const json& specification) {
 std::vector<std::string> cdi_problems_at(const fs::path& path) {
   std::error_code failed;
   if (fs::is_regular_file(path, failed)) return problems_of_file(path);
-  fs::directory_iterator folder(path, failed);
+  fs::directory_iterator directory(path, failed);
   if (failed) return {fmt::format("{}: {}", path.native(), failed.message())};
   std::vector<std::string> all;
   std::vector<fs::path> files;
-  for (const auto& entry : folder)
+  for (const auto& entry : directory)
     if (const auto kind = entry.path().extension(); kind == ".json" || kind == ".yaml")
       files.push_back(entry.path());
   std::sort(files.begin(), files.end());
@@ -286,15 +286,15 @@ void CdiVerbs::add(CLI::App& app) {
   generate_
       ->add_option("--socket", options_.socket, "Where vitamind listens (default: the machine's)")
       ->type_name("PATH");
-  generate_->add_option("--mps", options_.mps, "Folder of MPS's pipes, for containers to use it")
-      ->type_name("FOLDER");
+  generate_->add_option("--mps", options_.mps, "Directory of MPS's pipes, for containers to use it")
+      ->type_name("DIRECTORY");
   generate_->add_option("--share", options_.shares, "Percent of a device at most: a device each")
       ->capture_default_str()
       ->delimiter(',');
   generate_->add_option("--class", options_.classes, "A class of vitamin.toml: a device each")
       ->delimiter(',');
   check_ = cdi_->add_subcommand("check", "Say what an engine would not take");
-  check_->add_option("PATH", path_, "A folder or a file")->capture_default_str();
+  check_->add_option("PATH", path_, "A directory or a file")->capture_default_str();
 }
 
 std::optional<int> CdiVerbs::run() const {

@@ -6,8 +6,8 @@
 //
 //     podman run --device nvidia.com/gpu=0 --device vitamin.dev/share=percent-25 ...
 //
-// A container gets the folder of vitamind's socket, the folder of the preloaded libraries, two
-// variables and, for a share, a third; with MPS its pipes. No privileges, nothing of the host's
+// A container gets the directory of vitamind's socket, the directory of the preloaded libraries,
+// two variables and, for a share, a third; with MPS its pipes. No privileges, nothing of the host's
 // IPC: the memory that it shares with the daemon comes over the socket.
 //
 // The format: github.com/cncf-tags/container-device-interface, SPEC.md.
@@ -30,7 +30,7 @@ inline constexpr const char* kCdiFile = "/etc/cdi/vitamin.json";
 struct CdiOptions {
   std::string output = kCdiFile;  // "-": stdout
   std::string socket;             // of vitamind; empty: the machine's
-  std::string mps;                // folder of MPS's pipes; empty: none
+  std::string mps;                // directory of MPS's pipes; empty: none
   std::vector<unsigned> shares = {10, 20, 25, 33, 50, 75};
   std::vector<std::string> classes;  // of vitamin.toml
 };
@@ -41,7 +41,7 @@ nlohmann::ordered_json cdi_specification(const CdiOptions& options, const Librar
 // What an engine would refuse, or what would make its containers fail to start: a sentence each.
 // Empty: nothing.
 std::vector<std::string> cdi_problems(const nlohmann::json& specification);
-// Of every CDI file in a folder, or of one file, with its name before each sentence.
+// Of every CDI file in a directory, or of one file, with its name before each sentence.
 std::vector<std::string> cdi_problems_at(const std::filesystem::path& path);
 
 class CdiVerbs {

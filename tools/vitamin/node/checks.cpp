@@ -98,8 +98,8 @@ void check_daemon(std::vector<Check>& checks) {
   if (configured != status->end() && !configured->value("valid", true))
     checks.push_back({"daemon", Verdict::kBad,
                       "it goes on with its old configuration, because the new one is invalid: "
-                      "mend it (`vitamin config check`), then send it SIGHUP"});
-  for (const std::string& user : let_go_texts(*status))
+                      "correct it (`vitamin config check`), then send it SIGHUP"});
+  for (const std::string& user : eviction_texts(*status))
     checks.push_back({"daemon", Verdict::kBad, user + "."});
   const auto mps = status->find("mps");
   if (mps == status->end()) return;
@@ -121,33 +121,33 @@ void check_environment(std::vector<Check>& checks) {
                                   limit)});
 }
 
-// The folder of the daemon's socket must be ours, that of the locks must be writable.
+// The directory of the daemon's socket must be ours, that of the locks must be writable.
 void check_permissions(const config::Configuration& configuration, std::vector<Check>& checks) {
   const std::size_t before = checks.size();
-  const fs::path folder = fs::path(protocol::user_socket()).parent_path();
+  const fs::path directory = fs::path(protocol::user_socket()).parent_path();
   struct stat facts {};
-  if (::lstat(folder.c_str(), &facts) == 0) {
+  if (::lstat(directory.c_str(), &facts) == 0) {
     if (!S_ISDIR(facts.st_mode) || facts.st_uid != ::getuid())
       checks.push_back({"permission", Verdict::kBad,
-                        fmt::format("{} is not a folder of yours, and your vitamind would have "
+                        fmt::format("{} is not a directory of yours, and your vitamind would have "
                                     "its socket there: remove it, or set XDG_RUNTIME_DIR.",
-                                    folder.native())});
+                                    directory.native())});
     else if ((facts.st_mode & 0022) != 0)
-      checks.push_back(
-          {"permission", Verdict::kBad,
-           fmt::format("others may write to {}: chmod 700 {}", folder.native(), folder.native())});
-  } else if (::access(folder.parent_path().c_str(), W_OK | X_OK) != 0) {
+      checks.push_back({"permission", Verdict::kBad,
+                        fmt::format("others may write to {}: chmod 700 {}", directory.native(),
+                                    directory.native())});
+  } else if (::access(directory.parent_path().c_str(), W_OK | X_OK) != 0) {
     checks.push_back({"permission", Verdict::kBad,
-                      fmt::format("{} cannot be made ({}): set XDG_RUNTIME_DIR to a folder of "
+                      fmt::format("{} cannot be made ({}): set XDG_RUNTIME_DIR to a directory of "
                                   "yours.",
-                                  folder.native(), std::strerror(errno))});
+                                  directory.native(), std::strerror(errno))});
   }
   const std::string& locks = configuration.daemon.lock_directory;
   if (::access(locks.c_str(), W_OK | X_OK) != 0)
     checks.push_back(
         {"permission", Verdict::kNote,
          fmt::format(
-             "{} cannot be used ({}), where the devices' locks lie, one folder for all users: "
+             "{} cannot be used ({}), where the devices' locks lie, one directory for all users: "
              "vitamind refuses its clients, and processes that decide for themselves do not "
              "notice each other. Make it writable, or set daemon.lock_directory.",
              locks, std::strerror(errno))});

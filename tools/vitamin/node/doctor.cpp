@@ -69,8 +69,8 @@ std::vector<Check> check_devices(const DriverFacts& facts) {
 }
 
 // Whether the control daemon there was started to have one server for all users.
-bool mps_is_of_all_users(const std::string& folder) {
-  std::ifstream file(folder + "/nvidia-cuda-mps-control.pid");
+bool mps_is_of_all_users(const std::string& directory) {
+  std::ifstream file(directory + "/nvidia-cuda-mps-control.pid");
   long process = 0;
   if (!(file >> process)) return false;
   std::ifstream command(fmt::format("/proc/{}/cmdline", process));
@@ -82,11 +82,11 @@ bool mps_is_of_all_users(const std::string& folder) {
 // MPS lets processes overlap on an NVIDIA device; without it they take turns.
 Check check_mps() {
   const char* variable = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
-  const std::string folder = variable != nullptr ? variable : "/tmp/nvidia-mps";
-  if (::access((folder + "/control").c_str(), F_OK) == 0)
+  const std::string directory = variable != nullptr ? variable : "/tmp/nvidia-mps";
+  if (::access((directory + "/control").c_str(), F_OK) == 0)
     return {"mps", Verdict::kGood,
-            fmt::format("a control daemon's pipe is in {}; {}", folder,
-                        mps_is_of_all_users(folder)
+            fmt::format("a control daemon's pipe is in {}; {}", directory,
+                        mps_is_of_all_users(directory)
                             ? "its server is of all users"
                             : "its server is of one user at a time (jobs of several users need "
                               "-multiuser-server)")};
@@ -103,10 +103,11 @@ Check check_toolkit() {
   return {"toolkit", Verdict::kNote, "none (needed to build vitamin's GPU tests, not to run it)"};
 }
 
-Check check_run_folder() {
+Check check_run_directory() {
   for (const std::string& parent : run_directory_parents())
-    if (::access(parent.c_str(), W_OK | X_OK) == 0) return {"run_folder", Verdict::kGood, parent};
-  return {"run_folder", Verdict::kBad,
+    if (::access(parent.c_str(), W_OK | X_OK) == 0)
+      return {"run_directory", Verdict::kGood, parent};
+  return {"run_directory", Verdict::kBad,
           "none of $XDG_RUNTIME_DIR, /dev/shm, $TMPDIR, /tmp can be written."};
 }
 
@@ -124,7 +125,7 @@ int doctor(bool json, const std::string& bundle) {
   checks.push_back(check_hip(hip, problem(facts).has_value() && facts.path.empty()));
   for (Check& check : check_hip_devices(hip)) checks.push_back(std::move(check));
   for (Check& check : node_checks()) checks.push_back(std::move(check));
-  checks.push_back(check_run_folder());
+  checks.push_back(check_run_directory());
   checks.push_back(check_toolkit());
   const bool healthy = std::none_of(checks.begin(), checks.end(), [](const Check& check) {
     return check.verdict == Verdict::kBad;
@@ -142,7 +143,7 @@ int doctor(bool json, const std::string& bundle) {
       fmt::print("{:<8} {:<11} {}\n", kWords[static_cast<int>(check.verdict)], check.key,
                  check.text);
     fmt::print("\n{}\n", healthy ? "Ready: vitamin run -- <your program>"
-                                 : "Not ready: mend what is marked as a problem.");
+                                 : "Not ready: fix what is marked as a problem.");
   }
   if (!bundle.empty() && !write_bundle(bundle, result)) return kExitFailed;
   return healthy ? 0 : kExitUnhealthy;

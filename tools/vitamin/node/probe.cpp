@@ -190,7 +190,7 @@ std::optional<std::string> problem(const DriverFacts& facts) {
   if (facts.path.empty())
     return fmt::format(
         "no NVIDIA driver was found ({}): install driver 550 or newer, or put the "
-        "folder of the software driver into LD_LIBRARY_PATH.",
+        "directory of the software driver into LD_LIBRARY_PATH.",
         facts.load_error);
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   const bool hidden =

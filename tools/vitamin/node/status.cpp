@@ -118,7 +118,7 @@ std::string memory_text(const json& status) {
   return text.empty() ? text : text + "\n";
 }
 
-// Only what somebody should know.
+// Only what a reader should act on.
 std::string mps_text(const json& status) {
   const auto mps = status.find("mps");
   if (mps == status.end()) return {};
@@ -139,7 +139,7 @@ std::string status_text(const json& status) {
   if (status["devices"].empty()) text += "No client has used a device yet.\n\n";
   text += memory_text(status);
   text += mps_text(status);
-  for (const std::string& user : let_go_texts(status)) text += user + "\n\n";
+  for (const std::string& user : eviction_texts(status)) text += user + "\n\n";
   // One format for the heading and the lines.
   constexpr std::string_view kLine =
       "  {}  {:>8} {:>8} {:>5} {:>8} {:>11} {:>11} {:>9} {:>9}  {:<11}  {:<19}  {}\n";
@@ -150,13 +150,13 @@ std::string status_text(const json& status) {
     const std::string workload = client.value("class", "");
     const auto memory = client.find("memory_bytes");
     const bool known = memory != client.end() && memory->is_number();
-    text += fmt::format(
-        kLine, letter(unsigned_of(client, "client")), unsigned_of(client, "client"),
-        unsigned_of(client, "process"), unsigned_of(client, "user"),
-        unsigned_of(client, "processors_now"), seconds_text(used, "sm_seconds"),
-        seconds_text(used, "busy_sm_seconds"), seconds_text(used, "wait_seconds"),
-        known ? bytes(unsigned_of(client, "memory_bytes")) : "-", workload.empty() ? "-" : workload,
-        share_text(client), client.value("program", "") + container_text(client));
+    text += fmt::format(kLine, letter(unsigned_of(client, "client")), unsigned_of(client, "client"),
+                        unsigned_of(client, "process"), unsigned_of(client, "user"),
+                        unsigned_of(client, "processors_now"), seconds_text(used, "sm_seconds"),
+                        seconds_text(used, "busy_sm_seconds"), seconds_text(used, "wait_seconds"),
+                        known ? bytes(unsigned_of(client, "memory_bytes")) : "-",
+                        workload.empty() ? "-" : workload, share_text(client),
+                        client.value("program", "") + container_text(client));
   }
   return text;
 }

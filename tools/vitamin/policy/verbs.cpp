@@ -28,10 +28,10 @@ Examples:
 )";
 
 constexpr const char* kProfileFooter = R"(
-  vitamin profile [--profiles FOLDER] -- COMMAND
+  vitamin profile [--profiles DIRECTORY] -- COMMAND
 
 Runs COMMAND with a width drawn anew for every launch, times each launch, and adds what was learnt
-to the file of this GPU model (by default vitamin/profiles in the state folder). Its results are
+to the file of this GPU model (by default vitamin/profiles in the state directory). Its results are
 what they always are: bits do not depend on the width. Policies that look at times (throughput,
 tpot-first) also learn from every run of theirs, one launch in 97.
 
@@ -62,7 +62,7 @@ void PolicyVerbs::add(CLI::App& app, CLI::App& policy) {
   profile_ = app.add_subcommand("profile", "Learn, or show, how long kernels take at each width");
   profile_->footer(kProfileFooter);
   profile_->require_subcommand(0, 1);
-  profile_->add_option("--profiles", profiles_, "Where profiles are kept")->type_name("FOLDER");
+  profile_->add_option("--profiles", profiles_, "Where profiles are kept")->type_name("DIRECTORY");
   profile_show_ = profile_->add_subcommand("show", "Print and plot the scaling curves of a file");
   profile_show_->add_option("FILE", profile_options_.file, "A profile")->required();
   profile_show_->add_option("--model", profile_options_.model, "Refuse a file of another GPU");

@@ -61,8 +61,9 @@ bool is_stopped(pid_t pid) {
   return after_name != nullptr && after_name[1] == ' ' && after_name[2] == 'T';
 }
 
-// A process that continues us when the child does not stand any more, whoever continued or ended
-// it: a parent that is stopped does not see it. No signal for our group or terminal reaches it.
+// A process that continues us when the child does not stand any more, whichever process continued
+// or ended it: a parent that is stopped does not see it. No signal for our group or terminal
+// reaches it.
 pid_t start_waker(pid_t child) {
   const pid_t stopped = ::getpid(), waker = ::fork();
   if (waker != 0) return waker;
@@ -96,7 +97,7 @@ class SignalScope {
     for (const int signal : kForwarded) sigaddset(&waited_, signal);
     sigaddset(&waited_, SIGCHLD);
     ::sigprocmask(SIG_BLOCK, &waited_, &before_);
-    // Whoever started us may ignore SIGCHLD, which would make the kernel discard the child's code.
+    // Our parent may ignore SIGCHLD, which would make the kernel discard the child's code.
     struct sigaction normal {};
     normal.sa_handler = SIG_DFL;
     ::sigaction(SIGCHLD, &normal, &child_before_);

@@ -102,7 +102,8 @@ std::string coverage_problem(const Report& report, const std::vector<std::string
   if (report.unwritten > 0)
     return fmt::format(
         "{} of {} processes could not be counted: there was no room for their statistics in the "
-        "folder of this run ($XDG_RUNTIME_DIR, /dev/shm, $TMPDIR or /tmp). They ran all the same.",
+        "directory of this run ($XDG_RUNTIME_DIR, /dev/shm, $TMPDIR or /tmp). They ran all the "
+        "same.",
         report.unwritten, report.unwritten + report.processes.size());
   if (report.complete()) return "";
   if (report.launches() == 0) {

@@ -29,21 +29,21 @@ namespace {
 
 constexpr std::string_view kPrefix = "vitamin-run-";
 
-Fd open_folder(const std::string& path) {
+Fd open_directory(const std::string& path) {
   return Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-// Ours, and not a folder that has taken its name since.
-bool is_at(const std::string& path, const Fd& folder) {
+// Ours, and not a directory that has taken its name since.
+bool is_at(const std::string& path, const Fd& directory) {
   struct stat there {
   }, opened{};
-  return ::lstat(path.c_str(), &there) == 0 && ::fstat(folder.get(), &opened) == 0 &&
+  return ::lstat(path.c_str(), &there) == 0 && ::fstat(directory.get(), &opened) == 0 &&
          there.st_dev == opened.st_dev && there.st_ino == opened.st_ino &&
          opened.st_uid == ::geteuid();
 }
 
-bool has_room(const fs::path& folder) {
-  const fs::path probe = folder / "room";
+bool has_room(const fs::path& directory) {
+  const fs::path probe = directory / "room";
   const Fd file(::open(probe.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return false;
   void* const memory = hal::grow_file(file.get(), nullptr, 0, sizeof(runtime::stats::ProcessPage));
@@ -53,8 +53,8 @@ bool has_room(const fs::path& folder) {
 }
 
 // What is in it goes by way of the descriptor, wherever the path leads meanwhile.
-void remove_folder(const std::string& path, const Fd& folder) {
-  const std::string inside = "/proc/self/fd/" + std::to_string(folder.get()) + "/.";
+void remove_directory(const std::string& path, const Fd& directory) {
+  const std::string inside = "/proc/self/fd/" + std::to_string(directory.get()) + "/.";
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(inside, ignored))
     fs::remove_all(entry.path(), ignored);
@@ -69,8 +69,7 @@ void erase_named(std::vector<std::string>& paths) {
     if (std::isdigit(static_cast<unsigned char>(entry.path().filename().native().front())) == 0 ||
         ::stat(entry.path().c_str(), &owner) != 0 || owner.st_uid != ::geteuid())
       continue;
-    const std::string text =
-        hal::read_file(entry.path() / "environ").value_or("") +
+    const std::string text = hal::read_file(entry.path() / "environ").value_or("") +
                              hal::read_file(entry.path() / "cmdline").value_or("");
     std::erase_if(paths, [&](const std::string& path) { return text.find(path) != text.npos; });
     if (paths.empty()) return;
@@ -84,16 +83,16 @@ void remove_abandoned(const std::string& parent) {
   while (const dirent* const entry = ::readdir(entries.get()))
     if (std::string_view(entry->d_name).starts_with(kPrefix)) {
       std::string path = parent + '/' + entry->d_name;
-      const Fd folder = open_folder(path);
+      const Fd directory = open_directory(path);
       // Seen without a lock now, it is looked at more closely below.
-      if (folder && is_at(path, folder) && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0)
+      if (directory && is_at(path, directory) && ::flock(directory.get(), LOCK_EX | LOCK_NB) == 0)
         paths.push_back(std::move(path));
     }
   if (!paths.empty()) erase_named(paths);
   for (const std::string& path : paths) {
-    const Fd folder = open_folder(path);
-    if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0 && is_at(path, folder))
-      remove_folder(path, folder);
+    const Fd directory = open_directory(path);
+    if (directory && ::flock(directory.get(), LOCK_EX | LOCK_NB) == 0 && is_at(path, directory))
+      remove_directory(path, directory);
   }
 }
 
@@ -130,18 +129,18 @@ bool RunDirectory::make_in(const std::string& parent, bool with_room) {
   for (int tries = 0; tries < kTries; ++tries) {
     std::string path = parent + '/' + std::string(kPrefix) + "XXXXXX";
     if (::mkdtemp(path.data()) == nullptr) return false;
-    Fd folder = open_folder(path);
+    Fd directory = open_directory(path);
     // Until it is locked it looks abandoned, and may be gone. A file system without locks is one
-    // where nobody takes it for abandoned either.
-    const bool locked = folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0;
-    if (!folder) ::rmdir(path.c_str());
-    if (!folder || (!locked && errno == EWOULDBLOCK) || !is_at(path, folder)) continue;
+    // where no other run takes it for abandoned either.
+    const bool locked = directory && ::flock(directory.get(), LOCK_EX | LOCK_NB) == 0;
+    if (!directory) ::rmdir(path.c_str());
+    if (!directory || (!locked && errno == EWOULDBLOCK) || !is_at(path, directory)) continue;
     if (with_room && !has_room(path)) {
-      remove_folder(path, folder);
+      remove_directory(path, directory);
       return false;
     }
     path_ = path;
-    lock_ = std::move(folder);
+    lock_ = std::move(directory);
     return true;
   }
   return false;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The private folder of one run: its statistics pages, gone at the end.
+// The private directory of one run: its statistics pages, gone at the end.
 //
-// A folder belongs to the process that holds flock() on it, which the kernel drops with the process
-// however it ends. Who makes a folder first removes those of this user beside it that belong to
-// nobody any more and that no process names in its environment or command line: a program may
-// outlive the `vitamin run` that started it.
+// A directory belongs to the process that holds flock() on it, which the kernel drops with the
+// process however it ends. A run that makes one first removes those of this user beside it that
+// belong to no process any more and that none names in its environment or command line: a program
+// may outlive the `vitamin run` that started it.
 #pragma once
 
 #include <filesystem>
@@ -16,16 +16,16 @@
 
 namespace vitamin::tools {
 
-// Where such folders are made, best first. In memory where possible: the pages are shared mappings,
-// and a disk would be asked to keep up with counters.
+// Where such directories are made, best first. In memory where possible: the pages are shared
+// mappings, and a disk would be asked to keep up with counters.
 std::vector<std::string> run_directory_parents();
 
 class RunDirectory {
  public:
   // kDisk: for what may become large; $TMPDIR or /tmp.
   enum class Where : bool { kMemory, kDisk };
-  // In the first parent that has room for a statistics page, else in the first that takes a folder;
-  // path() is empty when none does.
+  // In the first parent that has room for a statistics page, else in the first that takes a
+  // directory; path() is empty when none does.
   explicit RunDirectory(Where where = Where::kMemory);
   ~RunDirectory() { remove(); }
   RunDirectory(const RunDirectory&) = delete;

@@ -15,33 +15,33 @@ namespace vitamin::tools {
 
 namespace fs = std::filesystem;
 
-fs::path state_folder() {
+fs::path state_directory() {
   const char* state = std::getenv("XDG_STATE_HOME");
   const char* home = std::getenv("HOME");
-  fs::path folder;
+  fs::path directory;
   if (state != nullptr && *state == '/')
-    folder = state;
+    directory = state;
   else if (home != nullptr && *home == '/')
-    folder = fs::path(home) / ".local" / "state";
+    directory = fs::path(home) / ".local" / "state";
   else
     return {};
-  folder /= "vitamin";
+  directory /= "vitamin";
   std::error_code failed;
-  fs::create_directories(folder, failed);
-  return failed ? fs::path() : folder;
+  fs::create_directories(directory, failed);
+  return failed ? fs::path() : directory;
 }
 
-fs::path profiles_folder(const std::string& asked) {
+fs::path profiles_directory(const std::string& asked) {
   if (asked == "none") return {};
   if (!asked.empty()) return fs::absolute(asked);
-  const fs::path state = state_folder();
+  const fs::path state = state_directory();
   return state.empty() ? fs::path() : state / "profiles";
 }
 
 namespace {
 
-Learnt keep(const std::string& model, const runtime::Profile& learnt, const fs::path& folder) {
-  Learnt result{model, runtime::profile_path(folder.native(), model), 0, 0, {}};
+Learnt keep(const std::string& model, const runtime::Profile& learnt, const fs::path& directory) {
+  Learnt result{model, runtime::profile_path(directory.native(), model), 0, 0, {}};
   for (const auto& [key, kernel] : learnt.kernels()) {
     if (!kernel.cells.empty()) ++result.kernels;
     for (const runtime::ProfileCell& cell : kernel.cells) result.samples += cell.count;
@@ -62,7 +62,7 @@ Learnt keep(const std::string& model, const runtime::Profile& learnt, const fs::
 
 }  // namespace
 
-std::vector<Learnt> keep_learnt(const fs::path& run_directory, const fs::path& folder) {
+std::vector<Learnt> keep_learnt(const fs::path& run_directory, const fs::path& directory) {
   std::map<std::string, runtime::Profile> models;
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(run_directory, ignored)) {
@@ -72,11 +72,12 @@ std::vector<Learnt> keep_learnt(const fs::path& run_directory, const fs::path& f
     if (const auto one = runtime::read_profile(entry.path(), "", &model)) models[model].merge(*one);
   }
   if (models.empty()) return {};
-  fs::create_directories(folder, ignored);
-  const protocol::Fd lock(::open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  fs::create_directories(directory, ignored);
+  const protocol::Fd lock(
+      ::open((directory / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (lock.get() >= 0) ::flock(lock.get(), LOCK_EX);
   std::vector<Learnt> result;
-  for (const auto& [model, learnt] : models) result.push_back(keep(model, learnt, folder));
+  for (const auto& [model, learnt] : models) result.push_back(keep(model, learnt, directory));
   return result;
 }
 

@@ -12,10 +12,10 @@ namespace vitamin::tools {
 
 // $XDG_STATE_HOME/vitamin or ~/.local/state/vitamin, made if need be; empty: there is no such
 // place.
-std::filesystem::path state_folder();
+std::filesystem::path state_directory();
 
-// `asked`: a folder, "none", or empty for `profiles` in the state folder. Empty: none.
-std::filesystem::path profiles_folder(const std::string& asked);
+// `asked`: a directory, "none", or empty for `profiles` in the state directory. Empty: none.
+std::filesystem::path profiles_directory(const std::string& asked);
 
 struct Learnt {
   std::string model;           // of the GPU
@@ -25,9 +25,9 @@ struct Learnt {
   std::string problem;         // one sentence: it could not be kept
 };
 
-// Adds what the processes of a run learnt to the files of `folder`, one for each model. A file that
-// cannot be read is left as it is. Runs that end at the same time wait for each other.
+// Adds what the processes of a run learnt to the files of `directory`, one for each model. A file
+// that cannot be read is left as it is. Runs that end at the same time wait for each other.
 std::vector<Learnt> keep_learnt(const std::filesystem::path& run_directory,
-                                const std::filesystem::path& folder);
+                                const std::filesystem::path& directory);
 
 }  // namespace vitamin::tools

@@ -63,7 +63,7 @@ struct ProcessReport {
 struct Report {
   std::vector<ProcessReport> processes;  // by time of start
   std::uint64_t unreadable = 0;          // pages of another version, or broken
-  std::uint64_t unwritten = 0;           // pages that found no room in the folder
+  std::uint64_t unwritten = 0;           // pages that found no room in the directory
   Totals totals;
   std::uint64_t passed_unmanaged = 0;
 

@@ -65,7 +65,7 @@ namespace {
                      command, fs::path(command).filename().native()));
   if (exists && S_ISDIR(facts.st_mode))
     stop(kExitNotExecutable, Problem::kCommandNotExecutable,
-         fmt::format("'{}' is a folder, not a program.", command));
+         fmt::format("'{}' is a directory, not a program.", command));
   if (error == ENOEXEC)
     stop(kExitNotExecutable, Problem::kCommandNotExecutable,
          fmt::format("'{}' is not a program that this machine can execute.", command));
@@ -79,14 +79,14 @@ namespace {
 fs::path wide_only_file(const std::string& asked) {
   if (asked == "none") return {};
   if (!asked.empty()) return fs::absolute(asked);
-  const fs::path folder = state_folder();
-  return folder.empty() ? fs::path() : folder / "wide-only";
+  const fs::path directory = state_directory();
+  return directory.empty() ? fs::path() : directory / "wide-only";
 }
 
-// Where times of kernels are known from and kept; empty: nobody looks at them in this run.
+// Where times of kernels are known from and kept; empty: they are not looked at in this run.
 fs::path profiles_of(const RunOptions& options) {
   return options.profiles.empty() && !options.learns ? fs::path()
-                                                     : profiles_folder(options.profiles);
+                                                     : profiles_directory(options.profiles);
 }
 
 // What of vitamin.toml the command line leaves open. An invalid one is not guessed at.
@@ -167,8 +167,8 @@ std::string policies_of(const Report& report) {
   return fmt::format("{}", fmt::join(found, " and "));
 }
 
-// MPS's own order among kernels that share processors: batch work behind the rest. Whoever set it
-// for themselves has been told what it does and keeps it.
+// MPS's own order among kernels that share processors: batch work behind the rest. A user who
+// set it has been told what it does and keeps it.
 bool lower_priority(const RunOptions& options, const config::Configuration& configuration) {
   const config::WorkloadClass* const workload = configuration.find_class(options.workload_class);
   return options.daemon && configuration.mps.mode != config::MpsMode::kOff &&
@@ -196,9 +196,9 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
     if (configuration.failure.absent == config::OnAbsence::kClosed)
       changes.push_back(fmt::format("{}={}", names::kAbsent, kExitNoDaemon));
   }
-  if (std::getenv(names::kLockFolder) == nullptr)
+  if (std::getenv(names::kLockDirectory) == nullptr)
     changes.push_back(
-        fmt::format("{}={}", names::kLockFolder, configuration.daemon.lock_directory));
+        fmt::format("{}={}", names::kLockDirectory, configuration.daemon.lock_directory));
   if (!options.trace.empty()) changes.push_back(fmt::format("{}={}", names::kTrace, options.trace));
   if (options.daemon)
     if (const std::string mps = mps_directory(options); !mps.empty())
@@ -243,8 +243,8 @@ void end_if_interrupted(RunDirectory& directory) {
 Libraries libraries_for(RunDirectory& directory) {
   end_if_interrupted(directory);
   if (directory.path().empty())
-    stop(kExitFailed, Problem::kRunFolder,
-         "cannot make a folder for this run in $XDG_RUNTIME_DIR, /dev/shm, $TMPDIR or /tmp: is "
+    stop(kExitFailed, Problem::kRunDirectory,
+         "cannot make a directory for this run in $XDG_RUNTIME_DIR, /dev/shm, $TMPDIR or /tmp: is "
          "every one of them full or read-only?");
   Libraries libraries = preloadable(preload_libraries(), directory.path());
   const auto usable = check_preload(libraries);
@@ -280,7 +280,8 @@ std::optional<std::string> window_nanoseconds(const std::string& text) {
 }
 
 void run(RunOptions options) {
-  // Whoever starts the daemon leaves its policy to the configuration unless told otherwise.
+  // The process that starts the daemon leaves its policy to the configuration unless told
+  // otherwise.
   const DaemonStart daemon = {options.config_file, options.settings, options.policy, options.seed,
                               options.trace};
   const config::Configuration configuration = configure(options);
@@ -290,12 +291,12 @@ void run(RunOptions options) {
   RunDirectory directory;
   const Libraries libraries = libraries_for(directory);
 
-  // A trace is of a daemon of its own: others' work is nobody's business. So is its socket's
+  // A trace is of a daemon of its own: others' work does not belong into it. So is its socket's
   // directory: a daemon locks that while it binds, and ours is locked already.
   RunOptions given = options;
   if (options.daemon && !options.trace.empty())
     given.socket = (directory.path() / "daemon" / "socket").native();
-  // Somebody else's daemon is not ours to start; without one the program runs all the same.
+  // Another user's daemon is not ours to start; without one the program runs all the same.
   if (options.daemon) {
     const auto ready = start_daemon(daemon_socket(given.socket), daemon);
     end_if_interrupted(directory);

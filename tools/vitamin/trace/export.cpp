@@ -427,8 +427,8 @@ void write_all(const std::vector<Trace>& traces, std::ostream& out) {
 
 }  // namespace
 
-int export_trace(const std::string& folder, const std::string& output) {
-  const auto traces = read_traces(folder);
+int export_trace(const std::string& directory, const std::string& output) {
+  const auto traces = read_traces(directory);
   if (!traces) {
     say(Problem::kCannotRead, traces.error().message + ".");
     return kExitFailed;

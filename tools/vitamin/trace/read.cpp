@@ -92,16 +92,16 @@ std::uint64_t Trace::nanoseconds(std::uint64_t time) const {
   return header.first_ns + static_cast<std::uint64_t>(since);
 }
 
-hal::Result<std::vector<Trace>> read_traces(const std::string& folder) {
+hal::Result<std::vector<Trace>> read_traces(const std::string& directory) {
   std::vector<fs::path> paths;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error))
+  for (const auto& entry : fs::directory_iterator(directory, error))
     if (entry.path().extension() == ".trace") paths.push_back(entry.path());
   if (error)
     return hal::fail(hal::Errc::kUnavailable,
-                     fmt::format("'{}' cannot be read ({})", folder, error.message()));
+                     fmt::format("'{}' cannot be read ({})", directory, error.message()));
   if (paths.empty())
-    return hal::fail(hal::Errc::kUnavailable, fmt::format("there is no trace in '{}'", folder));
+    return hal::fail(hal::Errc::kUnavailable, fmt::format("there is no trace in '{}'", directory));
   std::sort(paths.begin(), paths.end());
   std::vector<Trace> traces;
   for (const fs::path& path : paths) {
@@ -112,8 +112,8 @@ hal::Result<std::vector<Trace>> read_traces(const std::string& folder) {
   return traces;
 }
 
-void say_what_was_traced(const std::string& folder, bool daemon) {
-  const auto traces = read_traces(folder);
+void say_what_was_traced(const std::string& directory, bool daemon) {
+  const auto traces = read_traces(directory);
   if (!traces) return say(Problem::kCannotRead, traces.error().message + ".");
   std::uint64_t records = 0, dropped = 0;
   int disk = 0;
@@ -123,7 +123,7 @@ void say_what_was_traced(const std::string& folder, bool daemon) {
     if (trace.header.disk_error != 0) disk = trace.header.disk_error;
   }
   say(fmt::format("{} records of {} processes and devices are in {}.", grouped(records),
-                  traces->size(), folder));
+                  traces->size(), directory));
   if (daemon && std::none_of(traces->begin(), traces->end(),
                              [](const Trace& trace) { return trace.of_daemon(); }))
     say(Problem::kDaemonLeft,

@@ -27,11 +27,11 @@ struct Trace {
   std::uint64_t nanoseconds(std::uint64_t time) const;
 };
 
-// By name. The error is a sentence; a folder without any trace is one.
-hal::Result<std::vector<Trace>> read_traces(const std::string& folder);
+// By name. The error is a sentence; a directory without any trace is one.
+hal::Result<std::vector<Trace>> read_traces(const std::string& directory);
 
 // How much was recorded; VIT-204 when something was dropped, VIT-502 when a vitamind that was asked
 // for decided nothing.
-void say_what_was_traced(const std::string& folder, bool daemon);
+void say_what_was_traced(const std::string& directory, bool daemon);
 
 }  // namespace vitamin::tools

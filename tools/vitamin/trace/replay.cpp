@@ -56,7 +56,7 @@ hal::Result<std::unique_ptr<Replay>> Replay::create(const Trace& trace) {
 
 bool Replay::step() {
   const std::vector<Record>& all = trace_.records;
-  // Answers that nobody asked for belong to no step: the trace begins in the middle, or is damaged.
+  // Answers without a question belong to no step: the trace begins in the middle, or is damaged.
   while (next_ < all.size() && is_answer(all[next_])) ++next_;
   if (next_ >= all.size()) return false;
   if (all[next_].kind == Kind::kReload) reloaded_ = true;
@@ -173,8 +173,8 @@ void Replay::gates_closed(daemon::ClientId client) {
   answers_.push_back(record);
 }
 
-int replay_trace(const std::string& folder, const std::string& decisions) {
-  const auto traces = read_traces(folder);
+int replay_trace(const std::string& directory, const std::string& decisions) {
+  const auto traces = read_traces(directory);
   if (!traces) {
     say(Problem::kCannotRead, traces.error().message + ".");
     return kExitFailed;
@@ -207,7 +207,7 @@ int replay_trace(const std::string& folder, const std::string& decisions) {
   }
   if (!any) {
     say(Problem::kCannotRead,
-        fmt::format("there is no trace of vitamind in '{}': record with --daemon.", folder));
+        fmt::format("there is no trace of vitamind in '{}': record with --daemon.", directory));
     return kExitFailed;
   }
   if (!decisions.empty() && !out.flush()) {

@@ -40,9 +40,9 @@ void TraceVerbs::add(CLI::App& app, RunOptions& options) {
   record_ = trace_->add_subcommand("record", "Run a program and record it");
   record_->formatter(std::make_shared<RecordHelp>());
   record_->prefix_command();
-  record_->add_option("--output", record_folder_, "Where the trace goes: made, or empty")
+  record_->add_option("--output", record_directory_, "Where the trace goes: made, or empty")
       ->capture_default_str()
-      ->type_name("FOLDER");
+      ->type_name("DIRECTORY");
   record_->add_flag("--daemon", options.daemon, "Let a vitamind decide, and record it too");
   record_->add_option("--policy", options.policy, "Who decides where a launch goes")
       ->capture_default_str()
@@ -56,23 +56,23 @@ void TraceVerbs::add(CLI::App& app, RunOptions& options) {
   replay_->add_option("--decisions", decisions_, "Write the decisions, one a line")
       ->type_name("FILE");
   for (CLI::App* verb : {export_, replay_})
-    verb->add_option("FOLDER", folder_, "What record wrote")->required()->type_name("PATH");
+    verb->add_option("DIRECTORY", directory_, "What record wrote")->required()->type_name("PATH");
 }
 
 int TraceVerbs::start(RunOptions& options) const {
   std::error_code error;
-  fs::create_directories(record_folder_, error);
-  options.trace = fs::absolute(record_folder_).native();
+  fs::create_directories(record_directory_, error);
+  options.trace = fs::absolute(record_directory_).native();
   const bool empty = !error && fs::is_empty(options.trace, error);
   if (error || ::access(options.trace.c_str(), W_OK | X_OK) != 0) {
     say(Problem::kCannotWrite,
-        fmt::format("the trace cannot be written to '{}' ({}).", record_folder_,
+        fmt::format("the trace cannot be written to '{}' ({}).", record_directory_,
                     error ? error.message() : std::strerror(errno)));
     return kExitFailed;
   }
   if (!empty) {
     say(Problem::kCannotWrite,
-        fmt::format("'{}' is not empty: a trace gets a folder of its own.", record_folder_));
+        fmt::format("'{}' is not empty: a trace gets a directory of its own.", record_directory_));
     return kExitFailed;
   }
   options.quiet = true;
@@ -80,8 +80,8 @@ int TraceVerbs::start(RunOptions& options) const {
 }
 
 std::optional<int> TraceVerbs::run() const {
-  if (export_->parsed()) return export_trace(folder_, output_);
-  if (replay_->parsed()) return replay_trace(folder_, decisions_);
+  if (export_->parsed()) return export_trace(directory_, output_);
+  if (replay_->parsed()) return replay_trace(directory_, decisions_);
   if (!trace_->parsed()) return std::nullopt;
   fmt::print("{}", trace_->help());
   return kExitFailed;

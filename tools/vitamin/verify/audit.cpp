@@ -129,10 +129,10 @@ bool AuditedProcess::same_structure_and_results(const AuditedProcess& other) con
                     });
 }
 
-std::vector<AuditedProcess> read_audit(const fs::path& folder) {
+std::vector<AuditedProcess> read_audit(const fs::path& directory) {
   std::vector<fs::path> files;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error))
     if (entry.path().extension() == ".audit") files.push_back(entry.path());
   // By process number and image, which are not of one length.
   std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) {

@@ -71,7 +71,7 @@ struct AuditedProcess {
 };
 
 // In the order of their names. The files must stay for as long as they are read again.
-std::vector<AuditedProcess> read_audit(const std::filesystem::path& folder);
+std::vector<AuditedProcess> read_audit(const std::filesystem::path& directory);
 
 // Walks one log, operation by operation.
 class AuditReader {

@@ -279,7 +279,7 @@ std::optional<std::pair<std::string, std::string>> nothing_shown(
   for (std::size_t i = 1; i < runs.size(); ++i)
     if (const auto gap = audit_gap(runs[i]))
       return {{*gap + ": what was launched could not be compared.",
-               "Its folder is a new one in $TMPDIR (or /tmp): is there room for it?"}};
+               "Its directory is a new one in $TMPDIR (or /tmp): is there room for it?"}};
   if (!(checks.output && !runs[0].output.empty()) && checks.files.empty() &&
       !(checks.memory && has_results(runs[1])))
     return {{"there were no bytes to compare: the command gave none of what is checked.",
@@ -503,7 +503,7 @@ Judgement judge(const std::vector<Observation>& runs, const std::vector<Observat
         std::move(result),
         fmt::format("the command did not write the file '{}' ({}).", file, runs[0].files.at(file)),
         "--file takes the name of a file that the command writes when it runs "
-        "alone, as seen from the current folder.");
+        "alone, as seen from the current directory.");
   }
   for (std::size_t i = 1; i < std::min(runs.size(), kExclusive); ++i) {
     if (runs[i].interrupted) return result;

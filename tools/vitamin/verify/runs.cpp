@@ -135,7 +135,7 @@ class Group {
     status = status_;
     return true;
   }
-  // The signal that stopped the leader, which nobody will continue, or 0.
+  // The signal that stopped the leader, which no process will continue, or 0.
   int stopped() const { return stopped_; }
   // Asks everything in the group to end, then makes it.
   void end() {
@@ -176,14 +176,14 @@ class Group {
 };
 
 // `audit`: where the audit's logs go, or empty. `memory`: a quota, or empty.
-std::vector<std::string> environment(const fs::path& folder, const std::string& policy,
+std::vector<std::string> environment(const fs::path& directory, const std::string& policy,
                                      std::uint64_t seed, const fs::path& audit,
                                      const std::string& memory = {}) {
   namespace names = runtime::environment;
-  const Libraries libraries = preloadable(preload_libraries(), folder);
+  const Libraries libraries = preloadable(preload_libraries(), directory);
   std::vector<std::string> changes = {
       "LD_PRELOAD=" + preload_variable(libraries, std::getenv("LD_PRELOAD")),
-      fmt::format("{}={}", names::kRunDirectory, folder.native()),
+      fmt::format("{}={}", names::kRunDirectory, directory.native()),
       fmt::format("{}={}", names::kPolicy, policy),
       fmt::format("{}={}", names::kSeed, seed),
       fmt::format("{}=1", names::kQuiet),
@@ -207,7 +207,7 @@ class Tenant {
  public:
   Tenant(const std::string& command, std::uint64_t seed) : command_(command) {
     if (command_.empty()) return;
-    environment_ = environment(folder_.path(), kTenantPolicy, tenant_seed(seed), {});
+    environment_ = environment(directory_.path(), kTenantPolicy, tenant_seed(seed), {});
     start();
   }
   // Restarts it when it came to its end; a failure is said once and ends it.
@@ -216,7 +216,7 @@ class Tenant {
     if (!group_ || !group_->ended(status)) return;
     group_.reset();
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return start();
-    const std::string words = tail(hal::read_file(folder_.path() / "errors").value_or(""));
+    const std::string words = tail(hal::read_file(directory_.path() / "errors").value_or(""));
     message_ = WIFSIGNALED(status)
                    ? fmt::format("the tenant was ended by signal {}", WTERMSIG(status))
                    : fmt::format("the tenant ended with exit code {}", WEXITSTATUS(status));
@@ -225,15 +225,15 @@ class Tenant {
   const std::string& message() const { return message_; }
   bool runs() const { return group_.has_value(); }
   std::uint64_t launches() const {
-    return command_.empty() ? 0 : read_report(folder_.path()).launches();
+    return command_.empty() ? 0 : read_report(directory_.path()).launches();
   }
 
  private:
   void start() {
     group_.emplace(std::vector<std::string>{"sh", "-c", command_}, environment_,
-                   folder_.path() / "output", folder_.path() / "errors");
+                   directory_.path() / "output", directory_.path() / "errors");
   }
-  RunDirectory folder_;
+  RunDirectory directory_;
   std::string command_, message_;
   std::vector<std::string> environment_;
   std::optional<Group> group_;
@@ -253,8 +253,8 @@ void wait_for_tenant(Tenant& tenant, Observation& seen) {
     seen.message = fmt::format("the tenant launched nothing in {} s", kStart.count());
 }
 
-void read_coverage(const fs::path& folder, const RunRequest& request, Observation& seen) {
-  const Report report = read_report(folder);
+void read_coverage(const fs::path& directory, const RunRequest& request, Observation& seen) {
+  const Report report = read_report(directory);
   seen.launches = report.launches();
   seen.bound = report.bound();
   seen.moved = report.totals.launches.moved.get();
@@ -272,8 +272,8 @@ Observation observe_beside(Tenant& tenant, const RunRequest& request) {
   seen.audited = !request.policy.empty();
   seen.tenant = !request.tenant.empty();
   if (seen.audited) seen.logs = std::make_shared<RunDirectory>(RunDirectory::Where::kDisk);
-  const RunDirectory folder;
-  const fs::path output = folder.path() / "output", errors = folder.path() / "errors";
+  const RunDirectory directory;
+  const fs::path output = directory.path() / "output", errors = directory.path() / "errors";
   std::map<std::string, fs::file_time_type> before;
   for (const std::string& file : request.files) {
     std::error_code error;
@@ -289,7 +289,7 @@ Observation observe_beside(Tenant& tenant, const RunRequest& request) {
     const std::string& policy = seen.audited ? request.policy : "fifo";
     Group group(request.command,
                 seen.audited || !request.memory.empty()
-                    ? environment(folder.path(), policy, request.seed,
+                    ? environment(directory.path(), policy, request.seed,
                                   seen.audited ? seen.logs->path() : fs::path(), request.memory)
                     : environment_with({}),
                 output, errors);
@@ -316,7 +316,7 @@ Observation observe_beside(Tenant& tenant, const RunRequest& request) {
   seen.last_words = tail(hal::read_file(errors).value_or(""));
   for (const std::string& file : request.files) look_at_file(file, before[file], seen);
   if (seen.audited) {
-    read_coverage(folder.path(), request, seen);
+    read_coverage(directory.path(), request, seen);
     seen.processes = read_audit(seen.logs->path());
   }
   return seen;

@@ -107,8 +107,8 @@ std::vector<std::string> amd_code_objects(const std::string& file) {
 std::string amd_listing(const std::string& tool, const std::string& file) {
   std::string listing;
   for (const std::string& object : amd_code_objects(file)) {
-    const RunDirectory folder;
-    const std::string name = folder.path() / "code";
+    const RunDirectory directory;
+    const std::string name = directory.path() / "code";
     std::ofstream(name, std::ios::binary) << object;
     listing +=
         answer(fmt::format("timeout 60 {} -d {} 2>/dev/null", shell_word(tool), shell_word(name)));

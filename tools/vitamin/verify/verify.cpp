@@ -113,14 +113,14 @@ class Verifier {
   bool step(const std::string& name, const std::string& policy, std::uint64_t seed, bool tenant) {
     result_.runs.push_back(observed(name, policy, seed, tenant));
     Observation& seen = result_.runs.back();
-    let_go(seen);
+    drop_equal_logs(seen);
     if (seen.exec_error != 0) return false;
     if (seen.tenant && seen.tenant_launches_before == 0) return false;  // it is beside nothing
     return !seen.interrupted && (result_.runs.size() > 1 || seen.ended_well());
   }
 
   // Logs are large, and those of a run that equals the first exclusive one are not read again.
-  void let_go(Observation& seen) const {
+  void drop_equal_logs(Observation& seen) const {
     if (result_.runs.size() <= 2) return;
     const std::vector<AuditedProcess>& alone = result_.runs[1].processes;
     if (std::equal(alone.begin(), alone.end(), seen.processes.begin(), seen.processes.end(),
@@ -263,7 +263,7 @@ std::string problem(const VerifyOptions& options) {
     return "--check files needs the names of the files: --file FILE.";
   for (const std::string& file : options.files)
     if (fs::is_directory(file))
-      return fmt::format("--file: '{}' is a folder; name a file in it.", file);
+      return fmt::format("--file: '{}' is a directory; name a file in it.", file);
   for (const std::string& file : options.scan)
     if (!fs::exists(file)) return fmt::format("--scan: there is no file '{}'.", file);
   if (!options.report_file.empty()) return unwritable(options.report_file);

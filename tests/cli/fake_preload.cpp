@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A stand-in for libvitamin_cuda.so in tests of the command line: writes the statistics page that
+// A fake libvitamin_cuda.so in tests of the command line: writes the statistics page that
 // the environment asks for, and catches nothing.
 //
-//   STAND_IN_PROGRAM   only in the process of this name; others report that they used no CUDA
-//   STAND_IN_PAGE      words "name=number" (seen, bound, bridged, passed, whole, moved, narrow,
+//   FAKE_PROGRAM   only in the process of this name; others report that they used no CUDA
+//   FAKE_PAGE      words "name=number" (seen, bound, bridged, passed, whole, moved, narrow,
 //                      stage, init, unmanaged) and "message=text" as the last one
 #include <cstdlib>
 #include <cstring>
@@ -35,7 +35,7 @@ void fill(stats::ProcessPage& page, std::string words) {
   stats::DevicePage* const part = page.device(0);
   if (part == nullptr) return;
   stats::DevicePage& device = *part;
-  device.pool.device_name.set("stand-in device");
+  device.pool.device_name.set("fake device");
   device.pool.processors.set(132);
   device.pool.units.set(16);
   device.pool.entries.set(59);
@@ -50,10 +50,10 @@ void fill(stats::ProcessPage& page, std::string words) {
   device.whole[static_cast<unsigned>(stats::WholeReason::kCluster)].set(number("whole"));
   device.width(8).launches.set(number("narrow"));
   device.width(132).launches.set(number("whole"));
-  stats::LibrarySlot& library = device.library("libstand_in.so");
+  stats::LibrarySlot& library = device.library("libfake.so");
   library.seen.set(number("seen"));
   library.bound.set(number("bound"));
-  page.warn("a warning of the stand-in");
+  page.warn("a warning of the fake");
   device.used.store(1);
 }
 
@@ -62,8 +62,8 @@ __attribute__((constructor)) void start() {
   if (directory == nullptr) return;
   stats::ProcessPage* page = stats::create(directory);
   if (page == nullptr) return;
-  const char* program = std::getenv("STAND_IN_PROGRAM");
-  const char* words = std::getenv("STAND_IN_PAGE");
+  const char* program = std::getenv("FAKE_PROGRAM");
+  const char* words = std::getenv("FAKE_PAGE");
   if (words != nullptr && (program == nullptr || std::strcmp(program, page->program.bytes) == 0))
     fill(*page, words);
 }
