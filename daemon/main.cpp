@@ -76,13 +76,13 @@ std::unique_ptr<vitamin::daemon::MetricsServer> serve_metrics(const std::string&
 }
 
 // Of the socket; one that is there already will do, unless it is somebody else's.
-bool make_folder(const std::string& socket, bool system) {
-  const auto folder = std::filesystem::path(socket).parent_path();
-  if (folder.empty() || ::mkdir(folder.c_str(), system ? 0755 : 0700) == 0) return true;
+bool make_directory(const std::string& socket, bool system) {
+  const auto directory = std::filesystem::path(socket).parent_path();
+  if (directory.empty() || ::mkdir(directory.c_str(), system ? 0755 : 0700) == 0) return true;
   struct stat facts {};
-  if (::stat(folder.c_str(), &facts) != 0 || system || facts.st_uid == ::getuid()) return true;
-  log::error("the folder {} belongs to another user [{}]", folder.native(),
-             vitamin::runtime::code_of(vitamin::runtime::Problem::kDaemonFolder));
+  if (::stat(directory.c_str(), &facts) != 0 || system || facts.st_uid == ::getuid()) return true;
+  log::error("the directory {} belongs to another user [{}]", directory.native(),
+             vitamin::runtime::code_of(vitamin::runtime::Problem::kDaemonDirectory));
   return false;
 }
 
@@ -117,12 +117,12 @@ int main(int argc, char** argv) {
   std::string metrics, format = "text";
   app.add_option("--metrics", metrics,
                  "Serve Prometheus at PORT (loopback), HOST:PORT or the path of a Unix socket");
-  app.add_option("--trace", settings.trace, "Record every message and decision into this folder");
+  app.add_option("--trace", settings.trace,
+                 "Record every message and decision into this directory");
   app.add_option("--log", format, "text, or json: one object a line")
       ->check(CLI::IsMember({"text", "json"}));
   app.add_flag("--quiet", quiet, "Warnings and errors only");
-  if (const auto ended = config::read_command_line(app, argc, argv, VITAMIN_VERSION))
-    return *ended;
+  if (const auto ended = config::read_command_line(app, argc, argv, VITAMIN_VERSION)) return *ended;
 
   log::start(format == "json" ? log::Format::kJson : log::Format::kText,
              quiet ? log::Level::kWarning : log::Level::kInfo);
@@ -144,7 +144,7 @@ int main(int argc, char** argv) {
   settings.configuration = loaded.configuration;
   if (metrics.empty()) metrics = loaded.configuration.metrics.listen;
 
-  if (!make_folder(settings.socket, system)) return 1;
+  if (!make_directory(settings.socket, system)) return 1;
   auto server = daemon::Server::create(settings);
   if (!server) {
     log::error("{} [{}]", server.error().message, runtime::code_of(runtime::Problem::kDaemonStart));

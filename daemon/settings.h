@@ -32,7 +32,7 @@ struct Budgets {
 
 struct Settings {
   std::string socket;  // where it listens
-  std::string trace;   // folder of the traces (runtime/trace/trace.h); empty: none
+  std::string trace;   // directory of the traces (runtime/trace/trace.h); empty: none
   mode_t socket_mode = 0600;
   bool any_user = false;  // false: its own user and root only
   config::Configuration configuration;

@@ -308,8 +308,8 @@ Configuration configuration() {
 }
 
 std::string lock_directory() {
-  const char* const directory = std::getenv(environment::kLockFolder);
-  return directory != nullptr ? directory : environment::kUsualLockFolder;
+  const char* const directory = std::getenv(environment::kLockDirectory);
+  return directory != nullptr ? directory : environment::kUsualLockDirectory;
 }
 
 std::shared_ptr<runtime::Audit> make_audit(int ordinal) {

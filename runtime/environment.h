@@ -42,8 +42,8 @@ inline constexpr const char* kAbsent = "VITAMIN_ABSENT";
 
 // Directory where processes on one GPU keep what they share out (backends/hip/queue_ledger.h) and
 // who decides on it (daemon/protocol/device_lock.h). Unset: /run/lock; empty: nowhere.
-inline constexpr const char* kLockFolder = "VITAMIN_LOCK_DIRECTORY";
-inline constexpr const char* kUsualLockFolder = "/run/lock";
+inline constexpr const char* kLockDirectory = "VITAMIN_LOCK_DIRECTORY";
+inline constexpr const char* kUsualLockDirectory = "/run/lock";
 // Beginnings of the names of kernels that wait for other processes, between commas, besides NCCL's.
 inline constexpr const char* kCollectives = "VITAMIN_COLLECTIVES";
 // "0": a cooperative launch under a daemon may be deferred for a lease. Unset: it may not, because

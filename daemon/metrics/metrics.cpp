@@ -20,13 +20,13 @@ namespace fs = std::filesystem;
 // Where there is no such driver, `otherwise`; where it does not know the device, nothing.
 std::string gpu_index(const std::string& uuid, std::size_t otherwise) {
   std::error_code none;
-  std::vector<fs::path> folders;
+  std::vector<fs::path> directories;
   for (const auto& entry : fs::directory_iterator("/proc/driver/nvidia/gpus", none))
-    folders.push_back(entry.path());
-  if (folders.empty()) return std::to_string(otherwise);
-  std::sort(folders.begin(), folders.end());
-  for (std::size_t i = 0; i < folders.size(); ++i) {
-    const std::string text = hal::read_file(folders[i] / "information").value_or("");
+    directories.push_back(entry.path());
+  if (directories.empty()) return std::to_string(otherwise);
+  std::sort(directories.begin(), directories.end());
+  for (std::size_t i = 0; i < directories.size(); ++i) {
+    const std::string text = hal::read_file(directories[i] / "information").value_or("");
     if (text.find(uuid) != text.npos) return std::to_string(i);
   }
   return "";

@@ -48,7 +48,7 @@ MpsLog::MpsLog(std::string path) : path_(std::move(path)) {
   read_ = facts.st_size;
 }
 
-// Nothing of a folder that only this user may write to need be distrusted but its size.
+// Nothing of a directory that only this user may write to need be distrusted but its size.
 std::string MpsLog::appended() {
   struct stat facts {};
   if (::stat(path_.c_str(), &facts) != 0 || !S_ISREG(facts.st_mode)) return {};

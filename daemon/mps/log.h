@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What MPS's servers write of faults into server.log, of MPS's log folder. A fault may be over
+// What MPS's servers write of faults into server.log, of MPS's log directory. A fault may be over
 // within 30 ms, long before anybody asks the control program for a server's status; the log keeps
 // it.
 //

@@ -36,9 +36,9 @@ std::vector<std::string> words_of(const std::string& text) {
 bool found_in_path(const std::string& program) {
   if (program.find('/') != program.npos) return ::access(program.c_str(), X_OK) == 0;
   const char* const path = std::getenv("PATH");
-  std::istringstream folders(path != nullptr ? path : "/usr/bin");
-  for (std::string folder; std::getline(folders, folder, ':');)
-    if (::access((folder + "/" + program).c_str(), X_OK) == 0) return true;
+  std::istringstream directories(path != nullptr ? path : "/usr/bin");
+  for (std::string directory; std::getline(directories, directory, ':');)
+    if (::access((directory + "/" + program).c_str(), X_OK) == 0) return true;
   return false;
 }
 
@@ -158,7 +158,7 @@ void Mps::start() {
   if (::lstat(directory_.c_str(), &facts) != 0 || !S_ISDIR(facts.st_mode) ||
       facts.st_uid != ::getuid() || (facts.st_mode & 0022) != 0)
     return fail(directory_ +
-                " is not a folder of this user alone: remove it, or set mps.directory");
+                " is not a directory of this user alone: remove it, or set mps.directory");
   const auto started =
       run_command({settings_.control, "-d"},
                   {"CUDA_MPS_PIPE_DIRECTORY=" + directory_, "CUDA_MPS_LOG_DIRECTORY=" + directory_},

@@ -86,7 +86,7 @@ class Mps {
   std::uint32_t failures_ = 0;        // starts in a row that failed
   std::uint64_t skip_checks_ = 0;     // before the next start is tried
   std::vector<std::string> faulted_;  // servers whose clients have not all left
-  std::optional<MpsLog> log_;         // none: the folder is somebody else's
+  std::optional<MpsLog> log_;         // none: the directory is somebody else's
   // Servers whose fault was counted as one of those tells it, and not yet by the other.
   std::set<std::string> told_by_log_, told_by_status_;
   mutable std::mutex mutex_;  // of the next three

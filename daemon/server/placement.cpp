@@ -86,10 +86,10 @@ bool Placement::bind(const std::vector<unsigned>& processors) const {
          hwloc_set_cpubind(topology_, bitmap_of(processors).get(), HWLOC_CPUBIND_THREAD) == 0;
 }
 
-std::map<std::string, std::string> pci_of_gpus(const std::string& folder) {
+std::map<std::string, std::string> pci_of_gpus(const std::string& directory) {
   std::map<std::string, std::string> found;
   std::error_code unreadable;
-  for (const auto& gpu : std::filesystem::directory_iterator(folder, unreadable)) {
+  for (const auto& gpu : std::filesystem::directory_iterator(directory, unreadable)) {
     std::ifstream lines(gpu.path() / "information");
     for (std::string line; std::getline(lines, line);) {
       if (!line.starts_with("GPU UUID:")) continue;

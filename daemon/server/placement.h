@@ -47,8 +47,8 @@ class Placement {
   hwloc_topology* topology_ = nullptr;
 };
 
-// UUID to PCI address, from the driver's list below `folder`; empty where it cannot be read.
+// UUID to PCI address, from the driver's list below `directory`; empty where it cannot be read.
 std::map<std::string, std::string> pci_of_gpus(
-    const std::string& folder = "/proc/driver/nvidia/gpus");
+    const std::string& directory = "/proc/driver/nvidia/gpus");
 
 }  // namespace vitamin::daemon

@@ -88,8 +88,8 @@ hal::Status Server::open() {
   for (const int fd : {stop_.get(), reload_.get(), deaths_->descriptor()}) watch(fd);
   reception_ =
       std::make_unique<Reception>(std::move(*listener), settings_, [this](int fd) { watch(fd); });
-  const auto folder = std::filesystem::path(settings_.socket).parent_path();
-  mps_ = std::make_unique<Mps>(settings_.configuration.mps, (folder / "mps").native());
+  const auto directory = std::filesystem::path(settings_.socket).parent_path();
+  mps_ = std::make_unique<Mps>(settings_.configuration.mps, (directory / "mps").native());
   started_ns_ = alone_ns_ = busy_ns_ = now_ns();
   // Clients that come and go beside those that stay.
   const std::size_t sessions = std::size_t{2} * settings_.configuration.daemon.clients;
@@ -100,7 +100,7 @@ hal::Status Server::open() {
     log::warn(
         "who holds which leases cannot be recorded ({}): after a restart of vitamind, work that "
         "runs then is not waited for [{}]",
-        problem, runtime::code_of(runtime::Problem::kDaemonFolder));
+        problem, runtime::code_of(runtime::Problem::kDaemonDirectory));
   if (const auto interval = watchdog_interval()) watchdog_every_ns_ = in_ns(*interval) / 3;
   return {};
 }

@@ -159,7 +159,8 @@ Exit codes:
   126  COMMAND was found but cannot be executed
   127  COMMAND was not found
   130  interrupted: everything was ended, the report says partial
-COMMAND gets nothing on standard input; it runs in the current directory and may overwrite files there.
+COMMAND gets nothing on standard input; it runs in the current directory and may overwrite files
+there.
 )";
 
 struct VerifyHelp : CLI::Formatter {
