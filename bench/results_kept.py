@@ -50,6 +50,10 @@ class Files:
     def __init__(self):
         self.used = {}
 
+    @staticmethod
+    def has(name):
+        return (RESULTS / name).exists()
+
     def sessions(self, name):
         """[(header, records)] of RESULTS/NAME, one of each command that wrote into it."""
         found = []

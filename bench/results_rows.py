@@ -266,6 +266,48 @@ def more_bits_rows(files):
            f"{sum(r['equal'] for r in records)} of {sum(r['of'] for r in records)} hashes equal, "
            f"{sum(r['hung'] for r in records)} hangs",
            met(all(r["equal"] == r["of"] and not r["hung"] for r in records)), files.cite(name)]
+    yield from many_gpus_rows(files)
+
+
+# The cells of bench/daemon/many_gpus.py.
+CELLS = {"two": "two data-parallel jobs",
+         "three": "a data-parallel, an FSDP and a tensor-parallel job",
+         "exchange": "all-to-all, sends and receives beside a data-parallel job",
+         "overlap": "jobs on overlapping sets of GPUs",
+         "late": "one rank of a job comes 5 s late",
+         "kill": "a rank killed in the middle of a collective: the other job",
+         "restart": "vitamind killed and restarted in the middle of a collective"}
+
+
+def many_gpus_rows(files):
+    for gpus in (4, 8):
+        name = f"daemon/gpus_{gpus}.jsonl"
+        asked = "hashes as alone, right GPUs, no hang, no overlap"
+        if not files.has(name):
+            yield [f"{gpus} GPUs: jobs of {gpus} ranks at once", asked, "not measured", "–", ""]
+            continue
+        records = files.records(name, lambda r: "cell" in r)
+        for cell, text in CELLS.items():
+            jobs = [r for r in records if r["cell"] == cell and "job" in r and not r["killed"]]
+            runs = [r for r in records if r["cell"] == cell and "jobs" in r]
+            if not jobs:
+                yield [f"{gpus} GPUs: {text}", asked, "not measured", "–", files.cite(name)]
+                continue
+            overlaps = sum(len(r.get("overlaps", [])) for r in runs)
+            rates = {r["mode"]: r["sum"] for r in runs if r["sum"]}
+            beside = "; ".join(f"`{mode}` {rate / rates['MPS']:.2f} × MPS"
+                               for mode, rate in rates.items() if mode != "MPS" and "MPS" in rates)
+            loads = [r["processor_share"] for r in runs if r.get("processor_share") is not None]
+            wrong = sum(r["right_gpus"] is False for r in jobs)
+            said = [f"under {', '.join(dict.fromkeys(r['mode'] for r in runs))}: "
+                    f"{sum(r['equal'] for r in jobs)} of {sum(r['of'] for r in jobs)} hashes "
+                    f"equal, {sum(r['hung'] for r in jobs)} hangs, {wrong} wrong GPUs, "
+                    f"{overlaps} overlaps"]
+            said += [f"rates {beside}"] if beside else []
+            said += [f"vitamind {max(loads):.2f} of a processor at most"] if loads else []
+            yield [f"{gpus} GPUs: {text}", asked, "; ".join(said),
+                   met(all(r["equal"] == r["of"] > 0 and not r["hung"] for r in jobs)
+                       and not wrong and not overlaps), files.cite(name)]
 
 
 # ------------------------------------------------------------------------------- isolation

@@ -57,21 +57,43 @@ class Daemon:
             options = [*options, "--trace", self.directory.name]
         self.socket = pathlib.Path(self.directory.name) / "s"
         self.log = harness.Output()
-        self.process = subprocess.Popen(
-            [str(harness.prefix() / "bin" / "vitamind"), "--socket", str(self.socket),
-             "--lock-directory", self.directory.name, "--policy", policy, "--set", "mps.mode=off",
-             *options], stdout=self.log, stderr=self.log,
-            env=harness.environment_with(environment | {"VITAMIN_CONFIG": "/dev/null"}))
+        self.command = [str(harness.prefix() / "bin" / "vitamind"), "--socket", str(self.socket),
+                        "--lock-directory", self.directory.name, "--policy", policy,
+                        "--set", "mps.mode=off", *options]
+        self.environment = harness.environment_with(environment | {"VITAMIN_CONFIG": "/dev/null"})
+        self.start()
         self.looks, self.overlaps, self.last, self.most = 0, [], {}, 0
         self.decisions = None  # at its end, where it was traced
         self.seen = []  # (when, clients, leases by client)
         self.over = threading.Event()
-        until = time.monotonic() + 10
-        while self.status() is None and time.monotonic() < until:
-            time.sleep(0.01)
+        self.await_status()
         self.watcher = threading.Thread(target=self.watch, daemon=True)
         if watch:  # polling needs a CPU
             self.watcher.start()
+
+    def start(self):
+        self.process = subprocess.Popen(self.command, stdout=self.log, stderr=self.log,
+                                        env=self.environment)
+
+    def await_status(self):
+        until = time.monotonic() + 10
+        while self.status() is None and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def restart(self):
+        """SIGKILL, and another in its place."""
+        self.process.kill()
+        self.process.wait()
+        self.start()
+        self.await_status()
+
+    def processor_seconds(self):
+        """That it has used so far; None once it has ended."""
+        try:
+            words = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")")[-1]
+        except OSError:
+            return None
+        return sum(map(int, words.split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def status(self):
         answer = subprocess.run(harness.vitamin("status", "--json", "--socket", str(self.socket)),

@@ -2,8 +2,6 @@
 """A small deterministic training job that prints a hash of its state after every step.
 
     small_model.py --steps N | --until-told [--seed S]       one process
-    small_model.py --rank R --world W --store FILE --steps N [--timed M]   a rank of data-parallel
-                                                             training
     small_model.py --nursery                                 processes to be killed
 
 A decoder in ordinary PyTorch, which knows nothing of Vitamin. `--until-told` trains
@@ -31,7 +29,7 @@ import workloads  # noqa: E402
 
 # hidden, layers, heads, vocabulary, sequences, tokens of each
 SIZES = {"tiny": (64, 2, 4, 256, 2, 16), "small": (1024, 4, 16, 8192, 4, 512),
-         "large": (1536, 12, 12, 8192, 4, 1024)}
+         "large": (1536, 12, 16, 8192, 4, 1024)}
 
 
 class Block(nn.Module):
@@ -48,7 +46,7 @@ class Block(nn.Module):
         normal = F.rms_norm(x, (hidden,))
         q, k, v = self.qkv(normal).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, hidden))
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
         return x + self.down(F.silu(self.up(F.rms_norm(x, (hidden,)))))
 
 
@@ -75,18 +73,23 @@ class Trainer:
         torch.manual_seed(seed)
         with torch.device(self.device):
             model = Model(sizes).to(torch.bfloat16)
-        self.parameters = list(model.parameters())
-        self.model = model
-        if options.world > 1:
-            self.model = nn.parallel.DistributedDataParallel(
-                model, device_ids=[options.rank] if cuda else None)
+        self.model = self.spread(model)
+        self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, fused=cuda)
-        draw = torch.Generator().manual_seed(1000 * seed + options.rank)
+        draw = torch.Generator().manual_seed(getattr(options, "data_seed", 1000 * seed))
         self.data = [torch.randint(0, sizes[3], (sizes[4], sizes[5] + 1), generator=draw).to(
             self.device) for _ in range(4)]
         self.attention = "flash or math" if cuda else "math"
         self.digest = workloads.Digest(self.device)
         self.count = 0
+
+    def spread(self, model):
+        """The model as it is trained (ranks.py spreads it over several GPUs)."""
+        return model
+
+    def state(self, loss):
+        """What a hash is of."""
+        return [*self.parameters, loss]
 
     def step(self):
         batch = self.data[self.count % len(self.data)]
@@ -116,7 +119,7 @@ class Trainer:
         return ends
 
     def hash(self, loss):
-        each = self.digest.each([*self.parameters, loss])
+        each = self.digest.each(self.state(loss))
         return hashlib.sha256(each.numpy().tobytes()).hexdigest()[:32]
 
 
@@ -130,8 +133,8 @@ def closed():
     return bool(select.select([0], [], [], 0)[0]) and not os.read(0, 4096)
 
 
-def train(options, seed, steps, until):
-    trainer = Trainer(options, seed)
+def train(options, seed, steps, until, make=Trainer):
+    trainer = make(options, seed)
     loss = trainer.step()  # libraries are loaded and memory is taken
     tell({"seed": seed, "process": os.getpid(), "ready": time.monotonic()})
     while options.go and not (pathlib.Path(options.go) / str(seed)).exists():
@@ -166,18 +169,6 @@ def nursery(options):
         os.waitpid(child, 0)
 
 
-def distributed(options):
-    import torch.distributed as dist
-    if options.device.type == "cuda":
-        torch.cuda.set_device(options.rank)
-        options.device = torch.device("cuda", options.rank)
-        dist.init_process_group("nccl", init_method=f"file://{options.store}", rank=options.rank,
-                                world_size=options.world, device_id=options.device)
-    else:
-        dist.init_process_group("gloo", init_method=f"file://{options.store}", rank=options.rank,
-                                world_size=options.world)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=None)
@@ -185,9 +176,6 @@ def main():
     parser.add_argument("--nursery", action="store_true")
     parser.add_argument("--go", default=None, help="begin when the file DIRECTORY/SEED exists")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--world", type=int, default=1)
-    parser.add_argument("--store", default=None)
     parser.add_argument("--timed", type=int, default=0, help="then so many steps, timed")
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda"))
@@ -196,12 +184,7 @@ def main():
     workloads.flags("raise")
     if options.nursery:
         return nursery(options)
-    if options.world > 1:
-        distributed(options)
     train(options, options.seed, options.steps, closed if options.until_told else lambda: False)
-    if options.world > 1:
-        import torch.distributed as dist
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

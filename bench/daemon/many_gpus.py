@@ -1,0 +1,319 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of several ranks on the same GPUs under one vitamind, at once.
+
+    many_gpus.py [CELL ...] [--gpus N] [--policies random,throughput,slo] [--out DIR]
+
+two       two data-parallel jobs, each on all GPUs
+three     a data-parallel, a sharded (FSDP2) and a tensor-parallel job, each on all GPUs
+exchange  a job of all-to-all, sends and receives beside a data-parallel one
+overlap   a job on the first three quarters of the GPUs beside one on the last three quarters
+late      as two, and one rank of a job joins some seconds after the others
+kill      as two, and one rank is killed in the middle of a collective: the other job's bits
+restart   as two, and vitamind is killed, and another started, in the middle of a collective
+
+Every rank sees the GPUs in an order of its own (CUDA_VISIBLE_DEVICES) and says which one it has.
+Every rank's loss and weights are compared, step by step, with the same job alone, natively. A job
+that does not end in time has hung. Behind the hashed steps come timed ones: each job's rate while
+all of them run, over its rate alone; "MPS" are the same jobs at once without Vitamin. NVLink
+multicast is left off. `--device cpu` tries all of it without a GPU (and without launches).
+"""
+import argparse
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import harness  # noqa: E402
+from common import Daemon, Job, Surroundings, brief  # noqa: E402
+
+NCCL = {"NCCL_NVLS_ENABLE": "0", "NCCL_ALGO": "Ring", "NCCL_SOCKET_IFNAME": "lo",
+        "GLOO_SOCKET_IFNAME": "lo"}
+CELLS = ("two", "three", "exchange", "overlap", "late", "kill", "restart")
+HEADINGS = ["cell", "mode", "job", "GPUs", "equal to alone", "hung", "right GPU", "bound",
+            "steps/s", "of alone", "problem"]
+
+
+class Spec:
+    """A job: a name, what kind, on which GPUs. Jobs that are equal are compared with each other."""
+
+    def __init__(self, kind, gpus, seed, late=0):
+        self.kind, self.gpus, self.seed, self.late = kind, tuple(gpus), seed, late
+        self.key = (kind, self.gpus, seed)
+        self.name = f"{kind} {seed}"
+
+
+def jobs_of(cell, gpus):
+    """None: the cell needs more GPUs."""
+    every = range(gpus)
+    wide = gpus * 3 // 4
+    return {"two": [Spec("ddp", every, 1), Spec("ddp", every, 2)],
+            "three": [Spec("ddp", every, 1), Spec("fsdp", every, 3), Spec("tensor", every, 4)],
+            "exchange": [Spec("exchange", every, 5), Spec("ddp", every, 2)],
+            "overlap": [Spec("ddp", range(wide), 6), Spec("ddp", range(gpus - wide, gpus), 7)]
+            if wide > 1 else None,
+            "late": [Spec("ddp", every, 1, late=5), Spec("ddp", every, 2)],
+            "kill": [Spec("ddp", every, 1), Spec("ddp", every, 2)],
+            "restart": [Spec("ddp", every, 1), Spec("ddp", every, 2)]}[cell]
+
+
+class Group:
+    """Jobs that run at once."""
+
+    def __init__(self, specs, options, environment, daemon, timed):
+        self.specs, self.options, self.daemon = specs, options, daemon
+        self.directory = tempfile.TemporaryDirectory(prefix="vitamin-ranks-")
+        self.ranks = {spec: [self.rank(spec, i, environment, timed)
+                             for i in range(len(spec.gpus))] for spec in specs}
+
+    def rank(self, spec, i, environment, timed):
+        options = self.options
+        order = list(range(options.gpus))
+        place = (7 * i + spec.seed) % options.gpus  # an order of this rank's own
+        order = order[place:] + order[:place]
+        place = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, order))}
+        command = [sys.executable, str(HERE / "ranks.py"), spec.kind, "--rank", str(i),
+                   "--world", str(len(spec.gpus)), "--gpu", str(order.index(spec.gpus[i])),
+                   "--store", f"{self.directory.name}/{spec.name}.store",
+                   "--seed", str(spec.seed), "--go", self.directory.name,
+                   "--steps", str(options.steps), "--timed", str(timed),
+                   "--size", options.size if options.device == "cuda" else "tiny",
+                   "--device", options.device]
+        if i == 0:
+            command += ["--late", str(spec.late)]
+        words = ("--class", "bounded") if self.bounded(spec) else ()
+        return Job(command, {**environment, **NCCL, **place}, self.daemon, words)
+
+    def bounded(self, spec):
+        return self.daemon is not None and self.daemon.bounds and spec is self.specs[0]
+
+    def all(self):
+        return [rank for ranks in self.ranks.values() for rank in ranks]
+
+    def alive(self):
+        return all(rank.process.poll() is None for rank in self.all())
+
+    def begin(self, limit):
+        """Waits until all are built; then all begin at once."""
+        while time.monotonic() < limit and self.alive() and not all(
+                any("ready" in line for line in rank.lines()) for rank in self.all()):
+            time.sleep(0.01)
+        for spec in self.specs:
+            (pathlib.Path(self.directory.name) / str(spec.seed)).touch()
+
+    def await_hashes(self, count, limit):
+        """Until every rank has told so many hashes."""
+        while time.monotonic() < limit and self.alive() and not all(
+                sum("hash" in line for line in rank.lines()) >= count for rank in self.all()):
+            time.sleep(0.002)
+
+    def end(self, limit):
+        """{spec: what became of it}."""
+        found = {}
+        for spec, ranks in self.ranks.items():
+            results = [rank.wait(max(1, limit - time.monotonic())) for rank in ranks]
+            found[spec] = {
+                "ok": all(r.ok for r in results), "why": [r.why()[-300:] for r in results],
+                "hung": any(r.timed_out for r in results),
+                "hashes": [r.hashes() for r in results],
+                "gpus": [next((line["gpu"] for line in r.lines if "gpu" in line), None)
+                         for r in results],
+                "ends": next((line["ends"] for line in results[0].lines if "ends" in line), []),
+                "coverage": [brief(rank.coverage) for rank in ranks],
+                "said": results[0].errors[-400:]}
+        # Rates while all of them run.
+        spans = [f["ends"] for f in found.values() if len(f["ends"]) > 2]
+        begin, until = (max(s[0] for s in spans), min(s[-1] for s in spans)) if spans else (0, 0)
+        for f in found.values():
+            inside = [t for t in f["ends"] if begin <= t <= until]
+            f["per_s"] = (len(inside) - 1) / (inside[-1] - inside[0]) if len(inside) > 2 else None
+        self.directory.cleanup()
+        return found
+
+
+def kill_rank(group, limit):
+    """The last rank of the second job; the rest of that job waits in its collective for ever, and
+    is ended."""
+    group.await_hashes(3, limit)
+    victims = group.ranks[group.specs[1]]
+    os.killpg(victims[-1].process.pid, signal.SIGKILL)
+    time.sleep(1)
+    for rank in victims[:-1]:
+        if rank.process.poll() is None:
+            os.killpg(rank.process.pid, signal.SIGKILL)
+
+
+def restart_daemon(group, limit):
+    group.await_hashes(3, limit)
+    group.daemon.restart()
+
+
+class Bounded(Daemon):
+    """A vitamind; `bounds`: the first job is of a class with a bound of its steps."""
+
+    CLASS = '[[class]]\nname = "bounded"\nkind = "latency"\nstep = "1s"\n'
+
+    def __init__(self, policy, environment):
+        self.bounds = policy == "slo"
+        self.configuration = tempfile.NamedTemporaryFile("w", suffix=".toml")
+        if self.bounds:
+            self.configuration.write(self.CLASS)
+            self.configuration.flush()
+        super().__init__(policy, environment, "--config", self.configuration.name)
+
+
+class Measurement:
+    def __init__(self, options, results, environment):
+        self.options, self.results, self.environment = options, results, environment
+        self.reference, self.alone, self.rows = {}, {}, []
+        uuids = subprocess.run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
+                               capture_output=True, text=True, check=False).stdout.split() \
+            if options.device == "cuda" else []
+        self.uuids = [uuid.removeprefix("GPU-") for uuid in uuids]
+
+    def right_gpus(self, spec, found):
+        if not self.uuids:
+            return None
+        return found["gpus"] == [self.uuids[gpu] for gpu in spec.gpus]
+
+    def natively(self, spec):
+        """The job alone, which the others are compared with."""
+        if spec.key in self.reference:
+            return
+        group = Group([spec], self.options, self.environment, None, self.options.timed)
+        limit = time.monotonic() + self.options.timeout
+        group.begin(limit)
+        found = group.end(limit)[spec]
+        self.reference[spec.key], self.alone[spec.key] = found["hashes"], found["per_s"]
+        self.keep("alone", "native", spec, found)
+
+    def keep(self, cell, mode, spec, found, killed=False):
+        reference = self.reference[spec.key]
+        # A job whose rank was killed, or that is not timed, has told less.
+        told = [dict(rank) for rank in found["hashes"]]
+        wanted = [[(n, h) for n, h in rank if n in mine] if killed else
+                  [(n, h) for n, h in rank if found["ends"] or not n.startswith("after")]
+                  for rank, mine in zip(reference, told)]
+        of = sum(map(len, wanted))
+        equal = sum(mine.get(name) == value for rank, mine in zip(wanted, told)
+                    for name, value in rank)
+        base = self.alone.get(spec.key)
+        share = found["per_s"] / base if found["per_s"] and base else None
+        right = self.right_gpus(spec, found)
+        record = {"cell": cell, "mode": mode, "job": spec.name, "gpus_asked": spec.gpus,
+                  "equal": equal, "of": of, "share": share, "killed": killed,
+                  "right_gpus": right, **found}
+        self.results.add(record)
+        self.rows.append([
+            cell, mode, spec.name, f"{spec.gpus[0]}-{spec.gpus[-1]}", f"{equal} of {of}",
+            "killed" if killed else "HUNG" if found["hung"] else "no",
+            {None: "-", True: "yes", False: "NO"}[right],
+            " ".join(harness.percent(c and c["bound_share"]) for c in found["coverage"]),
+            f"{found['per_s']:.2f}" if found["per_s"] else "-", f"{share:.3f}" if share else "-",
+            "" if killed else " ".join(filter(None, found["why"]))[-70:]])
+        return share
+
+    def run(self, cell, specs, mode):
+        options, begin = self.options, time.monotonic()
+        policy = None if mode == "MPS" else mode
+        daemon = Bounded(policy, self.environment) if policy else None
+        # Moved at every launch a job's rate says nothing, and beside a kill neither.
+        timed = 0 if policy == "random" or cell in ("kill", "restart") else options.timed
+        group = Group(specs, options, self.environment, daemon, timed)
+        limit = time.monotonic() + options.timeout
+        group.begin(limit)
+        before, working = (daemon.processor_seconds(), time.monotonic()) if daemon else (None, 0)
+        act = {"kill": kill_rank, "restart": restart_daemon}.get(cell)
+        if act:
+            act(group, limit)
+        found = group.end(limit)
+        more = {}
+        if daemon:
+            after, seconds = daemon.processor_seconds(), time.monotonic() - working
+            more = {"daemon": daemon.counters(), "overlaps": daemon.overlaps[:3],
+                    "looks": daemon.looks, "clients_at_once": daemon.most,
+                    "processor_share": (after - before) / seconds
+                    if None not in (after, before) and cell != "restart" else None,
+                    "log": daemon.end()[-1500:]}
+        shares = [self.keep(cell, mode, spec, f, cell == "kill" and spec is specs[1])
+                  for spec, f in found.items()]
+        total = sum(shares) if all(shares) else None
+        self.results.add({"cell": cell, "mode": mode, "jobs": [s.name for s in specs],
+                          "seconds": time.monotonic() - begin, "sum": total, **more})
+        load = more.get("processor_share")
+        self.rows.append([cell, mode, "sum", "", f"{len(more['overlaps'])} overlaps" if more else
+                          "", "", "", f"vitamind {load:.2f} CPU" if load is not None else "", "",
+                          f"{total:.3f}" if total else "-",
+                          f"{time.monotonic() - begin:.0f} s"])
+        print(harness.table(self.rows[-len(specs) - 1:], HEADINGS), flush=True)
+
+
+def modes_of(cell, options):
+    policies = options.policies.split(",")
+    if cell in ("kill", "restart"):
+        return [policy for policy in policies if policy != "slo"][-1:]
+    if cell in ("overlap", "late"):
+        return policies[:1]
+    return ["MPS", *policies]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cells", nargs="*", metavar="CELL", help="default: all of them")
+    parser.add_argument("--gpus", type=int, default=None, help="default: all of the machine")
+    parser.add_argument("--policies", default="random,slo,throughput")
+    parser.add_argument("--steps", type=int, default=6, help="hashed ones")
+    parser.add_argument("--timed", type=int, default=60, help="steps behind them")
+    parser.add_argument("--size", choices=["small", "large"], default="large")
+    parser.add_argument("--timeout", type=float, default=75, help="of one group of jobs")
+    parser.add_argument("--budget", type=float, default=None, help="seconds; what is left is named")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--out", default=harness.default_output())
+    options = parser.parse_args()
+    cells = options.cells or list(CELLS)
+    for cell in cells:
+        if cell not in CELLS:
+            parser.error(f"there is no cell '{cell}': {', '.join(CELLS)}")
+    if options.gpus is None:
+        import torch
+        options.gpus = torch.cuda.device_count() if options.device == "cuda" else 2
+    if options.gpus < 2:
+        parser.error(f"{options.gpus} GPU(s) here: two are needed")
+    results = harness.Results(options.out, f"gpus_{options.gpus}")
+    until = time.monotonic() + options.budget if options.budget else float("inf")
+    left = []
+    with Surroundings(options.device) as surroundings:
+        print(surroundings.words, flush=True)
+        measurement = Measurement(options, results, surroundings.environment)
+        for cell in cells:
+            specs = jobs_of(cell, options.gpus)
+            if specs is None:
+                left.append(f"{cell} (needs four GPUs)")
+                continue
+            for spec in specs:
+                if time.monotonic() < until:
+                    measurement.natively(spec)
+            for mode in modes_of(cell, options):
+                if time.monotonic() > until or any(s.key not in measurement.reference
+                                                   for s in specs):
+                    left.append(f"{cell}, {mode} (the budget was over)")
+                else:
+                    measurement.run(cell, specs, mode)
+    results.add({"not_run": left})
+    print("\n" + harness.table(measurement.rows, HEADINGS))
+    if left:
+        print("not run: " + "; ".join(left))
+    bad = [row for row in measurement.rows if row[5] == "HUNG" or row[6] == "NO" or (
+        row[2] != "sum" and len(set(row[4].split(" of "))) > 1)]
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
