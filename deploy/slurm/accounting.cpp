@@ -8,6 +8,7 @@
 #include <sys/file.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <memory>
@@ -36,14 +37,18 @@ struct Comment {
 // Where a comment is kept.
 class Keeper {
  public:
+  Keeper(std::uint32_t settle, bool comes) : settle_ms(settle), may_come(comes) {}
   virtual ~Keeper() = default;
   virtual hal::Result<Comment> read() = 0;
   virtual hal::Status write(std::string text) = 0;
+
+  const std::uint32_t settle_ms;  // longer than another writer takes from read() to write()
+  const bool may_come;            // slurmctld's record of the job, or another one, also of one node
 };
 
 class Controller final : public Keeper {
  public:
-  explicit Controller(std::uint32_t job) : job_(job) {}
+  explicit Controller(std::uint32_t job) : Keeper(100, false), job_(job) {}
 
   hal::Result<Comment> read() override {
     job_info_msg_t* told = nullptr;
@@ -72,7 +77,7 @@ class Controller final : public Keeper {
 
 class Database final : public Keeper {
  public:
-  explicit Database(std::uint32_t job) {
+  explicit Database(std::uint32_t job) : Keeper(1000, true) {
     job_.step_id = {.job_id = job, .step_het_comp = NO_VAL, .step_id = NO_VAL};
     job_.array_task_id = job_.het_job_offset = NO_VAL;
     condition_.flags = JOBCOND_FLAG_NO_STEP | JOBCOND_FLAG_NO_DEFAULT_USAGE;
@@ -104,7 +109,8 @@ class Database final : public Keeper {
     change.admin_comment = text.data();
     const Records changed(::slurmdb_job_modify(connection_, &condition_, &change),
                           &::slurm_list_destroy);
-    if (!changed) return failed("slurmdbd does not take the comment");
+    if (!changed || ::slurmdb_connection_commit(connection_, true) != SLURM_SUCCESS)
+      return failed("slurmdbd does not take the comment");
     return {};
   }
 
@@ -115,24 +121,42 @@ class Database final : public Keeper {
   void* connection_ = nullptr;
 };
 
-// Neither slurmctld nor slurmdbd changes a text only if it is still what was read.
+void pause(std::uint32_t ms) {
+  const timespec time{ms / 1000, static_cast<long>(ms % 1000) * 1'000'000};
+  ::nanosleep(&time, nullptr);
+}
+
+// So that nodes that end at once do not write at once.
+std::uint32_t any_below(std::uint32_t ms) {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return ms == 0 ? 0 : static_cast<std::uint32_t>(now.tv_nsec / 1000) % ms;
+}
+
+// Neither slurmctld nor slurmdbd changes a text only if it is still what was read, so what was
+// written is looked at again.
 hal::Status add(Keeper& keeper, const std::string& node, double sm_seconds) {
   constexpr int kTries = 10;
+  constexpr std::uint32_t kMost = 2000;
   for (int i = 0; i < kTries; ++i) {
     const auto before = keeper.read();
-    if (!before) return tl::unexpected(before.error());
-    const std::string wanted = with_use(before->text, node, sm_seconds);
-    if (wanted.size() > kMostText)
-      return hal::fail(hal::Errc::kUnavailable, "the comment is as long as it may be");
-    if (auto written = keeper.write(wanted); !written) return written;
-    if (before->nodes <= 1) return {};
-    // Longer than another node takes from read() to write().
-    const timespec pause{0, (100 + 20 * i) * 1'000'000};
-    ::nanosleep(&pause, nullptr);
-    const auto after = keeper.read();
-    if (after && std::abs(use_of(after->text, node) - use_of(wanted, node)) < 1e-3) return {};
+    if (!before && (before.error().native != ESLURM_INVALID_JOB_ID || !keeper.may_come))
+      return tl::unexpected(before.error());
+    const std::uint32_t nodes = before ? before->nodes : 1;
+    const std::uint32_t settle = keeper.settle_ms + any_below(std::min(20 * nodes, kMost));
+    if (before) {
+      const std::string wanted = with_use(before->text, node, sm_seconds);
+      if (wanted.size() > kMostText)
+        return hal::fail(hal::Errc::kUnavailable, "the comment is as long as it may be");
+      if (auto written = keeper.write(wanted); !written) return written;
+      if (nodes <= 1 && !keeper.may_come) return {};
+      pause(settle);
+      const auto after = keeper.read();
+      if (after && std::abs(use_of(after->text, node) - use_of(wanted, node)) < 1e-3) return {};
+    }
+    pause(any_below(settle));
   }
-  return hal::fail(hal::Errc::kUnavailable, "other nodes overwrite the comment");
+  return hal::fail(hal::Errc::kUnavailable, "the comment does not stay as it was written");
 }
 
 }  // namespace

@@ -177,13 +177,15 @@ PidFile=/run/slurm/slurmdbd.pid
                                     check=False).returncode == 0, "slurmdbd", 60)
 
     def comment(self, job):
-        """`sacct`'s AdminComment of a job that has ended."""
+        """`sacct`'s AdminComment of a job, when it has ended on all of its nodes."""
         def ended():
+            if job in self.run("squeue", "-h", "-o", "%A").stdout.split():
+                return None  # also while it completes
             said = self.run("sacct", "-a", "-X", "-n", "-P", "-j", job, "-o",
                             "State,AdminComment").stdout.strip()
             state, _, comment = said.partition("|")
-            return comment if state and state not in ("PENDING", "RUNNING") else None
-        return wait_until(ended, f"the comment of job {job}", 60)
+            return [comment] if state and state not in ("PENDING", "RUNNING") else None
+        return wait_until(ended, f"the record of job {job}", 60)[0]
 
 
 class SlurmTest(unittest.TestCase):

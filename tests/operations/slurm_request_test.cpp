@@ -43,7 +43,8 @@ TEST_CASE("what is none of them is refused with a sentence") {
     REQUIRE(!refused);
     CHECK(refused.error().message.find(text) != std::string::npos);
   }
-  for (const char* twice : {"25,30", "batch,class=other", "memory=1GiB,memory=1GiB", ",", "25,,x"}) {
+  for (const char* twice :
+       {"25,30", "batch,class=other", "memory=1GiB,memory=1GiB", ",", "25,,x"}) {
     CAPTURE(twice);
     CHECK(!read_option(twice));
   }
