@@ -8,6 +8,7 @@ import re
 import struct
 import subprocess
 import sys
+import time
 import unittest
 
 from machine import BUILD
@@ -317,8 +318,10 @@ class Array(SlurmTest):
         cluster.write("/tmp/job", "#!/bin/sh\n#SBATCH --vitamin=25\n"
                       "echo $SLURMD_NODENAME $VITAMIN_DAEMON $VITAMIN_JOB $VITAMIN_SHARE\n", 0o755)
         cluster.run("install", "-d", "-o", "alice", "/tmp/out")
+        begun = time.monotonic()
         cluster.run("sbatch", "--wait", f"--array=1-{self.JOBS}", "-o", "/tmp/out/%a", "/tmp/job",
                     user="alice", timeout=300)
+        seconds = time.monotonic() - begun
         said = [cluster.read(f"/tmp/out/{i}") for i in range(1, self.JOBS + 1)]
         nodes, jobs = set(), set()
         for line in said:
@@ -334,6 +337,8 @@ class Array(SlurmTest):
             status = json.loads(cluster.run("vitamin", "status", "--json", "--socket",
                                             socket).stdout)
             self.assertEqual((status["jobs"], status["clients"]), ([], []))
+        print(json.dumps({"what": "array of short Slurm jobs", "jobs": self.JOBS,
+                          "nodes": self.NODES, "seconds": round(seconds, 1)}))
 
 
 class ManyNodes(SlurmTest):
