@@ -23,8 +23,8 @@ double use_of(std::string_view comment, std::string_view node);
 
 // Adds what a step used on this node to the comment of its job: in slurmctld while the job runs, in
 // slurmdbd when it has ended. As root. `directory`: one for all steps on this node, which add one
-// after the other. Nodes that add at once write again what another has overwritten. Takes a tenth of
-// a second for a job of several nodes, seconds for one that has ended and where Slurm does not
+// after the other. Nodes that add at once write again what another has overwritten. Takes a tenth
+// of a second for a job of several nodes, seconds for one that has ended and where Slurm does not
 // answer. The error is a sentence.
 hal::Status record_use(std::uint32_t job, const std::string& node, double sm_seconds,
                        const std::string& directory);
