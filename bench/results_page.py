@@ -21,7 +21,7 @@ from comparisons import by_session, cells, middle, neighbours  # noqa: E402
 from results_kept import (  # noqa: E402
     EVALUATION, Files, JOBS, MIXED, MODES, PAIRS, ROW, met, newest, percent, span, table)
 from results_rows import (  # noqa: E402
-    bits_rows, cost_rows, decide_report, in_words, isolation_rows, markdown_tables,
+    bits_rows, cost_rows, decide_report, fleet_rows, in_words, isolation_rows, markdown_tables,
     scheduling_rows, speeds)
 from sections import drifted, normalised  # noqa: E402
 
@@ -267,6 +267,7 @@ def page():
                 "TTFT and TPOT, the same requests in both arms, against `throughput`; p by "
                 "McNemar's exact test.\n\n" + traces(files)),
         section("Control path, without a GPU", table(ROW, node_rows(files))),
+        section("Fleet, without a GPU", table(ROW, fleet_rows(files))),
         section("Prediction", table(ROW, prediction_rows(files))),
         section("Not here", NOT_HERE), section("Files", sources(files)), ""]
     return "\n\n".join(parts).rstrip() + "\n"

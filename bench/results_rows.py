@@ -446,6 +446,26 @@ def cost_rows(files):
     yield from memory_and_decode_rows(files)
 
 
+def fleet_rows(files):
+    """The long form of tests/operations; each record is the line that a test printed."""
+    name = "fleet/fleet.jsonl"
+    of = lambda what: files.records(name, lambda r: r["what"].startswith(what))
+    for r in of("from the image"):
+        yield ["from the image to the first pod that shares a GPU (podman, software device)",
+               "reported", f"{r['seconds']} s", "–", files.cite(name)]
+    for r in of("the same version") + of("1."):
+        yield [f"vitamind replaced {r['replaced']} times under {r['clients']} programs, "
+               f"{r['what']}: longest time without a decision", "reported; bits equal",
+               f"{r['longest_ms_without_a_decision']} ms; bits equal", "–", files.cite(name)]
+    for r in of("array"):
+        yield [f"array of {r['jobs']} short Slurm jobs on {r['nodes']} simulated nodes",
+               "all run, nothing is left", f"all, in {r['seconds']} s", met(True),
+               files.cite(name)]
+    for r in of("one vitamin.toml"):
+        yield [f"vitamin.toml of {r['nodes']:,} nodes, resolved for one", "≤ 50 ms",
+               f"{r['ms']} ms of processor time", met(r["ms"] <= 50), files.cite(name)]
+
+
 def memory_and_decode_rows(files):
     name = "slice/micro_pool.jsonl"
     used, resident = (medians(files, name, key) for key in ("used_mib", "resident_mib"))

@@ -13,21 +13,24 @@ namespace {
 constexpr std::size_t kMostGroups = 512;           // each has a descriptor
 constexpr std::uint64_t kToCome = 60'000'000'000;  // in which who was told of a ledger uses it
 
+std::uint64_t bytes_of(const config::MemoryBound& bound, std::uint64_t total) {
+  if (bound.percent == 0) return bound.bytes;
+  return total / 100 * bound.percent + total % 100 * bound.percent / 100;
+}
+
 std::uint64_t bytes_of(const std::string& memory, std::uint64_t total) {
   const auto bound = config::memory_bound(memory);
-  if (!bound) return total;
-  if (bound->percent == 0) return bound->bytes;
-  return total / 100 * bound->percent + total % 100 * bound->percent / 100;
+  return bound ? bytes_of(*bound, total) : total;
 }
 
 }  // namespace
 
 struct MemoryQuotas::Group {
-  std::string device, workload_class, whose;
+  std::string device, workload_class, whose;  // workload_class empty: of a step or claim
   std::uint64_t total = 0;
   std::uint64_t told_ns = 0;  // when a process was told of it last
-  protocol::Fd file;
-  protocol::MappedLedger ledger;
+  protocol::Fd file{};
+  protocol::MappedLedger ledger{};
 
   std::size_t processes() const {
     std::size_t count = 0;
@@ -47,10 +50,25 @@ std::uint64_t MemoryQuotas::owner(const Member& member) {
 hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(const config::WorkloadClass& workload,
                                                      const Member& member, const std::string& uuid,
                                                      std::uint64_t total, std::uint64_t now_ns) {
-  const std::string name = group_name(workload.memory_of, workload, member);
-  std::string key = workload.name + '\n' + name + '\n' + uuid;
+  std::string whose = group_name(workload.memory_of, workload, member);
+  std::string key = workload.name + '\n' + whose + '\n' + uuid;
   // Another process may have the same id one day.
   if (workload.memory_of == config::GroupOf::kProcess) key += std::to_string(owner(member));
+  return bound(std::move(key), {uuid, workload.name, std::move(whose), total},
+               bytes_of(workload.memory, total), now_ns);
+}
+
+hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(const std::string& whose,
+                                                     const config::MemoryBound& memory,
+                                                     const std::string& uuid, std::uint64_t total,
+                                                     std::uint64_t now_ns) {
+  // No class has an empty name.
+  return bound('\n' + whose + '\n' + uuid, {uuid, "", whose, total}, bytes_of(memory, total),
+               now_ns);
+}
+
+hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(std::string key, Group about,
+                                                     std::uint64_t quota, std::uint64_t now_ns) {
   auto found = groups_.find(key);
   if (found == groups_.end()) {
     if (groups_.size() >= kMostGroups) look_after(now_ns);
@@ -61,24 +79,20 @@ hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(const config::WorkloadClass
     auto ledger = protocol::map_ledger(*file);
     if (!ledger) return tl::unexpected(ledger.error());
     const protocol::DeadOwners here(**ledger);  // ids of owners are this namespace's
-    auto group = std::make_unique<Group>();
-    group->device = uuid;
-    group->workload_class = workload.name;
-    group->whose = name;
-    group->total = total;
+    auto group = std::make_unique<Group>(std::move(about));
     group->file = std::move(*file);
     group->ledger = std::move(*ledger);
     found = groups_.emplace(std::move(key), std::move(group)).first;
   }
   Group& group = *found->second;
   group.told_ns = now_ns;
-  const std::uint64_t quota = bytes_of(workload.memory, group.total);
   group.ledger->set_quota(quota);
   return Bound{group.file.get(), quota, group.whose};
 }
 
 void MemoryQuotas::apply(const config::Configuration& configuration) {
   for (auto& [key, group] : groups_) {
+    if (group->workload_class.empty()) continue;  // of a step or claim
     const config::WorkloadClass* const workload = configuration.find_class(group->workload_class);
     // A class that is gone bounds no client.
     group->ledger->set_quota(workload != nullptr && !workload->memory.empty()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quotas of device memory of vitamin.toml's classes: for each group and device a ledger
+// Quotas of device memory of vitamin.toml's classes, and of steps of Slurm and claims of Kubernetes
+// that were told one (daemon/jobs): for each group and device a ledger
 // (daemon/protocol/quota_ledger.h) that its processes share and count in by themselves. The daemon
 // says which groups a process is of, and takes back what the dead had.
 //
@@ -16,6 +17,7 @@
 #include <string>
 
 #include "daemon/config/configuration.h"
+#include "daemon/config/value.h"
 #include "daemon/jobs/groups.h"
 #include "hal/result.h"
 
@@ -34,6 +36,9 @@ class MemoryQuotas {
   // Of the class on a device with so much memory; the class has a quota.
   hal::Result<Bound> bound(const config::WorkloadClass& workload, const Member& member,
                            const std::string& uuid, std::uint64_t total, std::uint64_t now_ns);
+  // Of a step or claim, "of job 12.0", on such a device.
+  hal::Result<Bound> bound(const std::string& whose, const config::MemoryBound& memory,
+                           const std::string& uuid, std::uint64_t total, std::uint64_t now_ns);
   // The classes may have other quotas now.
   void apply(const config::Configuration& configuration);
   // Everything that members have, after what dead ones had was given back.
@@ -42,7 +47,7 @@ class MemoryQuotas {
   struct Sum {
     std::uint64_t quota = 0, used = 0;
   };
-  // By device and class.
+  // By device and class; class "" is all steps and claims.
   std::map<std::pair<std::string, std::string>, Sum> sums(std::uint64_t now_ns);
 
   // What the process has of the device, if it counts in a ledger there.
@@ -53,6 +58,7 @@ class MemoryQuotas {
 
  private:
   struct Group;
+  hal::Result<Bound> bound(std::string key, Group about, std::uint64_t quota, std::uint64_t now_ns);
   void look_after(std::uint64_t now_ns);
 
   std::map<std::string, std::unique_ptr<Group>> groups_;

@@ -87,6 +87,11 @@ Claims::Found Claims::of(std::string_view pod, std::string_view named) const {
   return widest;
 }
 
+bool Claims::bounds_memory() const {
+  return std::any_of(claims_.begin(), claims_.end(),
+                     [](const auto& known) { return known.second.memory != 0; });
+}
+
 nlohmann::json Claims::status() const {
   nlohmann::json list = nlohmann::json::array();
   for (const auto& [name, claim] : claims_)

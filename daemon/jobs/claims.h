@@ -10,7 +10,7 @@
 //   POD      UID of a pod that may use it, or "-"; another one is told with another claim-begin
 //   SHARE    percent of each device that the claim's processes may have together: 1 to 100
 //   CLASS    of vitamin.toml, or "-"
-//   MEMORY   bytes of each device, or "-". Kept and shown; a limit on memory reads it from here
+//   MEMORY   bytes of each device that the claim's processes may have together, or "-"
 //   DEVICES  UUIDs: "GPU-1,GPU-2"
 //
 // Threads: the server's only.
@@ -56,6 +56,7 @@ class Claims {
     const ClaimedShare* claim = nullptr;
   };
   Found of(std::string_view pod, std::string_view named) const;
+  bool bounds_memory() const;  // of any claim
   nlohmann::json status() const;
 
  private:

@@ -18,7 +18,8 @@ hal::Result<Job> parse_job(const std::vector<std::string_view>& words) {
   const auto fail = [](const char* what) {
     return hal::fail(hal::Errc::kInvalidArgument, std::string("job-begin: ") + what);
   };
-  if (words.size() != 5) return fail("five words are needed: STEP USER SHARE CLASS DEVICES");
+  if (words.size() != 5 && words.size() != 6)
+    return fail("five or six words are needed: STEP USER SHARE CLASS DEVICES [MEMORY]");
   const auto user = number_of<std::uint32_t>(words[1]), share = number_of<std::uint32_t>(words[2]);
   if (!is_job_name(words[0])) return fail("the step has no name");
   if (!user) return fail("the user is no number");
@@ -28,6 +29,8 @@ hal::Result<Job> parse_job(const std::vector<std::string_view>& words) {
   job.user = *user;
   job.share = *share;
   if (words[3] != "-") job.workload_class = words[3];
+  if (words.size() == 6 && !(job.memory = config::memory_bound(words[5])))
+    return fail("that is no size of memory");
   if (words[4] == "-") return job;
   for (const std::string_view device : split(words[4], ',')) {
     if (!is_job_name(device)) return fail("that is no list of devices");
@@ -66,12 +69,24 @@ hal::Status Jobs::begin(std::string_view text) {
     return hal::fail(hal::Errc::kUnavailable, "as many jobs are known as may be; job-end ends one");
   const auto known = steps_.find(step);
   job->number = known != steps_.end() ? known->second.number : ++begun_;
+  if (known != steps_.end()) job->used_sm_ns = known->second.used_sm_ns;
   steps_.insert_or_assign(step, std::move(*job));
   return {};
 }
 
-std::size_t Jobs::end(std::string_view step) {
-  return std::erase_if(steps_, [&](const auto& known) { return is_of(known.first, step); });
+void Jobs::used(std::string_view step, std::uint64_t sm_ns) {
+  if (const auto known = steps_.find(step); known != steps_.end())
+    known->second.used_sm_ns += sm_ns;
+}
+
+Jobs::Ended Jobs::end(std::string_view step) {
+  Ended ended;
+  ended.steps = std::erase_if(steps_, [&](const auto& known) {
+    if (!is_of(known.first, step)) return false;
+    ended.sm_ns += known.second.used_sm_ns;
+    return true;
+  });
+  return ended;
 }
 
 const Job* Jobs::find(std::string_view step, uid_t user) const {
@@ -96,6 +111,11 @@ Jobs::Found Jobs::of(uid_t user, std::string_view group, std::string_view claime
   // Another step of the same job: one that was not begun with a share, or where a shell was opened.
   const Found same = group.empty() ? Found() : widest(user, group.substr(0, group.find('.')));
   return same.job != nullptr ? same : widest(user, "");
+}
+
+bool Jobs::bounds_memory() const {
+  return std::any_of(steps_.begin(), steps_.end(),
+                     [](const auto& known) { return known.second.memory.has_value(); });
 }
 
 std::string cgroup_of(pid_t process) {
@@ -130,6 +150,7 @@ nlohmann::json Jobs::status() const {
                     {"user", job.user},
                     {"share", job.share},
                     {"class", job.workload_class},
+                    {"memory", job.memory ? config::memory_text(*job.memory) : ""},
                     {"devices", job.devices}});
   return list;
 }

@@ -10,12 +10,15 @@
 // of them has what the largest one has: leaving a variable out grants nothing more.
 //
 // Text, because that is what travels in a Control (daemon/protocol/handshake.h), its words
-// separated by one space: "job-begin STEP USER SHARE CLASS DEVICES" and "job-end STEP", where
+// separated by one space: "job-begin STEP USER SHARE CLASS DEVICES [MEMORY]" and "job-end STEP",
+// where
 //   STEP      of a job: "123.0"; to end all of them: "123"
 //   USER      number
 //   SHARE     percent of each device that the step's processes may have together: 1 to 100
 //   CLASS     of vitamin.toml, or "-"
 //   DEVICES   as the scheduler names them: "0,1", or "-" when it does not say
+//   MEMORY    of each device that the step's processes may have together, as vitamin.toml has it:
+//             "20GiB", "25%"; left out: no bound
 //
 // Threads: the server's only.
 #pragma once
@@ -25,10 +28,12 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "daemon/config/value.h"
 #include "hal/result.h"
 
 namespace vitamin::daemon {
@@ -39,6 +44,8 @@ struct Job {
   std::uint32_t share = 100;
   std::string workload_class;  // empty: none
   std::vector<std::string> devices;
+  std::optional<config::MemoryBound> memory;  // of each device; none: no bound
+  std::uint64_t used_sm_ns = 0;               // of clients of the step that ended
 };
 
 class Jobs {
@@ -52,8 +59,15 @@ class Jobs {
   hal::Status begin(std::string_view words);
   // Whether `step` is that one, or one of that job: "12.0" is of "12" and of "12.0".
   static bool is_of(std::string_view step, std::string_view job);
-  // How many steps that ended; none is no error.
-  std::size_t end(std::string_view step);
+  // A client of the step has ended, which had SMs for so long (SMs times nanoseconds). A step that
+  // is not known has ended before its client: not counted.
+  void used(std::string_view step, std::uint64_t sm_ns);
+  struct Ended {
+    std::size_t steps = 0;
+    std::uint64_t sm_ns = 0;  // what their clients had used() until now
+  };
+  // No step is no error.
+  Ended end(std::string_view step);
 
   // Null: unknown, or another user's.
   const Job* find(std::string_view step, uid_t user) const;
@@ -65,6 +79,7 @@ class Jobs {
     bool own = false;  // not only the share: the client is of that step
   };
   Found of(uid_t user, std::string_view group, std::string_view claimed) const;
+  bool bounds_memory() const;  // of any step
   nlohmann::json status() const;
 
  private:

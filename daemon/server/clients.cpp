@@ -81,16 +81,24 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
   }
   if (name == "job-end") {
     if (rest.empty()) return error_text("job-end: which step or job?");
-    // Not who is only kept to its share: that is another step's, or outside of any.
     std::vector<pid_t> left;
-    for (const auto& [id, session] : sessions_)
-      if (session->peer.pid != 0 && session->standing.in_job &&
-          Jobs::is_of(session->standing.job, rest))
-        left.push_back(session->peer.pid);
+    for (const auto& [id, session] : sessions_) {
+      const Standing& standing = session->standing;
+      if (!Jobs::is_of(standing.job, rest)) continue;
+      jobs_.used(standing.job, used_by(*session, looked_ns_).sm_ns);
+      // A client that is only kept to the share is of another step, or of none.
+      if (session->peer.pid != 0 && standing.in_job) left.push_back(session->peer.pid);
+    }
     if (!left.empty()) mps_->terminate(left);
-    const std::size_t ended = jobs_.end(rest);
-    if (ended > 0) log::info("job {}: gone, {} of its clients are left", rest, left.size());
-    return json_text(nlohmann::json{{"schema", 1}, {"steps", ended}, {"left", left.size()}});
+    const Jobs::Ended ended = jobs_.end(rest);
+    const double sm_seconds = static_cast<double>(ended.sm_ns) * 1e-9;
+    if (ended.steps > 0)
+      log::info("job {}: gone after {:.3f} SM-seconds, {} of its clients are left", rest,
+                sm_seconds, left.size());
+    return json_text(nlohmann::json{{"schema", 1},
+                                    {"steps", ended.steps},
+                                    {"left", left.size()},
+                                    {"sm_seconds", sm_seconds}});
   }
   const std::string which = rest.empty() ? "all" : rest;
   const std::size_t changed = devices_.drain(which, name == "drain");
@@ -450,7 +458,9 @@ void Server::end_session(ClientId id, std::uint64_t time) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
   Session& session = *found->second;
-  accounting_.ended(owner_of(session), used_by(session, time), usage_record(session, time), time,
+  const UsageTotals used = used_by(session, time);
+  jobs_.used(session.standing.job, used.sm_ns);
+  accounting_.ended(owner_of(session), used, usage_record(session, time), time,
                     settings_.configuration.metrics.accounting);
   session.device->arbiter->forget(id, time);
   session.device->touched = true;

@@ -21,7 +21,8 @@ constexpr std::size_t kMostQuotas = 4;  // of one process on a device: files of 
 
 bool Server::bounds_memory() const {
   const auto& classes = settings_.configuration.classes;
-  return std::any_of(classes.begin(), classes.end(),
+  return jobs_.bounds_memory() || claims_.bounds_memory() ||
+         std::any_of(classes.begin(), classes.end(),
                      [](const config::WorkloadClass& each) { return !each.memory.empty(); });
 }
 
@@ -59,23 +60,38 @@ hal::Status Server::send_quotas(const Connection& client, const std::string& uui
       classes_.of(told.empty() ? said : told, program, peer.uid);
   const Member member = member_of(peer, cgroup);
   std::string text = "owner " + std::to_string(MemoryQuotas::owner(member)) + "\n";
+  std::vector<int> files;
+  const auto add = [&](const hal::Result<MemoryQuotas::Bound>& bound) -> hal::Status {
+    if (!bound) return tl::unexpected(bound.error());
+    text += std::to_string(bound->quota) + " " + bound->whose + "\n";
+    files.push_back(bound->file);
+    return {};
+  };
+  // As of its share: that of its job, else of its claim.
+  std::optional<config::MemoryBound> of_job;
+  if (job != nullptr)
+    of_job = job->memory;
+  else if (part != nullptr && part->memory != 0)
+    of_job = config::MemoryBound{part->memory, 0};
+  if (of_job) {
+    const std::string whose = job != nullptr ? "of job " + std::string(step)
+                                             : "of claim " + std::string(claimed);
+    if (auto added = add(memory_quotas_.bound(whose, *of_job, uuid, total, looked_ns_)); !added)
+      return added;
+  }
   std::vector<const config::WorkloadClass*> bounding;
   if (workload != nullptr && !workload->memory.empty()) bounding.push_back(workload);
   for (const config::WorkloadClass* const each : classes_.binding(peer.uid))
     if (each != workload && !each->memory.empty() && each->memory_of != config::GroupOf::kProcess)
       bounding.push_back(each);
-  if (bounding.size() > kMostQuotas) {
+  if (const std::size_t room = kMostQuotas - files.size(); bounding.size() > room) {
     log::warn("process {} of user {} is in {} groups with a memory quota; the first {} bound it",
-              peer.pid, peer.uid, bounding.size(), kMostQuotas);
-    bounding.resize(kMostQuotas);
+              peer.pid, peer.uid, files.size() + bounding.size(), kMostQuotas);
+    bounding.resize(room);
   }
-  std::vector<int> files;
-  for (const config::WorkloadClass* const each : bounding) {
-    const auto bound = memory_quotas_.bound(*each, member, uuid, total, looked_ns_);
-    if (!bound) return tl::unexpected(bound.error());
-    text += std::to_string(bound->quota) + " " + bound->whose + "\n";
-    files.push_back(bound->file);
-  }
+  for (const config::WorkloadClass* const each : bounding)
+    if (auto added = add(memory_quotas_.bound(*each, member, uuid, total, looked_ns_)); !added)
+      return added;
   return protocol::send_answer(client.socket, text, files);
 }
 

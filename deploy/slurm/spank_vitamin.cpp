@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Slurm's plugin: `srun --vitamin[=SHARE|CLASS]`, and the same for sbatch and salloc.
+// Slurm's plugin: `srun --vitamin[=WORDS]`, and the same for sbatch and salloc.
 //
 //     slurmd                job_prolog             is vitamind there? a line in slurmd's log
 //       slurmstepd          task_init_privileged   root tells vitamind who may use how much
 //                           task_init              the user can reach it: preload, variables
-//                           exit                   the step has ended
+//                           exit                   the step has ended: what it used is accounted
 //     slurmd                job_epilog             the job has ended, however it did
 //
 // A node is never drained because of Vitamin: prolog and epilog succeed, whatever happens. Whether
@@ -26,6 +26,7 @@ extern "C" {
 #include <filesystem>
 #include <string>
 
+#include "deploy/slurm/accounting.h"
 #include "deploy/slurm/request.h"
 #include "deploy/slurm/rules.h"
 #include "runtime/environment.h"
@@ -116,21 +117,21 @@ void prepare(spank_t spank) {
     return;
   }
   task.closed = rules->closed;
-  const std::uint32_t of_shards =
-      share_of_shards(number(spank, "SLURM_SHARDS_ON_NODE"), number(spank, "SLURM_GPUS_ON_NODE"),
-                      arguments->shards_per_gpu);
+  std::string devices = variable(spank, "SLURM_STEP_GPUS");
+  if (devices.empty()) devices = variable(spank, "SLURM_JOB_GPUS");
+  const std::uint32_t of_shards = share_of_shards(number(spank, "SLURM_SHARDS_ON_NODE"), devices,
+                                                  arguments->shards_per_gpu);
   task.share = request.share != 0 ? request.share : of_shards != 0 ? of_shards : 100;
   if (const auto known = rules->check_class(request.workload_class); !known) {
     task.problem = known.error().message;
     return;
   }
-  std::string devices = variable(spank, "SLURM_STEP_GPUS");
-  if (devices.empty()) devices = variable(spank, "SLURM_JOB_GPUS");
   const std::string& name = request.workload_class;
   const auto begun = tools::ask_daemon(
       task.socket, "job-begin " + task.step + " " + std::to_string(item(spank, S_JOB_UID)) + " " +
                        std::to_string(task.share) + " " + (name.empty() ? "-" : name) + " " +
-                       (devices.empty() ? "-" : devices));
+                       (devices.empty() ? "-" : devices) +
+                       (request.memory.empty() ? "" : " " + request.memory));
   if (!begun) task.problem = begun.error().message;
 }
 
@@ -182,10 +183,22 @@ int guarded(F work, int otherwise) {
   return otherwise;
 }
 
-void tell_end(spank_t spank, const std::string& step) {
+// What it used; 0 without a daemon, where nothing is held.
+double tell_end(const std::string& socket, const std::string& step) {
+  const auto ended = tools::ask_daemon(socket, "job-end " + step);
+  return ended ? ended->value("sm_seconds", 0.0) : 0;
+}
+
+void end_step(spank_t spank) {
   if (!arguments) return;
-  // Without a daemon nothing is held: no word about it.
-  (void)tools::ask_daemon(for_node(arguments->socket, node_name(spank)), "job-end " + step);
+  const std::string node = node_name(spank), socket = for_node(arguments->socket, node);
+  const std::uint32_t job = item(spank, S_JOB_ID);
+  const double used = tell_end(socket, step_name(job, item(spank, S_JOB_STEPID)));
+  if (used < 0.001) return;  // as it is written: most steps use no GPU, and Slurm is not asked
+  const std::string directory = std::filesystem::path(socket).parent_path();
+  if (const auto added = record_use(job, node, used, directory); !added)
+    slurm_error("vitamin: %.3f SM-seconds of job %u are not in its AdminComment: %s", used, job,
+                added.error().message.c_str());
 }
 
 }  // namespace
@@ -199,10 +212,11 @@ extern "C" VITAMIN_EXPORT int slurm_spank_init(spank_t spank, int count, char* w
         arguments = read_arguments(count, words);
         if (!arguments) slurm_error("%s", arguments.error().message.c_str());
         if (spank_context() == S_CTX_SLURMD) return 0;
-        static char name[] = "vitamin", value[] = "SHARE|CLASS",
+        static char name[] = "vitamin", value[] = "WORDS",
                     usage[] =
-                        "share the GPUs launch by launch: percent of each, or a class of "
-                        "vitamin.toml (default: what gres/shard gave, else all)";
+                        "share the GPUs launch by launch: share=PERCENT of each (default: what "
+                        "gres/shard gave, else all), memory=SIZE of each, class=NAME of "
+                        "vitamin.toml; commas between them";
         static spank_option option{name, value, usage, 2 /* argument optional */, 0, &on_option};
         return spank_option_register(spank, &option) == ESPANK_SUCCESS ? 0 : -1;
       },
@@ -250,7 +264,7 @@ extern "C" VITAMIN_EXPORT int slurm_spank_exit(spank_t spank, int /*count*/, cha
   if (!asked || spank_context() != S_CTX_REMOTE) return 0;
   return guarded(
       [&] {
-        tell_end(spank, step_name(item(spank, S_JOB_ID), item(spank, S_JOB_STEPID)));
+        end_step(spank);
         return 0;
       },
       0);
@@ -260,7 +274,9 @@ extern "C" VITAMIN_EXPORT int slurm_spank_job_epilog(spank_t spank, int count, c
   return guarded(
       [&] {
         arguments = read_arguments(count, words);
-        tell_end(spank, std::to_string(item(spank, S_JOB_ID)));
+        if (arguments)
+          tell_end(for_node(arguments->socket, node_name(spank)),
+                   std::to_string(item(spank, S_JOB_ID)));
         return 0;
       },
       0);

@@ -153,11 +153,14 @@ function(vitamin_python_tests)
 endfunction()
 
 # vitamin_portable_program(<target>): carried to machines that have another C++ library. It has its
-# libraries in it, or loads them by path: it needs no search path.
+# libraries in it, or loads them by path: it needs no search path. Without what it does not use of
+# them, std::random_device, it runs on glibc 2.35.
 function(vitamin_portable_program target)
   set_target_properties(${target} PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
   if(NOT VITAMIN_SANITIZE)
-    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
+    # mold 1.10 keeps imports of sections that it drops.
+    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc -fuse-ld=bfd
+                        LINKER:--gc-sections)
   endif()
 endfunction()
 

@@ -45,6 +45,22 @@ class Jobs(DaemonTest):
         self.assertEqual((client["job"], client["processors_most"]), ("", 0))
         self.assertGreater(self.width(daemon), 33)
 
+    def test_the_end_of_a_job_says_what_its_clients_used(self):
+        daemon = self.daemon("--policy", "throughput")
+        self.begin(daemon, "12.0", 25)
+        self.begin(daemon, "12.1", 25)
+        _, ended = self.hold(daemon, job="12.0")
+        ended.kill()
+        self.until(lambda: not daemon.status()["clients"])
+        record, = daemon.ask("accounting")["clients"]
+        self.assertGreater(record["sm_seconds"], 0)
+        _, running = self.hold(daemon, job="12.1")  # is counted until now
+        answer = daemon.ask("job-end 12")
+        self.assertEqual(answer["steps"], 2)
+        self.assertGreater(answer["sm_seconds"], record["sm_seconds"])
+        running.kill()
+        self.assertEqual(daemon.ask("job-end 12")["sm_seconds"], 0)
+
     def test_its_processes_share_it(self):
         daemon = self.daemon("--policy", "throughput", "--set", "policy.overdue_after=1h")
         self.begin(daemon, "12.0", 50)

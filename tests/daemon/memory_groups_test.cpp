@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "daemon/arbiter/memory_quotas.h"
 
 namespace {
@@ -67,6 +69,26 @@ TEST_CASE("a percentage is of the device that a process has") {
   const Member me{::getpid(), 1000, "", ""};
   CHECK(quotas.bound(of(GroupOf::kUser, "50%"), me, "GPU-1", 2 * kGiB, 1)->quota == kGiB);
   CHECK(quotas.bound(of(GroupOf::kUser, "50%"), me, "GPU-2", 8 * kGiB, 1)->quota == 4 * kGiB);
+}
+
+TEST_CASE("the quota of a step or claim is no class's, and stays when the file is read again") {
+  daemon::MemoryQuotas quotas;
+  const Member me{::getpid(), 1000, "", "12"};
+  const auto bound = [&](const char* whose, const config::MemoryBound& memory) {
+    return quotas.bound(whose, memory, "GPU-1", 2 * kGiB, 1);
+  };
+  const auto step = bound("of job 12.0", {kGiB, 0}), other = bound("of job 12.1", {0, 25});
+  const auto of_class = quotas.bound(of(GroupOf::kJob), me, "GPU-1", 2 * kGiB, 1);
+  REQUIRE((step && other && of_class));
+  CHECK(step->file != other->file);
+  CHECK(step->file != of_class->file);
+  CHECK(other->quota == kGiB / 2);
+  CHECK(bound("of job 12.0", {kGiB / 4, 0})->file == step->file);
+  quotas.apply({});  // has no class any more
+  for (const auto& each : quotas.status(2)) {
+    const bool of_a_class = each["class"] == "small";
+    CHECK((each["quota"] == kGiB / 4 || each["quota"] == kGiB / 2) == !of_a_class);
+  }
 }
 
 TEST_CASE("groups of which nobody is left make room for others") {

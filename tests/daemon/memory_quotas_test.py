@@ -25,11 +25,11 @@ class Quotas(DaemonTest):
         file.write_text(text)
         return self.daemon("--config", str(file))
 
-    def program(self, daemon, **environment):
+    def program(self, daemon, enter=None, **environment):
         errors = tempfile.TemporaryFile("w+")
         process = subprocess.Popen(
             [os.environ["MEMORY"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-            text=True, env=os.environ | {
+            text=True, preexec_fn=enter, env=os.environ | {
                 "LD_PRELOAD": os.environ["LIBRARY"], "LD_LIBRARY_PATH": os.environ["DRIVER"],
                 "VITAMIN_SOFT_LEDGER": os.path.join(self.directory.name, "ledger"),
                 "VITAMIN_LOCK_DIRECTORY": "", "VITAMIN_DAEMON": str(daemon.socket)} | environment)
@@ -120,6 +120,26 @@ class Quotas(DaemonTest):
         # The class that it names, of those that are for its user.
         named = self.program(daemon, VITAMIN_CLASS="small")
         self.assertEqual(self.ask(named, "info"), [OK, 64 * MIB, 64 * MIB])
+
+    def test_a_step_and_a_claim_have_the_memory_that_the_scheduler_told(self):
+        daemon = self.configured("")
+        uid, container = "1b1ebb02-5ff4-4bd0-bd0a-0d1d1e2f3a4b", "c" * 64
+        self.assertNotIn("error", daemon.ask(f"job-begin 12.0 {os.getuid()} 25 - - 64MiB"))
+        self.assertNotIn("error", daemon.ask(f"claim-begin C.0 {uid} 25 - {32 * MIB} GPU-1"))
+        of_step = self.program(daemon)
+        self.assertEqual(self.ask(of_step, "info"), [OK, 64 * MIB, 64 * MIB])
+        self.assertEqual(self.ask(of_step, f"take cuMemAlloc {40 * MIB} a"), OK)
+        self.assertEqual(self.ask(self.program(daemon), f"take cuMemAlloc {40 * MIB} a"), NO_MEMORY)
+        self.assertNotIn("error", daemon.ask("job-end 12"))
+        of_claim = self.program(daemon, self.control_group("kubepods", f"pod{uid}", container))
+        self.assertEqual(self.ask(of_claim, "info"), [OK, 32 * MIB, 32 * MIB])
+        daemon.process.send_signal(signal.SIGHUP)  # the file has no word about them
+        self.until(lambda: "the configuration was read again" in daemon.log())
+        self.assertEqual({each["whose"]: each["quota"] for each in self.memory(daemon)},
+                         {"of job 12.0": 64 * MIB, "of claim C.0": 32 * MIB})
+        shown = subprocess.run([os.environ["VITAMIN"], "status", "--socket", str(daemon.socket)],
+                               text=True, capture_output=True, timeout=time_limit(20))
+        self.assertRegex(shown.stdout, r"memory of job 12\.0 on GPU-\S+: 40 MiB of 64 MiB")
 
     def test_a_quota_that_changes_holds_at_once(self):
         text = '[[class]]\nname = "small"\nmemory = "{}"\nmemory_of = "class"\n'

@@ -64,7 +64,8 @@ class Configuration(unittest.TestCase):
     def test_a_thousand_sections_take_no_longer_than_promised(self):
         self.write(range(1, NODES + 1))
         all_of_them = self.seconds()
-        print(f"{NODES} nodes: {1000 * all_of_them:.1f} ms")
+        print(json.dumps({"what": "one vitamin.toml for many nodes, resolved for one",
+                          "nodes": NODES, "ms": round(1000 * all_of_them, 1)}))
         self.assertLess(all_of_them, time_limit(0.05))
 
     def test_an_error_in_one_section_names_its_line_on_every_node(self):

@@ -35,10 +35,37 @@ TEST_CASE("the end of a job ends its steps and no other's") {
   Jobs jobs;
   for (const char* step : {"12.0", "12.batch", "12", "120.0", "1.2"})
     REQUIRE(jobs.begin(std::string(step) + " 1000 10 - -"));
-  CHECK(jobs.end("12") == 3);
+  CHECK(jobs.end("12").steps == 3);
   CHECK(jobs.find("120.0", 1000) != nullptr);
-  CHECK(jobs.end("1.2") == 1);
-  CHECK(jobs.end("77") == 0);
+  CHECK(jobs.end("1.2").steps == 1);
+  CHECK(jobs.end("77").steps == 0);
+}
+
+TEST_CASE("the end of a step says what its clients used, and begins no other step's sum") {
+  Jobs jobs;
+  REQUIRE(jobs.begin("12.0 1000 60 - 0"));
+  jobs.used("12.0", 5);
+  REQUIRE(jobs.begin("12.0 1000 60 - 0"));  // its next task
+  jobs.used("12.0", 7);
+  REQUIRE(jobs.begin("12.1 1000 10 - 0"));
+  jobs.used("12.1", 100);
+  jobs.used("13.0", 1000);  // of none that is known
+  CHECK(jobs.end("12.0").sm_ns == 12);
+  jobs.used("12.0", 9);  // after its end
+  CHECK(jobs.end("12").sm_ns == 100);
+  CHECK(jobs.end("12").sm_ns == 0);
+}
+
+TEST_CASE("a step may have a bound of memory") {
+  Jobs jobs;
+  REQUIRE(jobs.begin("12.0 1000 60 - 0"));
+  CHECK(!jobs.bounds_memory());
+  REQUIRE(jobs.begin("12.1 1000 10 - - 20GiB"));
+  CHECK(jobs.bounds_memory());
+  CHECK(jobs.find("12.1", 1000)->memory->bytes == std::uint64_t{20} << 30);
+  CHECK(jobs.status()[1]["memory"] == "20GiB");
+  REQUIRE(jobs.begin("12.1 1000 10 - - 25%"));
+  CHECK(jobs.find("12.1", 1000)->memory->percent == 25);
 }
 
 TEST_CASE("shares of a device never add up to more than all of it") {
@@ -51,7 +78,7 @@ TEST_CASE("shares of a device never add up to more than all of it") {
   CHECK(jobs.begin("2.0 1000 50 - 1"));
   CHECK(jobs.begin("3.0 1000 40 - 0"));
   CHECK_MESSAGE(jobs.begin("4.0 1000 100 - 0"), "no bound was asked for");
-  CHECK(jobs.end("1") == 1);
+  CHECK(jobs.end("1").steps == 1);
   CHECK(jobs.begin("5.0 1000 60 - 0"));
 }
 
@@ -108,7 +135,8 @@ TEST_CASE("Slurm's control groups name the step") {
 TEST_CASE("what no scheduler says is refused with a sentence") {
   Jobs jobs;
   for (const char* words :
-       {"", "1.0", "1.0 1000 25 -", "1.0 1000 25 - 0 more", "1.0 -1 25 - 0", "1.0 1000 0 - 0",
+       {"", "1.0", "1.0 1000 25 -", "1.0 1000 25 - 0 more", "1.0 1000 25 - 0 1GiB more",
+        "1.0 -1 25 - 0", "1.0 1000 0 - 0",
         "1.0 1000 101 - 0", "1.0 1000 9x - 0", "1.0 1000 25  0", "1.0 1000 25 - 0,",
         "1\t0 1000 25 - 0", " 1000 25 - 0", "1.0 4294967296 25 - 0", "1.0 1000 25 a/b 0"}) {
     CAPTURE(words);
@@ -125,7 +153,7 @@ TEST_CASE("a scheduler that ends nothing cannot fill the memory") {
     REQUIRE(jobs.begin(std::to_string(i) + ".0 1000 10 - -"));
   CHECK(!jobs.begin("x.0 1000 10 - -"));
   CHECK(jobs.begin("0.0 1000 20 - -"));
-  CHECK(jobs.end("5") == 1);
+  CHECK(jobs.end("5").steps == 1);
   CHECK(jobs.begin("x.0 1000 10 - -"));
 }
 

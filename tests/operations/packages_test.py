@@ -94,6 +94,17 @@ class Contents(Folder):
             self.assertLessEqual(needed, {"libc.so.6", "libm.so.6", "libdl.so.2",
                                           "libpthread.so.0", "ld-linux-x86-64.so.2"})
 
+    def test_programs_need_no_newer_glibc_than_ubuntu_22_04_has(self):
+        tree = self.unpacked("vitamind", "vitamin-cli")
+        for program in ("vitamin", "vitamind"):
+            symbols = run("objdump", "-T", tree / "usr/bin" / program)
+            newest = max(tuple(map(int, version.split(".")))
+                         for version in re.findall(r"GLIBC_(\d+\.\d+)", symbols))
+            self.assertLessEqual(newest, (2, 35), program)
+        for name in ("vitamind", "vitamin-cli"):
+            least = re.search(r"libc6 \(>= (\d+)\.(\d+)\)", field(package(name), "Depends"))
+            self.assertLessEqual(tuple(map(int, least.groups())), (2, 35), name)
+
     def test_units_are_understood_and_fenced_in(self):
         analyze = tool("systemd-analyze")
         tree = self.unpacked("vitamind")

@@ -34,12 +34,15 @@ PrologFlags=Alloc
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
 """
-GRES = "CPUs=8 RealMemory=2000 Gres=gpu:soft:1,shard:8 State=UNKNOWN"
 NAMES = ("vitamind", "vitamin-preload", "vitamin-cli", "slurm-spank-vitamin")
 
 
 class Cluster(Machine):
     """With Vitamin's packages installed and the users alice and bob."""
+
+    GRES = "gpu:soft:1,shard:8"
+    GRES_FILE = "Name=gpu Type=soft File=/dev/gpu0\nName=shard Count=8\n"
+    EXTRA = ""  # of slurm.conf
 
     def __init__(self, nodes=1, arguments=""):
         for name in ("slurmctld", "slurmd", "srun", "munged"):
@@ -61,13 +64,14 @@ class Cluster(Machine):
         names = "node1" if self.nodes == 1 else f"node[1-{self.nodes}]"
         ports = "17001" if self.nodes == 1 else f"[17001-{17000 + self.nodes}]"
         self.write("/etc/slurm/slurm.conf", CONFIGURATION.format(
-            nodes=f"NodeName={names} NodeHostname=machine NodeAddr=127.0.0.1 Port={ports} {GRES}"))
-        self.write("/etc/slurm/gres.conf", "Name=gpu Type=soft File=/dev/gpu0\n"
-                                           "Name=shard Count=8\n")
+            nodes=f"NodeName={names} NodeHostname=machine NodeAddr=127.0.0.1 Port={ports} CPUs=8 "
+                  f"RealMemory=2000 Gres={self.GRES} State=UNKNOWN") + self.EXTRA)
+        self.write("/etc/slurm/gres.conf", self.GRES_FILE)
         self.write("/etc/slurm/cgroup.conf", "CgroupPlugin=cgroup/v1\n"
                                              "CgroupMountpoint=/sys/fs/cgroup\n")
         self.run("sh", "-ec", """
             mknod /dev/gpu0 c 1 3
+            mknod /dev/gpu1 c 1 3
             mkdir -p /run/munge /var/log/munge /var/lib/munge /etc/munge /run/slurm \
                 /var/spool/slurmctld /var/log/slurm
             head -c 1024 /dev/urandom >/etc/munge/munge.key
@@ -78,13 +82,16 @@ class Cluster(Machine):
             chmod 400 /etc/munge/munge.key
             chown slurm: /var/spool/slurmctld /var/log/slurm
             """)
+        self.before_slurm()
         # Daemons that go to the background keep what they were given as output.
         self.run("sh", "-ec", """
-            runuser -u munge -- munged --force >/dev/null 2>&1
             slurmctld >/dev/null 2>&1
             for i in $(seq %d); do slurmd -N node$i >/dev/null 2>&1; done
             """ % self.nodes, timeout=120)
         wait_until(lambda: self.nodes_in("idle") == self.nodes, "that all nodes are idle", 120)
+
+    def before_slurm(self):
+        self.run("sh", "-c", "runuser -u munge -- munged --force >/dev/null 2>&1")
 
     def nodes_in(self, state):
         said = self.run("sinfo", "-h", "-t", state, "-o", "%D", check=False).stdout.strip()
@@ -124,8 +131,65 @@ class Cluster(Machine):
             process.wait()
 
 
+class UnevenCluster(Cluster):
+    """With eight shards of the first GPU and two of the second."""
+
+    GRES = "gpu:soft:2,shard:10"
+    GRES_FILE = ("Name=gpu Type=soft File=/dev/gpu[0-1]\n"
+                 "Name=shard Count=8 File=/dev/gpu0\nName=shard Count=2 File=/dev/gpu1\n")
+
+
+class AccountingCluster(Cluster):
+    """With slurmdbd over a MariaDB that asks for no password."""
+
+    EXTRA = ("AccountingStorageType=accounting_storage/slurmdbd\n"
+             "AccountingStorageHost=localhost\n")
+    DATABASE = """AuthType=auth/munge
+DbdHost=localhost
+SlurmUser=slurm
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=slurm
+StorageLoc=slurm
+LogFile=/var/log/slurm/slurmdbd.log
+PidFile=/run/slurm/slurmdbd.pid
+"""
+
+    def __init__(self, **options):
+        for name in ("slurmdbd", "mariadbd", "mariadb-install-db"):
+            tool(name)
+        super().__init__(**options)
+
+    def before_slurm(self):
+        super().before_slurm()
+        self.write("/etc/slurm/slurmdbd.conf", self.DATABASE, 0o600)
+        self.run("sh", "-ec", """
+            chown slurm: /etc/slurm/slurmdbd.conf /run/slurm
+            mkdir -p /run/mysqld /var/lib/mysql
+            mariadb-install-db --user=root --datadir=/var/lib/mysql --skip-test-db >/dev/null
+            """, timeout=120)
+        self.daemons.append(self.start("mariadbd", "--user=root", "--datadir=/var/lib/mysql",
+                                       "--socket=/run/mysqld/mysqld.sock", "--skip-networking",
+                                       "--skip-grant-tables"))
+        wait_until(lambda: self.exists("/run/mysqld/mysqld.sock"), "the database", 60)
+        self.run("sh", "-c", "slurmdbd >/dev/null 2>&1")
+        wait_until(lambda: self.run("sacctmgr", "-i", "add", "cluster", "test",
+                                    check=False).returncode == 0, "slurmdbd", 60)
+
+    def comment(self, job):
+        """`sacct`'s AdminComment of a job, when it has ended on all of its nodes."""
+        def ended():
+            if job in self.run("squeue", "-h", "-o", "%A").stdout.split():
+                return None  # also while it completes
+            said = self.run("sacct", "-a", "-X", "-n", "-P", "-j", job, "-o",
+                            "State,AdminComment").stdout.strip()
+            state, _, comment = said.partition("|")
+            return [comment] if state and state not in ("PENDING", "RUNNING") else None
+        return wait_until(ended, f"the record of job {job}", 60)[0]
+
+
 class SlurmTest(unittest.TestCase):
-    def cluster(self, **options):
-        cluster = Cluster(**options)
+    def cluster(self, kind=Cluster, **options):
+        cluster = kind(**options)
         self.addCleanup(cluster.close)
         return cluster

@@ -8,11 +8,12 @@ import re
 import struct
 import subprocess
 import sys
+import time
 import unittest
 
 from machine import BUILD
 import seed
-from slurm import SlurmTest
+from slurm import AccountingCluster, SlurmTest, UnevenCluster
 from time_limit import time_limit, wait_until
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "daemon"))
@@ -24,6 +25,10 @@ STEPS = {"demo-train": "150", "demo-serve": "40"}
 
 def program(name):
     return [BUILD / "bin" / name, STEPS[name]]
+
+
+MEMORY = [os.environ["MEMORY"]]
+MEMORY_ENVIRONMENT = {**SOFT, "VITAMIN_SOFT_LEDGER": "/tmp/ledger"}
 
 
 def hash_of(text):
@@ -77,11 +82,11 @@ class OneNode(SlurmTest):
     def test_options_and_what_the_task_sees(self):
         cluster = self.cluster()
         cluster.vitamind()
-        self.assertIn("--vitamin=SHARE|CLASS", cluster.srun("--help").stdout)
+        self.assertIn("--vitamin=WORDS", cluster.srun("--help").stdout)
         for wrong in ("900", "0", "a/b"):
             refused = cluster.srun(f"--vitamin={wrong}", "true", check=False)
             self.assertNotEqual(refused.returncode, 0)
-            self.assertIn(f"--vitamin: '{wrong}' is neither", refused.stderr)
+            self.assertIn(f"--vitamin: '{wrong}' is none of", refused.stderr)
         seen = cluster.srun("--gres=gpu:1", "--vitamin=25", "env",
                             env={"LD_PRELOAD": "libutil.so.1"}).stdout
         self.assertRegex(seen, r"(?m)^LD_PRELOAD=/usr/lib/vitamin/preload/\S+:libutil.so.1$")
@@ -95,6 +100,31 @@ class OneNode(SlurmTest):
         cluster.run("sbatch", "--wait", "-o", "/tmp/out", "/tmp/job", user="alice")
         self.assertRegex(cluster.read("/tmp/out"), r"(?m)^VITAMIN_JOB=\d+\.batch$")
         self.assertIn("VITAMIN_SHARE=10\n", cluster.read("/tmp/out"))
+
+    def test_a_job_has_the_memory_that_it_asks_for_and_no_more(self):
+        cluster = self.cluster()
+        cluster.vitamind()
+        words = ("--gres=shard:1", "--vitamin=share=25,memory=64MiB", *MEMORY)
+        said = cluster.run("sh", "-c", 'printf "info\\ntake cuMemAlloc %d a\\n'
+                           'take cuMemAlloc %d b\\n" | "$@"' % (40 << 20, 30 << 20), "sh",
+                           "srun", *words, user="alice", env=MEMORY_ENVIRONMENT)
+        self.assertEqual(said.stdout.split("\n")[:3], [f"0 {64 << 20} {64 << 20}", "0", "2"])
+        self.assertRegex(said.stderr, r"of the quota of job \d+\.0 \(64\.0 MiB\)")
+        refused = cluster.srun("--vitamin=memory=64MB", "true", check=False)
+        self.assertIn("--vitamin: 'memory=64MB' is none of", refused.stderr)
+
+    def test_gpus_may_have_different_numbers_of_shards(self):
+        cluster = self.cluster(UnevenCluster, arguments="shards_per_gpu=8,2")
+        cluster.vitamind()
+        blocker = cluster.start("srun", "--gres=shard:8", "--vitamin", "sleep", "1000",
+                                user="alice")
+        job, = wait_until(lambda: cluster.sees()["jobs"], "the first job", 60)
+        self.assertEqual((job["devices"], job["share"]), (["0"], 100))
+        said = cluster.srun("--gres=shard:1", "--vitamin", "sh", "-c",
+                            "echo $SLURM_STEP_GPUS $VITAMIN_SHARE", user="bob")
+        self.assertEqual((said.stdout, said.stderr), ("1 50\n", ""))
+        cluster.run("scancel", "-u", "alice", "-s", "KILL", "-f")
+        blocker.wait(time_limit(60))
 
     def test_shares_that_do_not_fit_are_told_and_the_job_runs_unshared(self):
         cluster = self.cluster()
@@ -208,6 +238,70 @@ class OneNode(SlurmTest):
         self.assertRegex(said.stderr, "[Ii]ncompatible")
 
 
+class Accounting(SlurmTest):
+    """SM-seconds of jobs in what sacct shows, by a real slurmdbd."""
+
+    def parts(self, comment):
+        """Of each node."""
+        sum_, parts = re.fullmatch(r"(?:.* )?vitamin_sm_seconds=([0-9.]+)\((.*)\)",
+                                   comment).groups()
+        nodes = {name: float(value) for name, value in re.findall(r"(\w+)=([0-9.]+)", parts)}
+        self.assertAlmostEqual(float(sum_), sum(nodes.values()), delta=0.002 * len(nodes))
+        return nodes
+
+    def used(self, cluster, *more):
+        """SM-seconds by job, as vitamind has them."""
+        records = json.loads(cluster.run("vitamin", "accounting", "--json", *more).stdout)
+        used = {}
+        for record in records["clients"]:
+            job = record["job"].split(".")[0]
+            used[job] = used.get(job, 0) + record["sm_seconds"]
+        return used
+
+    def test_what_jobs_used_is_in_sacct_however_they_end(self):
+        cluster = self.cluster(AccountingCluster)
+        cluster.vitamind()
+        # Two steps, one after the other, and what an administrator has written.
+        cluster.write("/tmp/job", "#!/bin/sh\n#SBATCH --vitamin=50\nsleep 1\n"
+                      f"srun --vitamin=50 {' '.join(map(str, program('demo-train')))}\n"
+                      f"srun --vitamin=50 {' '.join(map(str, program('demo-serve')))}\n", 0o755)
+        cluster.run("sbatch", "-o", "/tmp/out", "/tmp/job", user="alice", env=SOFT)
+        wait_until(lambda: cluster.run("scontrol", "update", "job=1", "admincomment=known",
+                                       check=False).returncode == 0, "the job", 60)
+        killed = cluster.start("srun", "--vitamin=50", BUILD / "bin/demo-train", "100000",
+                               user="bob", env=SOFT)
+        comment = cluster.comment("1")
+        self.assertTrue(comment.startswith("known "), comment)
+        self.assertAlmostEqual(self.parts(comment)["node1"], self.used(cluster)["1"], delta=0.01)
+        # A job that is cancelled has ended for slurmctld before its step has.
+        wait_until(lambda: cluster.run("sacct", "-a", "-X", "-n", "-j", "2").stdout, "its record")
+        cluster.run("scancel", "2")
+        killed.wait(time_limit(60))
+        comment = cluster.comment("2")
+        self.assertAlmostEqual(self.parts(comment)["node1"], self.used(cluster)["2"], delta=0.01)
+        cluster.srun("--vitamin=50", "true")
+        self.assertEqual(cluster.comment("3"), "")
+
+    def test_all_nodes_of_a_job_are_in_its_comment(self):
+        cluster = self.cluster(AccountingCluster, nodes=4, arguments="socket=/run/%n/socket")
+        nodes = [f"node{number}" for number in range(1, 5)]
+        for node in nodes:
+            cluster.run("install", "-d", "-o", "vitamin", f"/run/{node}")
+            cluster.daemons.append(cluster.start(
+                "vitamind", "--system", "--socket", f"/run/{node}/socket", "--set",
+                f"daemon.lock_directory=/run/{node}", user="vitamin"))
+            wait_until(lambda node=node: cluster.exists(f"/run/{node}/socket"), "a daemon")
+        # All of them have the same GPU, and each its own lock of it.
+        cluster.srun("-N4", "--vitamin=50", "sh", "-c",
+                     "VITAMIN_LOCK_DIRECTORY=/run/$SLURMD_NODENAME exec "
+                     f"{' '.join(map(str, program('demo-serve')))}", env=SOFT)
+        parts = self.parts(cluster.comment("1"))
+        self.assertEqual(sorted(parts), nodes)
+        for node in nodes:
+            used = self.used(cluster, "--socket", f"/run/{node}/socket")["1"]
+            self.assertAlmostEqual(parts[node], used, delta=0.01)
+
+
 class Array(SlurmTest):
     """Short jobs, one after the other, on nodes that each have a vitamind."""
 
@@ -224,8 +318,10 @@ class Array(SlurmTest):
         cluster.write("/tmp/job", "#!/bin/sh\n#SBATCH --vitamin=25\n"
                       "echo $SLURMD_NODENAME $VITAMIN_DAEMON $VITAMIN_JOB $VITAMIN_SHARE\n", 0o755)
         cluster.run("install", "-d", "-o", "alice", "/tmp/out")
+        begun = time.monotonic()
         cluster.run("sbatch", "--wait", f"--array=1-{self.JOBS}", "-o", "/tmp/out/%a", "/tmp/job",
                     user="alice", timeout=300)
+        seconds = time.monotonic() - begun
         said = [cluster.read(f"/tmp/out/{i}") for i in range(1, self.JOBS + 1)]
         nodes, jobs = set(), set()
         for line in said:
@@ -241,6 +337,8 @@ class Array(SlurmTest):
             status = json.loads(cluster.run("vitamin", "status", "--json", "--socket",
                                             socket).stdout)
             self.assertEqual((status["jobs"], status["clients"]), ([], []))
+        print(json.dumps({"what": "array of short Slurm jobs", "jobs": self.JOBS,
+                          "nodes": self.NODES, "seconds": round(seconds, 1)}))
 
 
 class ManyNodes(SlurmTest):

@@ -110,8 +110,10 @@ std::string memory_text(const json& status) {
   if (memory == status.end()) return text;
   for (const json& each : *memory) {
     const std::uint64_t processes = unsigned_of(each, "processes");
-    text += fmt::format("memory {} (class {}) on {}: {} of {}, {} process{}\n",
-                        each.value("whose", ""), each.value("class", ""), each.value("device", ""),
+    const std::string workload_class = each.value("class", "");  // none: of a step or claim
+    text += fmt::format("memory {}{} on {}: {} of {}, {} process{}\n", each.value("whose", ""),
+                        workload_class.empty() ? "" : fmt::format(" (class {})", workload_class),
+                        each.value("device", ""),
                         bytes(unsigned_of(each, "used")), bytes(unsigned_of(each, "quota")),
                         processes, processes == 1 ? "" : "es");
   }
