@@ -25,7 +25,9 @@ function(vitamin_interposer target)
     ${shared}/exports.cpp
     ${shared}/graphs.cpp
     ${shared}/launches.cpp
+    ${shared}/memory.cpp
     ${shared}/nvtx.cpp
+    ${shared}/quotas.cpp
     ${shared}/module_origins.cpp
     ${shared}/streams.cpp
     ${shared}/call_wrappers.cpp
