@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <map>
 
 #include "daemon/client/memory_quotas.h"
 #include "interpose/context.h"
@@ -85,12 +86,22 @@ DeviceQuotas* quotas_of(int ordinal) {
       const ReentrancyGuard ours;
       const auto facts = memory_facts(ordinal);
       if (!facts) return nullptr;
-      std::unique_ptr<DeviceQuotas> made = DeviceQuotas::make(*facts);
-      quotas = made != nullptr ? made.release() : kUnbounded;
+      DeviceQuotas* const found = quotas_of(*facts);
+      quotas = found != nullptr ? found : kUnbounded;
       quotas_of_device[ordinal].store(quotas, std::memory_order_release);
     }
   }
   return quotas != kUnbounded ? quotas : nullptr;
+}
+
+DeviceQuotas* quotas_of(const MemoryFacts& facts) {
+  // Never destroyed: programs free memory after static destructors ran.
+  static auto* const all = new std::map<std::string, std::unique_ptr<DeviceQuotas>>;
+  static constinit std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  const auto [at, is_new] = all->try_emplace(facts.uuid);
+  if (is_new) at->second = DeviceQuotas::make(facts);
+  return at->second.get();
 }
 
 // --- one device ----------------------------------------------------------------------------------

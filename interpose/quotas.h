@@ -53,7 +53,7 @@ class DeviceQuotas {
   void explain_device(std::uint64_t bytes, View real);
 
  private:
-  friend DeviceQuotas* quotas_of(int ordinal);
+  friend DeviceQuotas* quotas_of(const MemoryFacts& facts);
   struct Account {
     protocol::MappedLedger ledger;
     std::size_t slot = 0;
@@ -99,6 +99,8 @@ class ReservedMemory {
 
 // Null: nothing bounds this process there.
 DeviceQuotas* quotas_of(int ordinal);
+// The same for a device that is known otherwise, whether or not the vendor's runtime is in use.
+DeviceQuotas* quotas_of(const MemoryFacts& facts);
 
 enum class QuotaState : std::uint8_t { kUnknown, kNone, kSome };
 extern constinit std::atomic<QuotaState> quota_state;

@@ -81,6 +81,9 @@ constexpr bool may_be_entry_point(const char* name) {
   return (name[0] == 'h' && name[1] == 'i' && name[2] == 'p') || (name[0] == '_');
 }
 
+// rocm-smi and amd-smi read files of the kernel.
+constexpr bool is_management_symbol(std::string_view) { return false; }
+
 // Whether NULL names the calling thread's own default stream in this variant.
 constexpr bool per_thread_variant(std::string_view symbol) { return symbol.ends_with("_spt"); }
 

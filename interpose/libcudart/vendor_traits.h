@@ -89,6 +89,11 @@ inline constexpr const char* kLibraries[] = {"libcuda.so.1"};
 
 constexpr bool may_be_entry_point(const char* name) { return name[0] == 'c' && name[1] == 'u'; }
 
+// Of NVML, which programs open by name.
+constexpr bool is_management_symbol(std::string_view name) {
+  return name == "nvmlDeviceGetMemoryInfo" || name == "nvmlDeviceGetMemoryInfo_v2";
+}
+
 // Whether NULL names the calling thread's own default stream in this variant.
 constexpr bool per_thread_variant(std::string_view symbol) {
   return symbol.ends_with("_ptsz") || symbol.ends_with("_ptds");

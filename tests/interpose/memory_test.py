@@ -182,6 +182,15 @@ class Queries(unittest.TestCase):
             self.assertEqual(program.ask("total"), [OK, 15 << 30])
             self.assertEqual(program.ask("native"), total)
 
+    def test_memory_that_is_taken_past_us_is_not_free_and_the_device_is_named(self):
+        with Program(quota=15 << 30) as program:
+            self.assertEqual(program.ask(f"unseen {4 << 30}"), OK)
+            self.assertEqual(program.ask("info"), [OK, 12 << 30, 15 << 30])
+            self.assertEqual(program.ask(f"take cuMemAlloc {13 << 30} a"), NO_MEMORY)
+            self.assertRegex(program.said(), r"device GPU-\S+ itself has no room for 13.0 GiB: "
+                                             r"12.0 GiB are free there, while the quota leaves "
+                                             r"15.0 GiB; processes .* outside of Vitamin")
+
     def test_a_quota_of_the_whole_device_answers_as_the_device(self):
         with Program(quota="100%") as program, Program(quota=None, preload=False) as native:
             for command in ("info", "total", f"take cuMemAlloc {40 * MIB} a", "info"):

@@ -62,6 +62,13 @@ class Memory(software_amd.Programs):
         numbers = [int(word) for word in words]
         return numbers[0] if len(numbers) == 1 else numbers
 
+    def offers(self, kind):
+        """Whether the runtime serves this without us: 5.2.3 has stubs, and some that crash."""
+        done = subprocess.run([self.PROGRAMS / "memory"], input=f"take {kind} {MIB} a\n", text=True,
+                              capture_output=True, timeout=time_limit(100), check=False,
+                              env=self.environment())
+        return done.stdout == f"{OK}\n"
+
     def free(self, process):
         status, free, _ = self.ask(process, "info")
         self.assertEqual(status, OK)
@@ -74,11 +81,9 @@ class Memory(software_amd.Programs):
 
 class Bounded(Memory):
     def test_every_entry_point_that_takes_memory_is_bounded(self):
-        native, bounded = self.start_with(False), []
-        for kind in KINDS:
-            if self.ask(native, f"take {kind} {40 * MIB} {kind}") != OK:
-                continue  # this runtime or GPU has none of it
-            bounded.append(kind)
+        bounded = [kind for kind in KINDS if self.offers(kind)]
+        self.assertLessEqual(set(LINEAR), set(bounded))
+        for kind in bounded:
             with self.subTest(kind):
                 program = self.start()
                 self.assertEqual(self.ask(program, "info"), [OK, QUOTA, QUOTA])
@@ -94,7 +99,6 @@ class Bounded(Memory):
                 # What a pool keeps is given back when something else is short of it.
                 self.assertEqual(self.ask(program, f"take hipMalloc {QUOTA} all"), OK)
                 self.assertIn("VIT-513", self.said(program))
-        self.assertLessEqual(set(LINEAR), set(bounded))
 
     def test_without_a_quota_nothing_is_bounded(self):
         for kind in LINEAR:

@@ -18,6 +18,7 @@
 namespace {
 
 constexpr std::size_t kRow = 1024;
+constexpr std::size_t kArrayRow = 16384;  // arrays have few rows
 
 using Give = std::function<hipError_t()>;
 std::map<std::string, Give> held;
@@ -45,7 +46,7 @@ hipError_t linear(const std::string& kind, std::size_t bytes, Give& give) {
 hipError_t array(const std::string& kind, std::size_t bytes, Give& give) {
   hipArray* handle = nullptr;
   const hipChannelFormatDesc words{32, 0, 0, 0, hipChannelFormatKindFloat};
-  const std::size_t width = kRow / 4, height = bytes / kRow;
+  const std::size_t width = kArrayRow / 4, height = bytes / kArrayRow;
   hipError_t status = hipErrorInvalidValue;
   if (kind == "hipMallocArray") status = hipMallocArray(&handle, &words, width, height, 0);
   if (kind == "hipMalloc3DArray")

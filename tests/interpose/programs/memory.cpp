@@ -8,6 +8,7 @@
 //   info                   status, free and total memory as the driver says to this program
 //   total                  status and cuDeviceTotalMem
 //   native                 free memory as the driver says to a library that goes past ours
+//   unseen BYTES           status of an allocation by that library
 //   sync                   status of cuCtxSynchronize
 //   trim                   status of cuMemPoolTrimTo of the default pool
 //   keep BYTES             sets the default pool's release threshold
@@ -349,12 +350,17 @@ std::string graph(std::istringstream& words) {
                                  : cuGraphLaunch(built.executable, stream_of_graphs(stream)));
 }
 
+void* past_us(const char* name) {
+  static void* const library = dlopen(std::getenv("NATIVE_MEMORY"), RTLD_NOW | RTLD_DEEPBIND);
+  return library != nullptr ? dlsym(library, name) : nullptr;
+}
 std::size_t native_free() {
-  static auto* const past_us = reinterpret_cast<std::size_t (*)()>([] {
-    void* const library = dlopen(std::getenv("NATIVE_MEMORY"), RTLD_NOW | RTLD_DEEPBIND);
-    return library != nullptr ? dlsym(library, "native_free") : nullptr;
-  }());
-  return past_us != nullptr ? past_us() : 0;
+  auto* const ask = reinterpret_cast<std::size_t (*)()>(past_us("native_free"));
+  return ask != nullptr ? ask() : 0;
+}
+CUresult native_take(std::size_t bytes) {
+  auto* const take = reinterpret_cast<CUresult (*)(std::size_t)>(past_us("native_take"));
+  return take != nullptr ? take(bytes) : CUDA_ERROR_UNKNOWN;
 }
 
 // The default pool, and contexts.
@@ -436,6 +442,10 @@ std::string obey(const std::string& line, char** argv) {
   }
   if (verb == "graph") return graph(words);
   if (verb == "native") return std::to_string(native_free());
+  if (verb == "unseen") {
+    words >> bytes;
+    return number(native_take(bytes));
+  }
   if (verb == "sync") return number(cuCtxSynchronize());
   if (verb == "trim" || verb == "keep" || verb == "context") return managed(verb, words);
   if (verb == "race") {
