@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of frameworks under `vitamin run --memory`, against native: do they end as natively, stay
-within the quota, and compute the same bits? And what a quota costs an allocation.
+"""Programs of frameworks under `vitamin run --memory`, against native: do they end as natively,
+stay within the quota, and compute the same bits? And what does a quota cost an allocation?
 
-    memory.py [--memory 20GiB] [--out DIR]    PyTorch (default, expandable segments, cudaMallocAsync),
-                                              JAX (with and without preallocation), CuPy
-    memory.py --smoke                         two programs of the driver over the software libcuda
+    memory.py [--memory 20GiB] [--out DIR]  PyTorch (default, expandable segments, cudaMallocAsync),
+                                            JAX (with and without preallocation), CuPy
+    memory.py --smoke                       two programs of the driver over the software libcuda
 
-A program computes, takes pieces until a third more than the quota is taken or one is refused, gives
-them back and computes again (programs/memory_steps.py). Each runs natively twice, then within.
+A program computes, takes pieces until a third more than the quota is taken or one is refused,
+gives them back and computes again (programs/memory_steps.py). Each runs natively twice, then
+within.
 
 exit codes:
   0  every program that ran is within the quota and as natively
@@ -64,7 +65,8 @@ def frameworks(quota):
 
 def driver_programs(quota):
     def grow(call):
-        return [harness.program("allocate"), "grow", str(quota + quota // 3), str(quota // 16), call]
+        return [harness.program("allocate"), "grow", str(quota + quota // 3), str(quota // 16),
+                call]
     return [Case("pieces by cuMemAlloc", grow("cuMemAlloc")),
             Case("pieces by cuMemAllocAsync", grow("cuMemAllocAsync"))]
 

@@ -23,6 +23,7 @@ function(vitamin_interposer target)
     ${shared}/unknown_entry_points.cpp
     ${shared}/events.cpp
     ${shared}/exports.cpp
+    ${shared}/graph_memory.cpp
     ${shared}/graphs.cpp
     ${shared}/launches.cpp
     ${shared}/memory.cpp

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <vector>
 
 #include "interpose/handle_map.h"
 #include VITAMIN_VENDOR_HOOKS
@@ -53,22 +52,6 @@ bool settle(PoolRecord& pool) {
   return pool.destroyed || pool.memory.settle(pool_memory(pool.handle, Figure::kReserved));
 }
 
-void trim_graphs_of(const DeviceQuotas& quotas);
-
-// Idle memory of this process's pools and graphs goes back to the device, and what is deferred to
-// its streams: natively frees that are queued there would be known to the pools by now.
-void make_room(const DeviceQuotas& quotas) {
-  if (captures_open()) return;
-  static_cast<void>(flushed([] { return hal::kNativeOk; }));
-  const ReentrancyGuard ours;
-  pools.for_each([&](PoolRecord& pool) {
-    if (pool.memory.quotas() != &quotas || pool.destroyed) return;
-    trim_pool(pool.handle);
-    settle(pool);
-  });
-  trim_graphs_of(quotas);
-}
-
 // --- physical memory -----------------------------------------------------------------------------
 
 struct Physical {
@@ -101,6 +84,18 @@ void give_back_if_unused(Physical* memory) {
 }  // namespace
 
 // --- charges -------------------------------------------------------------------------------------
+
+void make_room(const DeviceQuotas& quotas) {
+  if (captures_open()) return;
+  static_cast<void>(flushed([] { return hal::kNativeOk; }));
+  const ReentrancyGuard ours;
+  pools.for_each([&](PoolRecord& pool) {
+    if (pool.memory.quotas() != &quotas || pool.destroyed) return;
+    trim_pool(pool.handle);
+    settle(pool);
+  });
+  trim_graphs_of(quotas);
+}
 
 Spot current_spot() {
   const int ordinal = current_ordinal();
@@ -279,183 +274,6 @@ ApiStatus pool_destroy(Via<ApiStatus(MemoryPool)> via, MemoryPool pool) {
   return answer;
 }
 
-// --- graphs --------------------------------------------------------------------------------------
-
-namespace {
-
-// What an executable's nodes take of one device: the addresses that they are given, of which those
-// of lifetimes that do not overlap are the same.
-struct GraphNeed {
-  int ordinal = -1;
-  std::uint64_t bytes = 0;
-  bool leaves = false;  // memory allocated: it is freed elsewhere, if at all
-};
-
-// What a process's graphs have of one device.
-struct DeviceGraphs {
-  std::mutex mutex;  // of `taken`
-  ReservedMemory memory;
-  // The most that was taken since the device was trimmed: by the executables that were launched into
-  // a stream, which share it there, or by one that leaves memory allocated.
-  std::map<const void*, std::uint64_t> taken;
-};
-constinit std::atomic<DeviceGraphs*> graphs_of_device[kMaxContexts]{};
-
-constinit HandleMap<GraphNeed> graph_needs;
-
-DeviceGraphs* graphs_of(int ordinal) {
-  if (ordinal < 0 || ordinal >= kMaxContexts) return nullptr;
-  DeviceQuotas* const quotas = quotas_of(ordinal);
-  if (quotas == nullptr) return nullptr;
-  DeviceGraphs* graphs = graphs_of_device[ordinal].load(std::memory_order_acquire);
-  if (graphs != nullptr) return graphs;
-  auto made = std::make_unique<DeviceGraphs>();
-  made->memory.begin(quotas);
-  if (!graphs_of_device[ordinal].compare_exchange_strong(graphs, made.get(),
-                                                         std::memory_order_acq_rel))
-    return graphs;
-  return made.release();
-}
-
-// Of the device of the first allocation: a graph's memory is on one.
-GraphNeed need_of(Graph graph, int depth = 0) {
-  constexpr int kDeepestGraph = 16;
-  // Of drivers: smaller pieces are not mapped.
-  constexpr std::uint64_t kGranularity = std::uint64_t{2} << 20;
-  GraphNeed need;
-  std::size_t count = 0;
-  if (depth > kDeepestGraph || nodes_of(graph, nullptr, count) != kSuccess) return need;
-  std::vector<GraphNode> nodes(count);
-  if (count > 0 && nodes_of(graph, nodes.data(), count) != kSuccess) return need;
-  std::map<std::uint64_t, std::uint64_t> ranges;  // begin, end
-  std::map<std::uint64_t, int> allocated;         // how much more often than freed
-  for (const GraphNode node : nodes) {
-    Graph child{};
-    if (kind_of(node, child) == NodeKind::kGraph) {
-      const GraphNeed inner = need_of(child, depth + 1);
-      if (inner.ordinal < 0) continue;
-      need.ordinal = inner.ordinal;
-      need.bytes += inner.bytes;
-      need.leaves = need.leaves || inner.leaves;
-      continue;
-    }
-    const MemoryNode memory = memory_node(node);
-    if (memory.kind == MemoryNode::Kind::kFrees) --allocated[memory.address];
-    if (memory.kind != MemoryNode::Kind::kAllocates) continue;
-    ++allocated[memory.address];
-    need.ordinal = memory.ordinal;
-    std::uint64_t& end = ranges[memory.address / kGranularity * kGranularity];
-    end = std::max(end, (memory.address + memory.bytes + kGranularity - 1) / kGranularity *
-                            kGranularity);
-  }
-  std::uint64_t reached = 0;
-  for (const auto& [begin, end] : ranges) {
-    if (end > reached) need.bytes += end - std::max(begin, reached);
-    reached = std::max(reached, end);
-  }
-  for (const auto& [address, times] : allocated) need.leaves = need.leaves || times > 0;
-  return need;
-}
-
-GraphCharge charge_need(const GraphNeed& need, const void* user) {
-  GraphCharge charge;
-  DeviceGraphs* const graphs = graphs_of(need.ordinal);
-  if (graphs == nullptr) return charge;
-  charge.ordinal = need.ordinal;
-  charge.user = user;
-  const auto take = [&] {
-    const std::lock_guard lock(graphs->mutex);
-    const auto found = graphs->taken.find(user);
-    const std::uint64_t had = found != graphs->taken.end() ? found->second : 0;
-    charge.bytes = need.bytes > had ? need.bytes - had : 0;
-    if (!graphs->memory.charge(charge.bytes)) {
-      // Of executables that are no more the device may have kept enough.
-      const std::uint64_t reserved = graph_memory(need.ordinal, Figure::kReserved);
-      const std::uint64_t used = graph_memory(need.ordinal, Figure::kUsed);
-      charge.bytes -= std::min(charge.bytes, reserved - std::min(reserved, used));
-      if (!graphs->memory.charge(charge.bytes)) return false;
-    }
-    graphs->taken[user] = std::max(had, need.bytes);
-    return true;
-  };
-  if (take()) return charge;
-  make_room(*graphs->memory.quotas());
-  if (take()) return charge;
-  graphs->memory.quotas()->explain(need.bytes);
-  charge.refused = true;
-  return charge;
-}
-
-// What was taken is not known any more if the device gave some of it back.
-void graphs_trimmed(int ordinal, DeviceGraphs& graphs, std::uint64_t reserved_before) {
-  const std::uint64_t reserved = graph_memory(ordinal, Figure::kReserved);
-  if (reserved < reserved_before) {
-    const std::lock_guard lock(graphs.mutex);
-    graphs.taken.clear();
-  }
-  graphs.memory.settle(reserved);
-}
-
-void trim_graphs_of(const DeviceQuotas& quotas) {
-  for (int ordinal = 0; ordinal < kMaxContexts; ++ordinal) {
-    DeviceGraphs* const graphs = graphs_of_device[ordinal].load(std::memory_order_acquire);
-    if (graphs == nullptr || graphs->memory.quotas() != &quotas) continue;
-    const std::uint64_t before = graph_memory(ordinal, Figure::kReserved);
-    if (before == 0) continue;
-    trim_graph_memory(ordinal);
-    graphs_trimmed(ordinal, *graphs, before);
-  }
-}
-
-}  // namespace
-
-GraphCharge charge_graph(GraphExec executable, NativeStream stream) {
-  const GraphNeed* const need = graph_needs.find(executable);
-  // Of nodes that the vendor does not tell the memory is counted when it was taken.
-  if (need == nullptr && !kTellsMemoryNodes) return charge_need({current_ordinal(), 0, false}, stream);
-  if (need == nullptr) return {};
-  return charge_need(*need, need->leaves ? static_cast<const void*>(executable) : stream);
-}
-
-GraphCharge charge_graph_of(Graph graph, NativeStream stream) {
-  const GraphNeed need = need_of(graph);
-  // One that leaves memory allocated is charged again, for itself, when it is launched.
-  return need.ordinal >= 0 ? charge_need(need, stream) : GraphCharge{};
-}
-
-ApiStatus settle_graph(const GraphCharge& charge, ApiStatus answer) {
-  if (charge.ordinal < 0) return answer;
-  DeviceGraphs& graphs = *graphs_of(charge.ordinal);
-  const std::uint64_t reserved = graph_memory(charge.ordinal, Figure::kReserved);
-  graphs.memory.landed(charge.bytes);
-  graphs.memory.settle(reserved);
-  // Work that is submitted cannot be taken back: what it took is counted.
-  graphs.memory.settle_at_any_price(reserved);
-  if (answer != kSuccess) {
-    const std::lock_guard lock(graphs.mutex);
-    graphs.taken.erase(charge.user);
-  }
-  if (answer == kOutOfMemory) vendor_refused(*graphs.memory.quotas(), charge.bytes);
-  return answer;
-}
-
-void note_graph_memory(GraphExec executable, Graph graph) {
-  const GraphNeed need = need_of(graph);
-  if (need.ordinal < 0) return forget_graph_memory(executable);
-  delete graph_needs.insert(executable, std::make_unique<GraphNeed>(need).release());
-}
-
-void forget_graph_memory(GraphExec executable) { delete graph_needs.erase(executable); }
-
-ApiStatus graph_trim(Via<ApiStatus(int)> via, int ordinal) {
-  DeviceGraphs* const graphs = no_quotas() ? nullptr : graphs_of(ordinal);
-  const std::uint64_t before =
-      graphs != nullptr ? graph_memory(ordinal, Figure::kReserved) : 0;
-  const ApiStatus answer = Flushed::run(via, ordinal);
-  if (graphs != nullptr) graphs_trimmed(ordinal, *graphs, before);
-  return answer;
-}
-
 // --- physical memory -----------------------------------------------------------------------------
 
 ApiStatus physical_create(
@@ -528,11 +346,10 @@ ApiStatus physical_import(Via<ApiStatus(PhysicalHandle*, void*, ShareableType)> 
   return answer;
 }
 
-ApiStatus physical_map(Via<ApiStatus(DeviceAddress, std::size_t, std::size_t, PhysicalHandle,
-                                     unsigned long long)>
-                           via,
-                       DeviceAddress address, std::size_t bytes, std::size_t offset,
-                       PhysicalHandle handle, unsigned long long flags) {
+ApiStatus physical_map(
+    Via<ApiStatus(DeviceAddress, std::size_t, std::size_t, PhysicalHandle, unsigned long long)> via,
+    DeviceAddress address, std::size_t bytes, std::size_t offset, PhysicalHandle handle,
+    unsigned long long flags) {
   const ApiStatus answer = via.real(address, bytes, offset, handle, flags);
   if (no_quotas() || answer != kSuccess) return answer;
   PhysicalMemory& all = physical_memory();

@@ -10,7 +10,8 @@
 //                           neither a handle nor a mapping of it is left
 //   pools                   charged with what the pool has reserved of the device: as much more as
 //                           an allocation asks for before it, what the pool says after it
-//   graphs                  allocation nodes, in the same way: as much more as an upload or a launch
+//   graphs                  allocation nodes, in the same way: as much more as an upload or a
+//   launch
 //                           may add before it, what the device has reserved for graphs after it
 //
 // memory.txt of a vendor's directory classifies every function that has to do with device memory.
@@ -32,7 +33,8 @@ DeviceQuotas::View native_memory();
 
 enum class Figure : std::uint8_t { kReserved, kUsed };
 std::uint64_t pool_memory(MemoryPool pool, Figure figure);
-std::optional<MemoryPool> pool_of_device(int ordinal);  // that its allocations without a pool are of
+std::optional<MemoryPool> pool_of_device(
+    int ordinal);  // that its allocations without a pool are of
 void trim_pool(MemoryPool pool);
 // The device that memory of these properties is on; below 0: none.
 int device_of(const PoolProperties& properties);
@@ -73,6 +75,11 @@ Spot current_spot();
 bool reserve(DeviceQuotas& quotas, std::uint64_t bytes);
 // The vendor refused what was reserved.
 void vendor_refused(DeviceQuotas& quotas, std::uint64_t bytes);
+
+// Idle memory of this process's pools and graphs goes back to the device, and what is deferred to
+// its streams: natively frees that are queued there would be known to the pools by now.
+void make_room(const DeviceQuotas& quotas);
+void trim_graphs_of(const DeviceQuotas& quotas);  // the graphs' part of that
 
 template <class Call>
 ApiStatus charged(DeviceQuotas& quotas, std::uint64_t bytes, const Call& call) {
@@ -199,11 +206,10 @@ ApiStatus physical_retain(Via<ApiStatus(PhysicalHandle*, void*)> via, PhysicalHa
                           void* address);
 ApiStatus physical_import(Via<ApiStatus(PhysicalHandle*, void*, ShareableType)> via,
                           PhysicalHandle* handle, void* shared, ShareableType type);
-ApiStatus physical_map(Via<ApiStatus(DeviceAddress, std::size_t, std::size_t, PhysicalHandle,
-                                     unsigned long long)>
-                           via,
-                       DeviceAddress address, std::size_t bytes, std::size_t offset,
-                       PhysicalHandle handle, unsigned long long flags);
+ApiStatus physical_map(
+    Via<ApiStatus(DeviceAddress, std::size_t, std::size_t, PhysicalHandle, unsigned long long)> via,
+    DeviceAddress address, std::size_t bytes, std::size_t offset, PhysicalHandle handle,
+    unsigned long long flags);
 ApiStatus physical_unmap(Via<ApiStatus(DeviceAddress, std::size_t)> via, DeviceAddress address,
                          std::size_t bytes);
 
@@ -272,16 +278,19 @@ ApiStatus pool_destroy(Via<ApiStatus(MemoryPool)> via, MemoryPool pool);
 // --- graphs --------------------------------------------------------------------------------------
 
 struct GraphCharge {
-  int ordinal = -1;  // below 0: nothing bounds it
+  int ordinal = -1;
   const void* user = nullptr;
   std::uint64_t bytes = 0;
+};
+struct GraphCharges {
+  std::vector<GraphCharge> devices;
   bool refused = false;
 };
 // For an upload or a launch of the executable in the stream.
-GraphCharge charge_graph(GraphExec executable, NativeStream stream);
+GraphCharges charge_graph(GraphExec executable, NativeStream stream);
 // For one of a graph that becomes an executable.
-GraphCharge charge_graph_of(Graph graph, NativeStream stream);
-ApiStatus settle_graph(const GraphCharge& charge, ApiStatus answer);
+GraphCharges charge_graph_of(Graph graph, NativeStream stream);
+ApiStatus settle_graph(const GraphCharges& charges, ApiStatus answer);
 // The executable was made of the graph: what its nodes take.
 void note_graph_memory(GraphExec executable, Graph graph);
 void forget_graph_memory(GraphExec executable);
@@ -292,9 +301,9 @@ struct ChargesGraph {
   static ApiStatus run(Via<ApiStatus(GraphExec, NativeStream)> via, GraphExec executable,
                        NativeStream stream) {
     if (no_quotas()) return Inner::run(via, executable, stream);
-    const GraphCharge charge = charge_graph(executable, stream);
-    if (charge.refused) return kOutOfMemory;
-    return settle_graph(charge, Inner::run(via, executable, stream));
+    const GraphCharges charges = charge_graph(executable, stream);
+    if (charges.refused) return kOutOfMemory;
+    return settle_graph(charges, Inner::run(via, executable, stream));
   }
 };
 
@@ -305,10 +314,10 @@ struct ChargesInstantiation {
   static ApiStatus run(Via<ApiStatus(GraphExec*, Graph, Rest...)> via, GraphExec* executable,
                        Graph graph, Rest... rest) {
     if (no_quotas()) return Inner::run(via, executable, graph, rest...);
-    GraphCharge charge;
-    if (const auto stream = uploads_to(rest...)) charge = charge_graph_of(graph, *stream);
-    if (charge.refused) return kOutOfMemory;
-    const ApiStatus answer = settle_graph(charge, Inner::run(via, executable, graph, rest...));
+    GraphCharges charges;
+    if (const auto stream = uploads_to(rest...)) charges = charge_graph_of(graph, *stream);
+    if (charges.refused) return kOutOfMemory;
+    const ApiStatus answer = settle_graph(charges, Inner::run(via, executable, graph, rest...));
     if (answer == kSuccess) note_graph_memory(*executable, graph);
     return answer;
   }

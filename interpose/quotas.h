@@ -70,8 +70,9 @@ class DeviceQuotas {
   std::mutex charging_;  // a slot announces one charge at a time
 };
 
-// Memory that the vendor takes of a device in pieces of its own choice, to give allocations out of it:
-// charged before a call with what that may add, after it with what the vendor says it has reserved.
+// Memory that the vendor takes of a device in pieces of its own choice, to give allocations out of
+// it: charged before a call with what that may add, after it with what the vendor says it has
+// reserved.
 class ReservedMemory {
  public:
   // Before anything else. Null: nothing bounds it, and nothing else is called.

@@ -50,8 +50,8 @@ void time_pairs(const char* call, std::size_t bytes, Take take, Give give) {
     taking.push_back(taken - begun);
     giving.push_back(given - taken);
   }
-  std::printf("{\"call\": \"%s\", \"bytes\": %zu, \"allocate_ns\": %llu, \"free_ns\": %llu}\n", call,
-              bytes, static_cast<unsigned long long>(median(taking)),
+  std::printf("{\"call\": \"%s\", \"bytes\": %zu, \"allocate_ns\": %llu, \"free_ns\": %llu}\n",
+              call, bytes, static_cast<unsigned long long>(median(taking)),
               static_cast<unsigned long long>(median(giving)));
 }
 
@@ -82,8 +82,8 @@ void grow(const bench::Driver& cu, const Calls& calls, std::size_t bytes, std::s
     std::vector<CUdeviceptr> pieces;
     while (pieces.size() * piece < bytes) {
       CUdeviceptr address = 0;
-      const CUresult taken = async ? calls.allocate_async(&address, piece, nullptr)
-                                   : cu.cuMemAlloc(&address, piece);
+      const CUresult taken =
+          async ? calls.allocate_async(&address, piece, nullptr) : cu.cuMemAlloc(&address, piece);
       if (taken != CUDA_SUCCESS) {
         refused = taken;
         break;
@@ -116,8 +116,8 @@ int main(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "cost") == 0) {
     cost(device.cu, calls, device.device);
   } else if (argc == 5 && std::strcmp(argv[1], "grow") == 0) {
-    grow(device.cu, calls, std::strtoull(argv[2], nullptr, 10),
-         std::strtoull(argv[3], nullptr, 10), std::strcmp(argv[4], "cuMemAllocAsync") == 0);
+    grow(device.cu, calls, std::strtoull(argv[2], nullptr, 10), std::strtoull(argv[3], nullptr, 10),
+         std::strcmp(argv[4], "cuMemAllocAsync") == 0);
   } else {
     std::fprintf(stderr, "usage: allocate cost | grow BYTES PIECE CALL\n");
     return 2;

@@ -3,9 +3,9 @@
 
     memory_steps.py torch|jax|cupy BYTES
 
-It computes a chain of products, takes pieces of 1 GiB until BYTES are taken or one is refused, gives
-them back, and computes once more. A JSON line says what memory it was told of and what it took; one
-for each result has its hash. Exit code 77: the framework is not here.
+It computes a chain of products, takes pieces of 1 GiB until BYTES are taken or one is refused,
+gives them back, and computes once more. A JSON line says what memory it was told of and what it
+took; one for each result has its hash. Exit code 77: the framework is not here.
 """
 import hashlib
 import json

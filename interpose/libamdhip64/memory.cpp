@@ -61,7 +61,8 @@ void free_natively(void* address, hipStream_t stream) {
 hipError_t charged_box(Via<decltype(::hipMalloc3D)> via, hipPitchedPtr* memory, hipExtent extent) {
   const auto call = [&] { return via.real(memory, extent); };
   std::uint64_t rows = 0;
-  if (memory == nullptr || __builtin_mul_overflow(extent.height, extent.depth, &rows)) return call();
+  if (memory == nullptr || __builtin_mul_overflow(extent.height, extent.depth, &rows))
+    return call();
   return charged_rows(extent.width, rows, call, memory->ptr, memory->pitch);
 }
 
@@ -85,12 +86,9 @@ ArrayShape array_shape(const HIP_ARRAY_DESCRIPTOR& array) {
 ArrayShape array_shape(const hipChannelFormatDesc& format, hipExtent extent, unsigned levels,
                        unsigned flags) {
   const int bits = format.x + format.y + format.z + format.w;
-  return {static_cast<std::uint64_t>(std::max(bits, 0)) / 8,
-          extent.width,
-          extent.height,
-          extent.depth,
-          (flags & (hipArrayLayered | hipArrayCubemap)) != 0,
-          levels};
+  return {
+      static_cast<std::uint64_t>(std::max(bits, 0)) / 8,  extent.width, extent.height, extent.depth,
+      (flags & (hipArrayLayered | hipArrayCubemap)) != 0, levels};
 }
 ArrayShape array_shape(const hipChannelFormatDesc& format, hipExtent extent, unsigned flags) {
   return array_shape(format, extent, 1, flags);
@@ -103,8 +101,8 @@ ArrayShape array_shape(const hipChannelFormatDesc& format, std::size_t width, st
 // --- pools and physical memory -------------------------------------------------------------------
 
 std::uint64_t pool_memory(hipMemPool_t pool, Figure figure) {
-  const auto attribute = figure == Figure::kReserved ? hipMemPoolAttrReservedMemCurrent
-                                                     : hipMemPoolAttrUsedMemCurrent;
+  const auto attribute =
+      figure == Figure::kReserved ? hipMemPoolAttrReservedMemCurrent : hipMemPoolAttrUsedMemCurrent;
   std::uint64_t value = 0;
   auto* const ask = VITAMIN_REAL(hipMemPoolGetAttribute);
   return ask != nullptr && ask(pool, attribute, &value) == hipSuccess ? value : 0;
@@ -133,8 +131,7 @@ std::uint64_t graph_memory(int ordinal, Figure figure) {
 }
 
 void trim_graph_memory(int ordinal) {
-  if (auto* const trim = VITAMIN_REAL(hipDeviceGraphMemTrim))
-    static_cast<void>(trim(ordinal));
+  if (auto* const trim = VITAMIN_REAL(hipDeviceGraphMemTrim)) static_cast<void>(trim(ordinal));
 }
 
 MemoryNode memory_node(hipGraphNode_t) { return {}; }

@@ -65,8 +65,8 @@ template <class... Rest>
 std::uint64_t instantiation_flags(Rest...) {
   return 0;
 }
-// The numbers of node types were given anew, and what an allocation node takes is asked by a function
-// that reads any node as one.
+// The numbers of node types were given anew, and what an allocation node takes is asked by a
+// function that reads any node as one.
 inline constexpr bool kTellsMemoryNodes = false;
 template <class... Rest>
 std::optional<NativeStream> uploads_to(Rest...) {
@@ -192,18 +192,18 @@ void for_each_host_copy(const Visit& visit, void* host, const void*, std::size_t
 }  // namespace vitamin::interpose
 
 // Functions that are not overridden and that the overrides themselves call.
-#define VITAMIN_CALLED(USE)           \
-  USE(hipGetDevice)                   \
-  USE(hipSetDevice)                   \
-  USE(hipRuntimeGetVersion)           \
-  USE(hipStreamGetFlags)              \
-  USE(hipStreamGetPriority)           \
-  USE(hipGetStreamDeviceId)           \
-  USE(hipPointerGetAttributes)        \
-  USE(hipDeviceGetMemPool)            \
-  USE(hipDeviceGetPCIBusId)           \
-  USE(hipMemPoolGetAttribute)         \
-  USE(hipDeviceGetGraphMemAttribute)  \
-  USE(hipGraphGetNodes)               \
-  USE(hipGraphNodeGetType)            \
+#define VITAMIN_CALLED(USE)          \
+  USE(hipGetDevice)                  \
+  USE(hipSetDevice)                  \
+  USE(hipRuntimeGetVersion)          \
+  USE(hipStreamGetFlags)             \
+  USE(hipStreamGetPriority)          \
+  USE(hipGetStreamDeviceId)          \
+  USE(hipPointerGetAttributes)       \
+  USE(hipDeviceGetMemPool)           \
+  USE(hipDeviceGetPCIBusId)          \
+  USE(hipMemPoolGetAttribute)        \
+  USE(hipDeviceGetGraphMemAttribute) \
+  USE(hipGraphGetNodes)              \
+  USE(hipGraphNodeGetType)           \
   USE(hipGraphChildGraphNodeGetGraph)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NVML's answers to how much memory a device has, within the quotas of this process. Programs (PyTorch,
-// pynvml and what uses it) open libnvidia-ml and look its functions up by dlsym, which leads here; a
-// program that links it is answered natively. CUDA is not touched: a process that asks NVML may have
-// reasons not to initialise it, such as a fork to come.
+// NVML's answers to how much memory a device has, within the quotas of this process. Programs
+// (PyTorch, pynvml and what uses it) open libnvidia-ml and look its functions up by dlsym, which
+// leads here; a program that links it is answered natively. CUDA is not touched: a process that
+// asks NVML may have reasons not to initialise it, such as a fork to come.
 #include <atomic>
 #include <cstring>
 

@@ -122,12 +122,12 @@ inline constexpr std::string_view kHarmlessWords[] = {"Node", "AsyncNotification
 
 ArrayShape array_shape(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels = 1);
 inline ArrayShape array_shape(const CUDA_ARRAY_DESCRIPTOR& array) {
-  return array_shape(CUDA_ARRAY3D_DESCRIPTOR{array.Width, array.Height, 0, array.Format,
-                                             array.NumChannels, 0});
+  return array_shape(
+      CUDA_ARRAY3D_DESCRIPTOR{array.Width, array.Height, 0, array.Format, array.NumChannels, 0});
 }
 inline ArrayShape array_shape(const CUDA_ARRAY_DESCRIPTOR_v1& array) {
-  return array_shape(CUDA_ARRAY3D_DESCRIPTOR{array.Width, array.Height, 0, array.Format,
-                                             array.NumChannels, 0});
+  return array_shape(
+      CUDA_ARRAY3D_DESCRIPTOR{array.Width, array.Height, 0, array.Format, array.NumChannels, 0});
 }
 inline ArrayShape array_shape(const CUDA_ARRAY3D_DESCRIPTOR_v1& array) {
   return array_shape(CUDA_ARRAY3D_DESCRIPTOR{array.Width, array.Height, array.Depth, array.Format,
@@ -234,26 +234,26 @@ bool surely_accepted(const CUDA_MEMCPY3D* copy, CUstream);
 #include "interpose/libcudart/host_copies.h"
 
 // Functions that are not overridden and that the overrides themselves call.
-#define VITAMIN_CALLED(USE)          \
-  USE(cuCtxGetCurrent)               \
-  USE(cuCtxPushCurrent_v2)           \
-  USE(cuCtxPopCurrent_v2)            \
-  USE(cuCtxGetDevice)                \
-  USE(cuDevicePrimaryCtxGetState)    \
-  USE(cuDeviceGetUuid_v2)            \
-  USE(cuStreamGetCtx)                \
-  USE(cuStreamGetFlags)              \
-  USE(cuStreamGetPriority)           \
-  USE(cuStreamGetGreenCtx)           \
-  USE(cuPointerGetAttribute)         \
-  USE(cuDeviceGetGraphMemAttribute)  \
-  USE(cuGraphMemAllocNodeGetParams)  \
-  USE(cuGraphMemFreeNodeGetParams)   \
-  USE(cuDeviceGetMemPool)            \
-  USE(cuFuncGetAttribute)            \
-  USE(cuFuncGetModule)               \
-  USE(cuKernelGetAttribute)          \
-  USE(cuKernelGetFunction)           \
-  USE(cuGraphGetNodes)               \
-  USE(cuGraphNodeGetType)            \
+#define VITAMIN_CALLED(USE)         \
+  USE(cuCtxGetCurrent)              \
+  USE(cuCtxPushCurrent_v2)          \
+  USE(cuCtxPopCurrent_v2)           \
+  USE(cuCtxGetDevice)               \
+  USE(cuDevicePrimaryCtxGetState)   \
+  USE(cuDeviceGetUuid_v2)           \
+  USE(cuStreamGetCtx)               \
+  USE(cuStreamGetFlags)             \
+  USE(cuStreamGetPriority)          \
+  USE(cuStreamGetGreenCtx)          \
+  USE(cuPointerGetAttribute)        \
+  USE(cuDeviceGetGraphMemAttribute) \
+  USE(cuGraphMemAllocNodeGetParams) \
+  USE(cuGraphMemFreeNodeGetParams)  \
+  USE(cuDeviceGetMemPool)           \
+  USE(cuFuncGetAttribute)           \
+  USE(cuFuncGetModule)              \
+  USE(cuKernelGetAttribute)         \
+  USE(cuKernelGetFunction)          \
+  USE(cuGraphGetNodes)              \
+  USE(cuGraphNodeGetType)           \
   USE(cuGraphChildGraphNodeGetGraph)

@@ -287,8 +287,8 @@ CUresult capture_allocation(Stream& stream, std::size_t bytes, CUdeviceptr* poin
 CUresult capture_free(Stream& stream, CUdeviceptr pointer) {
   if (!stream.capture->valid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   GraphFreeCommand command;
-  if (const CUresult error = free_in_graph(*stream.capture->graph,
-                                           static_cast<std::uintptr_t>(pointer), &command);
+  if (const CUresult error =
+          free_in_graph(*stream.capture->graph, static_cast<std::uintptr_t>(pointer), &command);
       error != CUDA_SUCCESS)
     return error;
   return capture_command(stream, std::move(command));

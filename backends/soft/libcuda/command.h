@@ -103,10 +103,10 @@ struct ChildGraphCommand {
   std::shared_ptr<GraphBody> body;
 };
 
-using Command = std::variant<KernelCommand, CopyCommand, FillCommand, HostCommand, CallbackCommand,
-                             ValueWaitCommand, ValueWriteCommand, EventRecordCommand,
-                             EventWaitCommand, EmptyCommand, ChildGraphCommand,
-                             GraphAllocCommand, GraphFreeCommand>;
+using Command =
+    std::variant<KernelCommand, CopyCommand, FillCommand, HostCommand, CallbackCommand,
+                 ValueWaitCommand, ValueWriteCommand, EventRecordCommand, EventWaitCommand,
+                 EmptyCommand, ChildGraphCommand, GraphAllocCommand, GraphFreeCommand>;
 
 // Gives a command to one queue of the engine. ChildGraphCommand is the graph launcher's.
 CUresult submit(Context& context, Queue* queue, const Command& command);

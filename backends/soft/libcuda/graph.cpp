@@ -445,14 +445,14 @@ CUresult api::cuGraphAddMemAllocNode(CUgraphNode* handle, CUgraph graph_handle,
 CUresult api::cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph graph,
                                     const CUgraphNode* dependencies, size_t count,
                                     CUdeviceptr pointer) {
-  return add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_FREE,
-             [&](NodeContent* content) {
-               GraphFreeCommand command;
-               const CUresult found = free_in_graph(
-                   *find_graph(graph), static_cast<std::uintptr_t>(pointer), &command);
-               content->command = std::move(command);
-               return found;
-             });
+  return add(
+      node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_FREE, [&](NodeContent* content) {
+        GraphFreeCommand command;
+        const CUresult found =
+            free_in_graph(*find_graph(graph), static_cast<std::uintptr_t>(pointer), &command);
+        content->command = std::move(command);
+        return found;
+      });
 }
 
 CUresult api::cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,

@@ -163,7 +163,8 @@ CUresult free_in_graph(const Graph& graph, std::uintptr_t base, GraphFreeCommand
 }
 
 void note_graph_free(GraphNode& node) {
-  if (const auto* free = std::get_if<GraphFreeCommand>(&node.command)) free->block->freed_by = &node;
+  if (const auto* free = std::get_if<GraphFreeCommand>(&node.command))
+    free->block->freed_by = &node;
 }
 
 bool allocates(const Graph& graph) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory of graphs' allocation nodes. An address is given when its node is made; one that an earlier
-// node freed on every way there is given again. Memory of the device comes behind the addresses when
-// the executable is uploaded or launched: executables that leave nothing allocated and are launched
-// into one stream share it. It stays until cuDeviceGraphMemTrim, which takes what nothing uses.
+// Memory of graphs' allocation nodes. An address is given when its node is made; one that an
+// earlier node freed on every way there is given again. Memory of the device comes behind the
+// addresses when the executable is uploaded or launched: executables that leave nothing allocated
+// and are launched into one stream share it. It stays until cuDeviceGraphMemTrim, which takes what
+// nothing uses.
 //
 // Functions are called with the driver's mutex held.
 #pragma once
@@ -36,9 +37,9 @@ struct GraphSlab {
   Device* device;
   int fd;
   std::size_t bytes = 0;
-  std::set<GraphExec*> executables;                          // whose blocks it backs now
-  std::set<std::shared_ptr<GraphBlock>> live;                // allocated and not freed
-  std::vector<std::shared_ptr<GraphBlock>> retired_blocks;   // of executables that are no more
+  std::set<GraphExec*> executables;                         // whose blocks it backs now
+  std::set<std::shared_ptr<GraphBlock>> live;               // allocated and not freed
+  std::vector<std::shared_ptr<GraphBlock>> retired_blocks;  // of executables that are no more
 };
 
 // The command of an allocation node behind `dependencies`.

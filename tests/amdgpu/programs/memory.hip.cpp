@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Takes and gives device memory through every entry point of HIP that has some, as its standard input
-// says, a line each; answers a line each. Sizes are bytes.
+// Takes and gives device memory through every entry point of HIP that has some, as its standard
+// input says, a line each; answers a line each. Sizes are bytes.
 //
 //   take KIND BYTES NAME  status of the call; what was got is kept under NAME
 //   give NAME             status

@@ -153,9 +153,8 @@ CUresult take(const std::string& kind, std::size_t bytes, Held& into) {
   if (kind == "cuMemAlloc")
     return linear(into, [&](CUdeviceptr* at) { return cuMemAlloc(at, bytes); });
   if (kind == "cuMemAllocManaged")
-    return linear(into, [&](CUdeviceptr* at) {
-      return cuMemAllocManaged(at, bytes, CU_MEM_ATTACH_GLOBAL);
-    });
+    return linear(
+        into, [&](CUdeviceptr* at) { return cuMemAllocManaged(at, bytes, CU_MEM_ATTACH_GLOBAL); });
   if (kind == "cuMemAllocPitch")
     return linear(into, [&](CUdeviceptr* at) {
       std::size_t pitch = 0;
@@ -260,8 +259,9 @@ CUresult add_allocation(BuiltGraph& built, std::size_t bytes, bool free, CUgraph
   parameters.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   parameters.bytesize = bytes;
   CUgraphNode node = nullptr;
-  if (const CUresult status = cuGraphAddMemAllocNode(&node, built.graph, last != nullptr ? &last : nullptr,
-                                                     last != nullptr ? 1 : 0, &parameters);
+  if (const CUresult status =
+          cuGraphAddMemAllocNode(&node, built.graph, last != nullptr ? &last : nullptr,
+                                 last != nullptr ? 1 : 0, &parameters);
       status != CUDA_SUCCESS)
     return status;
   CUDA_MEMSET_NODE_PARAMS fill{};
@@ -279,8 +279,7 @@ CUresult add_allocation(BuiltGraph& built, std::size_t bytes, bool free, CUgraph
     return CUDA_SUCCESS;
   }
   CUgraphNode freed = nullptr;
-  const CUresult status =
-      cuGraphAddMemFreeNode(&freed, built.graph, &filled, 1, parameters.dptr);
+  const CUresult status = cuGraphAddMemFreeNode(&freed, built.graph, &filled, 1, parameters.dptr);
   last = freed;
   return status;
 }
