@@ -329,6 +329,7 @@ class Graphs(unittest.TestCase):
         program = self.start()
         self.assertEqual(self.launch(program, "a", f"+{40 * MIB}"), OK)
         self.assertEqual(program.ask("graph a free"), OK)
+        self.assertEqual(program.ask("sync"), OK)
         self.assertEqual(program.ask("graph a end"), OK)
         self.assertEqual(self.launch(program, "b", f"+{40 * MIB}", stream=1), OK)
         self.assertEqual(program.ask("graph reserved"), 40 * MIB)

@@ -72,8 +72,9 @@ std::set<std::shared_ptr<GraphBlock>> left_by(const GraphExec& exec) {
 bool has_ended(const GraphExec& exec) { return exec.device->engine->query(exec.done.get()) == kOk; }
 
 bool idle(const GraphSlab& slab) {
-  return slab.live.empty() && std::all_of(slab.executables.begin(), slab.executables.end(),
-                                          [](const GraphExec* exec) { return has_ended(*exec); });
+  return slab.live.empty() && slab.freeing == 0 &&
+         std::all_of(slab.executables.begin(), slab.executables.end(),
+                     [](const GraphExec* exec) { return has_ended(*exec); });
 }
 
 // The slab for launches into this stream, or of an executable that leaves memory allocated.
@@ -81,7 +82,8 @@ std::shared_ptr<GraphSlab> slab_for(Device& device, const void* user) {
   auto& slabs = device.graph_slabs;
   if (const auto found = slabs.find(user); found != slabs.end()) return found->second;
   const auto unused = std::find_if(slabs.begin(), slabs.end(), [](const auto& each) {
-    return each.second->executables.empty() && each.second->live.empty();
+    return each.second->executables.empty() && each.second->live.empty() &&
+           each.second->freeing == 0;
   });
   std::shared_ptr<GraphSlab> slab;
   if (unused != slabs.end()) {
@@ -98,7 +100,8 @@ void count(Device& device) {
   std::size_t reserved = 0, used = 0;
   for (const auto& [user, slab] : device.graph_slabs) {
     reserved += slab->bytes;
-    if (!slab->executables.empty() || !slab->live.empty()) used += slab->bytes;
+    if (!slab->executables.empty() || !slab->live.empty() || slab->freeing != 0)
+      used += slab->bytes;
   }
   device.graph_memory.reserved = reserved;
   device.graph_memory.used = used;
@@ -229,7 +232,7 @@ void leave_graph_memory(GraphExec& exec) {
   count(*exec.device);
 }
 
-bool free_graph_allocation(std::uintptr_t base) {
+CUresult free_graph_allocation(std::uintptr_t base, Stream* stream) {
   for (const auto& device : driver().devices)
     for (const auto& [user, slab] : device->graph_slabs) {
       const auto found = std::find_if(slab->live.begin(), slab->live.end(),
@@ -237,9 +240,20 @@ bool free_graph_allocation(std::uintptr_t base) {
       if (found == slab->live.end()) continue;
       slab->live.erase(found);
       count(*device);
-      return true;
+      if (stream == nullptr) return CUDA_SUCCESS;
+      ++slab->freeing;
+      const CUresult freed = result_of(stream->engine().work(
+          stream->queue.get(),
+          [slab = slab] {
+            const std::lock_guard lock(driver().mutex);
+            --slab->freeing;
+            count(*slab->device);
+          },
+          0));
+      stream->work_ticket = stream->engine().last_ticket(stream->queue.get());
+      return freed;
     }
-  return false;
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 // ---------------------------------------------------------------------------------- entry points

@@ -40,6 +40,7 @@ struct GraphSlab {
   std::set<GraphExec*> executables;                         // whose blocks it backs now
   std::set<std::shared_ptr<GraphBlock>> live;               // allocated and not freed
   std::vector<std::shared_ptr<GraphBlock>> retired_blocks;  // of executables that are no more
+  std::size_t freeing = 0;  // frees whose place in their stream has not been reached
 };
 
 // The command of an allocation node behind `dependencies`.
@@ -57,7 +58,7 @@ CUresult back_graph(GraphExec& exec, const Stream& stream, Queue* queue);
 void note_graph_launch(GraphExec& exec);
 // The executable goes away; its memory stays.
 void leave_graph_memory(GraphExec& exec);
-// Of an allocation that a graph left. False: none begins there.
-bool free_graph_allocation(std::uintptr_t base);
+// Of an allocation that a graph left, in the order of a stream; null: at once.
+CUresult free_graph_allocation(std::uintptr_t base, Stream* stream);
 
 }  // namespace vitamin::soft::driver

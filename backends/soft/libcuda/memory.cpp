@@ -210,7 +210,7 @@ CUresult api::cuMemFree_v2(CUdeviceptr pointer) {
     // Measured: memory of a pool goes back without waiting for work.
     const auto found = driver().allocations.find(static_cast<std::uintptr_t>(pointer));
     if (found != driver().allocations.end() && found->second.kind == MemoryKind::kGraph)
-      return free_graph_allocation(found->first) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+      return free_graph_allocation(found->first, nullptr);
     if (found != driver().allocations.end() && found->second.kind == MemoryKind::kPool) {
       const Allocation allocation = found->second;
       driver().allocations.erase(found);

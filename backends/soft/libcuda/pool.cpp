@@ -246,7 +246,7 @@ CUresult api::cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
   if (const CUresult error = admit_to_stream(*stream); error != CUDA_SUCCESS) return error;
   const auto found = driver().allocations.find(static_cast<std::uintptr_t>(pointer));
   if (found != driver().allocations.end() && found->second.kind == MemoryKind::kGraph)
-    return free_graph_allocation(found->first) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return free_graph_allocation(found->first, stream);
   if (found == driver().allocations.end() || found->second.kind != MemoryKind::kPool)
     return CUDA_ERROR_INVALID_VALUE;
   Pool& pool = *found->second.pool;
