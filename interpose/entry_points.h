@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
 #include "interpose/vendor.h"
@@ -55,6 +56,10 @@ extern void* const hook_addresses[kSymbols];
 // says so. False: no driver. Any thread; idempotent; takes no lock, because it runs inside
 // dlopen as well as outside.
 bool find_driver(bool load);
+// By the vendor: what dlsym answers for a function of its management library that
+// is_management_symbol() names; `other` looks for one beside it. The function itself: it stays.
+void* management_override(void* found, const char* name,
+                          const std::function<void*(const char*)>& other);
 // A function of the real driver by its exact name, never an override. Null: not there.
 void* real_function(const char* symbol);
 

@@ -23,9 +23,12 @@ function(vitamin_interposer target)
     ${shared}/unknown_entry_points.cpp
     ${shared}/events.cpp
     ${shared}/exports.cpp
+    ${shared}/graph_memory.cpp
     ${shared}/graphs.cpp
     ${shared}/launches.cpp
+    ${shared}/memory.cpp
     ${shared}/nvtx.cpp
+    ${shared}/quotas.cpp
     ${shared}/module_origins.cpp
     ${shared}/streams.cpp
     ${shared}/call_wrappers.cpp

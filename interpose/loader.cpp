@@ -132,6 +132,14 @@ void* overridden_dlsym(void* handle, const char* name) {
   return found == real ? hook_addresses[index] : found;
 }
 
+// dlsym for a function of the vendor's management library.
+void* management_dlsym(void* handle, const char* name) {
+  void* const found = real_dlsym()(handle, name);
+  if (found == nullptr) return nullptr;
+  return management_override(found, name,
+                             [&](const char* other) { return real_dlsym()(handle, other); });
+}
+
 }  // namespace
 
 bool find_driver(bool load) {
@@ -173,6 +181,8 @@ void* real_function(const char* symbol) {
 
 DlsymFunction vitamin_dlsym_route(void* handle, const char* name) {
   using namespace vitamin::interpose;
+  if (handle != RTLD_NEXT && name != nullptr && is_management_symbol(name))
+    return &management_dlsym;
   if (handle != RTLD_NEXT && name != nullptr && may_be_entry_point(name) &&
       index_of(name) != kSymbols)
     return &overridden_dlsym;

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <map>
 
 #include "daemon/client/memory_quotas.h"
 #include "interpose/context.h"
@@ -48,7 +49,7 @@ std::optional<std::uint64_t> quota_of(const char* text, std::uint64_t total) {
 }
 
 // A UUID as part of a file's name.
-std::string file_name(const std::string& uuid) {
+std::string ledger_name(const std::string& uuid) {
   std::string name;
   for (const char c : uuid) name += c == '/' || c == '\0' ? '_' : c;
   return name;
@@ -85,12 +86,22 @@ DeviceQuotas* quotas_of(int ordinal) {
       const ReentrancyGuard ours;
       const auto facts = memory_facts(ordinal);
       if (!facts) return nullptr;
-      std::unique_ptr<DeviceQuotas> made = DeviceQuotas::make(*facts);
-      quotas = made != nullptr ? made.release() : kUnbounded;
+      DeviceQuotas* const found = quotas_of(*facts);
+      quotas = found != nullptr ? found : kUnbounded;
       quotas_of_device[ordinal].store(quotas, std::memory_order_release);
     }
   }
   return quotas != kUnbounded ? quotas : nullptr;
+}
+
+DeviceQuotas* quotas_of(const MemoryFacts& facts) {
+  // Never destroyed: programs free memory after static destructors ran.
+  static auto* const all = new std::map<std::string, std::unique_ptr<DeviceQuotas>>;
+  static constinit std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  const auto [at, is_new] = all->try_emplace(facts.uuid);
+  if (is_new) at->second = DeviceQuotas::make(facts);
+  return at->second.get();
 }
 
 // --- one device ----------------------------------------------------------------------------------
@@ -114,7 +125,7 @@ void DeviceQuotas::add_run(const MemoryFacts& facts) {
   const char* const directory = value_of(environment::kRunDirectory);
   if (directory == nullptr)
     return add(protocol::private_ledger(), *quota, "of this process", facts);
-  auto ledger = protocol::open_ledger(std::string(directory) + "/quota-" + file_name(facts.uuid));
+  auto ledger = protocol::open_ledger(std::string(directory) + "/quota-" + ledger_name(facts.uuid));
   if (!ledger)
     warn(Problem::kMemoryQuota, "%s; the quota holds for each process alone",
          ledger.error().message.c_str());
@@ -224,6 +235,63 @@ void DeviceQuotas::explain_device(std::uint64_t bytes, View real) {
        "processes without a quota, or outside of Vitamin, have the rest",
        uuid_.c_str(), bytes_text(bytes).c_str(), bytes_text(real.free).c_str(),
        bytes_text(ours.free).c_str());
+}
+
+// --- memory that is reserved ---------------------------------------------------------------------
+
+bool ReservedMemory::charge(std::uint64_t bytes) {
+  if (!quotas_->charge(bytes)) return false;
+  const std::lock_guard lock(mutex_);
+  covered_ += bytes;
+  in_flight_ += bytes;
+  return true;
+}
+
+void ReservedMemory::landed(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  in_flight_ -= bytes;
+}
+
+bool ReservedMemory::settle(std::uint64_t reserved) {
+  std::uint64_t back = 0, more = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    // A call that is being made may have been served already, or not yet.
+    if (covered_ > reserved + in_flight_) {
+      back = covered_ - reserved - in_flight_;
+      covered_ -= back;
+    } else if (covered_ < reserved) {
+      more = reserved - covered_;
+    }
+  }
+  if (back != 0) quotas_->give_back(back);
+  if (more == 0) return true;
+  if (!quotas_->charge(more)) return false;
+  const std::lock_guard lock(mutex_);
+  covered_ += more;
+  return true;
+}
+
+void ReservedMemory::settle_at_any_price(std::uint64_t reserved) {
+  const std::lock_guard lock(mutex_);
+  if (covered_ >= reserved) return;
+  quotas_->charge_unasked(reserved - covered_);
+  covered_ = reserved;
+}
+
+void ReservedMemory::release(std::uint64_t bytes) {
+  std::uint64_t back = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    back = std::min(bytes, covered_);
+    covered_ -= back;
+  }
+  if (back != 0 && quotas_ != nullptr) quotas_->give_back(back);
+}
+
+std::uint64_t ReservedMemory::covered() const {
+  const std::lock_guard lock(mutex_);
+  return covered_;
 }
 
 // --- what was charged for ------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class DeviceQuotas {
   void explain_device(std::uint64_t bytes, View real);
 
  private:
-  friend DeviceQuotas* quotas_of(int ordinal);
+  friend DeviceQuotas* quotas_of(const MemoryFacts& facts);
   struct Account {
     protocol::MappedLedger ledger;
     std::size_t slot = 0;
@@ -70,8 +70,38 @@ class DeviceQuotas {
   std::mutex charging_;  // a slot announces one charge at a time
 };
 
+// Memory that the vendor takes of a device in pieces of its own choice, to give allocations out of
+// it: charged before a call with what that may add, after it with what the vendor says it has
+// reserved.
+class ReservedMemory {
+ public:
+  // Before anything else. Null: nothing bounds it, and nothing else is called.
+  void begin(DeviceQuotas* quotas) { quotas_ = quotas; }
+  DeviceQuotas* quotas() const { return quotas_; }
+
+  // For a call that is made now. False: there is no room.
+  bool charge(std::uint64_t bytes);
+  // That call has answered.
+  void landed(std::uint64_t bytes);
+  // The charge follows what is reserved: down at once, up as far as there is room. False: not all.
+  bool settle(std::uint64_t reserved);
+  // What is reserved beyond the charge is counted, whether or not there is room.
+  void settle_at_any_price(std::uint64_t reserved);
+  // Gives back so much of the charge, or all.
+  void release(std::uint64_t bytes);
+  std::uint64_t covered() const;
+
+ private:
+  DeviceQuotas* quotas_ = nullptr;
+  mutable std::mutex mutex_;
+  std::uint64_t covered_ = 0;    // is charged for
+  std::uint64_t in_flight_ = 0;  // part of that, for calls that are being made
+};
+
 // Null: nothing bounds this process there.
 DeviceQuotas* quotas_of(int ordinal);
+// The same for a device that is known otherwise, whether or not the vendor's runtime is in use.
+DeviceQuotas* quotas_of(const MemoryFacts& facts);
 
 enum class QuotaState : std::uint8_t { kUnknown, kNone, kSome };
 extern constinit std::atomic<QuotaState> quota_state;

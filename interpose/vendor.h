@@ -15,9 +15,14 @@
 //   kCallsItself, kLegacyIsReal, kFaultsAtExit,
 //   kStreamDestroyWaits                               how the runtime behaves
 //   HostFunction, StreamCallback, CallbackTail        what a stream calls on the host
+//   DeviceAddress, PoolProperties, PhysicalHandle,
+//   PhysicalProperties, ShareableType, array_shape,
+//   kTellsMemoryNodes, uploads_to                     device memory (memory.h)
 //   Graph, GraphExec, GraphNode, recorded_event       handles; the event that an argument holds
 //   kLibraries                                        sonames of the runtime, newest first
 //   may_be_entry_point, per_thread_variant, base_name of an entry point's name
+//   is_management_symbol                              whether a function of the vendor's management
+//                                                     library answers within quotas
 //   VITAMIN_CALLED(USE)                               functions that are called, not overridden
 //
 // Functions that a vendor's directory defines are declared in context.h and call_wrappers.h.

@@ -5,6 +5,7 @@
 
 #include "interpose/call_wrappers.h"
 #include "interpose/graphs.h"
+#include "interpose/libamdhip64/memory.h"
 #include "interpose/libamdhip64/vendor_traits.h"
 #include "interpose/manual_overrides.h"
 

@@ -88,10 +88,16 @@ hipError_t hipStreamIsCapturing_spt(hipStream_t, hipStreamCaptureStatus*);
 hipError_t hipStreamGetCaptureInfo_spt(hipStream_t, hipStreamCaptureStatus*, unsigned long long*);
 hipError_t hipGraphUpload(hipGraphExec_t, hipStream_t);
 
+// 5.3; the attribute is an enumeration.
+hipError_t hipDeviceGetGraphMemAttribute(int, int, void*);
+hipError_t hipDeviceGraphMemTrim(int);
+
 // 5.5
 hipError_t hipModuleLaunchCooperativeKernel(hipFunction_t, unsigned, unsigned, unsigned, unsigned,
                                             unsigned, unsigned, unsigned, hipStream_t, void**);
 
+// 6.0: the structure is not that of hipGetDeviceProperties.
+hipError_t hipGetDevicePropertiesR0600(void*, int);
 // 6.1: the last argument points to an enumeration that is only handed on.
 hipError_t hipGetProcAddress(const char*, void**, int, std::uint64_t, void*);
 // 6.4

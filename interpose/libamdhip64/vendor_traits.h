@@ -8,9 +8,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <type_traits>
 
+#include "interpose/array_shape.h"
 #include "interpose/libamdhip64/newer.h"
 #include "runtime/audit/audit.h"
 
@@ -41,6 +43,11 @@ using NativeStream = hipStream_t;
 using NativeEvent = hipEvent_t;
 using NativeContext = int;  // a device, as hipSetDevice counts
 using MemoryPool = hipMemPool_t;
+using PoolProperties = hipMemPoolProps;
+using PhysicalHandle = hipMemGenericAllocationHandle_t;
+using PhysicalProperties = hipMemAllocationProp;
+using ShareableType = hipMemAllocationHandleType;
+using DeviceAddress = void*;
 inline const NativeStream kLegacyStream = reinterpret_cast<NativeStream>(1);  // HIP 6.2
 inline const NativeStream kThreadStream = hipStreamPerThread;
 inline constexpr unsigned kEventInterprocess = hipEventInterprocess;
@@ -58,6 +65,13 @@ template <class... Rest>
 std::uint64_t instantiation_flags(Rest...) {
   return 0;
 }
+// The numbers of node types were given anew, and what an allocation node takes is asked by a
+// function that reads any node as one.
+inline constexpr bool kTellsMemoryNodes = false;
+template <class... Rest>
+std::optional<NativeStream> uploads_to(Rest...) {
+  return std::nullopt;
+}
 using CaptureMode = hipStreamCaptureMode;
 
 inline constexpr const char* kLibraries[] = {"libamdhip64.so.7", "libamdhip64.so.6",
@@ -66,6 +80,9 @@ inline constexpr const char* kLibraries[] = {"libamdhip64.so.7", "libamdhip64.so
 constexpr bool may_be_entry_point(const char* name) {
   return (name[0] == 'h' && name[1] == 'i' && name[2] == 'p') || (name[0] == '_');
 }
+
+// rocm-smi and amd-smi read files of the kernel.
+constexpr bool is_management_symbol(std::string_view) { return false; }
 
 // Whether NULL names the calling thread's own default stream in this variant.
 constexpr bool per_thread_variant(std::string_view symbol) { return symbol.ends_with("_spt"); }
@@ -83,6 +100,16 @@ inline constexpr std::string_view kOrderedWords[] = {"Async",  "Stream", "Event"
                                                      "Launch", "Memcpy", "Memset"};
 // Nodes only describe what a graph's launch will do.
 inline constexpr std::string_view kHarmlessWords[] = {"Node"};
+
+// --- arrays --------------------------------------------------------------------------------------
+
+ArrayShape array_shape(const HIP_ARRAY3D_DESCRIPTOR& array, unsigned levels = 1);
+ArrayShape array_shape(const HIP_ARRAY_DESCRIPTOR& array);
+ArrayShape array_shape(const hipChannelFormatDesc& format, std::size_t width, std::size_t height,
+                       unsigned flags);
+ArrayShape array_shape(const hipChannelFormatDesc& format, hipExtent extent, unsigned flags);
+ArrayShape array_shape(const hipChannelFormatDesc& format, hipExtent extent, unsigned levels,
+                       unsigned flags);
 
 // --- copies --------------------------------------------------------------------------------------
 
@@ -165,15 +192,18 @@ void for_each_host_copy(const Visit& visit, void* host, const void*, std::size_t
 }  // namespace vitamin::interpose
 
 // Functions that are not overridden and that the overrides themselves call.
-#define VITAMIN_CALLED(USE)    \
-  USE(hipGetDevice)            \
-  USE(hipSetDevice)            \
-  USE(hipRuntimeGetVersion)    \
-  USE(hipStreamGetFlags)       \
-  USE(hipStreamGetPriority)    \
-  USE(hipGetStreamDeviceId)    \
-  USE(hipPointerGetAttributes) \
-  USE(hipDeviceGetMemPool)     \
-  USE(hipGraphGetNodes)        \
-  USE(hipGraphNodeGetType)     \
+#define VITAMIN_CALLED(USE)          \
+  USE(hipGetDevice)                  \
+  USE(hipSetDevice)                  \
+  USE(hipRuntimeGetVersion)          \
+  USE(hipStreamGetFlags)             \
+  USE(hipStreamGetPriority)          \
+  USE(hipGetStreamDeviceId)          \
+  USE(hipPointerGetAttributes)       \
+  USE(hipDeviceGetMemPool)           \
+  USE(hipDeviceGetPCIBusId)          \
+  USE(hipMemPoolGetAttribute)        \
+  USE(hipDeviceGetGraphMemAttribute) \
+  USE(hipGraphGetNodes)              \
+  USE(hipGraphNodeGetType)           \
   USE(hipGraphChildGraphNodeGetGraph)

@@ -10,8 +10,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <type_traits>
+
+#include "interpose/array_shape.h"
 
 static_assert(CUDA_VERSION >= 12040, "the interposer needs the headers of CUDA 12.4 or later");
 
@@ -42,6 +45,11 @@ using NativeStream = CUstream;
 using NativeEvent = CUevent;
 using NativeContext = CUcontext;
 using MemoryPool = CUmemoryPool;
+using PoolProperties = CUmemPoolProps;
+using PhysicalHandle = CUmemGenericAllocationHandle;
+using PhysicalProperties = CUmemAllocationProp;
+using ShareableType = CUmemAllocationHandleType;
+using DeviceAddress = CUdeviceptr;
 inline const NativeStream kLegacyStream = CU_STREAM_LEGACY;
 inline const NativeStream kThreadStream = CU_STREAM_PER_THREAD;
 inline constexpr unsigned kEventInterprocess = CU_EVENT_INTERPROCESS;
@@ -64,11 +72,27 @@ inline std::uint64_t instantiation_flags(unsigned long long flags) { return flag
 inline std::uint64_t instantiation_flags(const CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
   return parameters != nullptr ? parameters->flags : 0;
 }
+inline constexpr bool kTellsMemoryNodes = true;
+// Whether an instantiation of these arguments uploads the executable, and into which stream.
+template <class... Rest>
+std::optional<NativeStream> uploads_to(Rest...) {
+  return std::nullopt;
+}
+inline std::optional<NativeStream> uploads_to(CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+  if (parameters == nullptr || (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) == 0)
+    return std::nullopt;
+  return parameters->hUploadStream;
+}
 using CaptureMode = CUstreamCaptureMode;
 
 inline constexpr const char* kLibraries[] = {"libcuda.so.1"};
 
 constexpr bool may_be_entry_point(const char* name) { return name[0] == 'c' && name[1] == 'u'; }
+
+// Of NVML, which programs open by name.
+constexpr bool is_management_symbol(std::string_view name) {
+  return name == "nvmlDeviceGetMemoryInfo" || name == "nvmlDeviceGetMemoryInfo_v2";
+}
 
 // Whether NULL names the calling thread's own default stream in this variant.
 constexpr bool per_thread_variant(std::string_view symbol) {
@@ -93,6 +117,22 @@ inline constexpr std::string_view kOrderedWords[] = {"Async",  "Stream", "Event"
                                                      "Memcpy", "Memset", "Upload"};
 // Nodes only describe what a graph's launch will do; notifications are not queued.
 inline constexpr std::string_view kHarmlessWords[] = {"Node", "AsyncNotification"};
+
+// --- arrays --------------------------------------------------------------------------------------
+
+ArrayShape array_shape(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels = 1);
+inline ArrayShape array_shape(const CUDA_ARRAY_DESCRIPTOR& array) {
+  return array_shape(
+      CUDA_ARRAY3D_DESCRIPTOR{array.Width, array.Height, 0, array.Format, array.NumChannels, 0});
+}
+inline ArrayShape array_shape(const CUDA_ARRAY_DESCRIPTOR_v1& array) {
+  return array_shape(
+      CUDA_ARRAY3D_DESCRIPTOR{array.Width, array.Height, 0, array.Format, array.NumChannels, 0});
+}
+inline ArrayShape array_shape(const CUDA_ARRAY3D_DESCRIPTOR_v1& array) {
+  return array_shape(CUDA_ARRAY3D_DESCRIPTOR{array.Width, array.Height, array.Depth, array.Format,
+                                             array.NumChannels, array.Flags});
+}
 
 // --- copies --------------------------------------------------------------------------------------
 
@@ -194,23 +234,26 @@ bool surely_accepted(const CUDA_MEMCPY3D* copy, CUstream);
 #include "interpose/libcudart/host_copies.h"
 
 // Functions that are not overridden and that the overrides themselves call.
-#define VITAMIN_CALLED(USE)       \
-  USE(cuCtxGetCurrent)            \
-  USE(cuCtxPushCurrent_v2)        \
-  USE(cuCtxPopCurrent_v2)         \
-  USE(cuCtxGetDevice)             \
-  USE(cuDevicePrimaryCtxGetState) \
-  USE(cuDeviceGetUuid_v2)         \
-  USE(cuStreamGetCtx)             \
-  USE(cuStreamGetFlags)           \
-  USE(cuStreamGetPriority)        \
-  USE(cuStreamGetGreenCtx)        \
-  USE(cuPointerGetAttribute)      \
-  USE(cuDeviceGetMemPool)         \
-  USE(cuFuncGetAttribute)         \
-  USE(cuFuncGetModule)            \
-  USE(cuKernelGetAttribute)       \
-  USE(cuKernelGetFunction)        \
-  USE(cuGraphGetNodes)            \
-  USE(cuGraphNodeGetType)         \
+#define VITAMIN_CALLED(USE)         \
+  USE(cuCtxGetCurrent)              \
+  USE(cuCtxPushCurrent_v2)          \
+  USE(cuCtxPopCurrent_v2)           \
+  USE(cuCtxGetDevice)               \
+  USE(cuDevicePrimaryCtxGetState)   \
+  USE(cuDeviceGetUuid_v2)           \
+  USE(cuStreamGetCtx)               \
+  USE(cuStreamGetFlags)             \
+  USE(cuStreamGetPriority)          \
+  USE(cuStreamGetGreenCtx)          \
+  USE(cuPointerGetAttribute)        \
+  USE(cuDeviceGetGraphMemAttribute) \
+  USE(cuGraphMemAllocNodeGetParams) \
+  USE(cuGraphMemFreeNodeGetParams)  \
+  USE(cuDeviceGetMemPool)           \
+  USE(cuFuncGetAttribute)           \
+  USE(cuFuncGetModule)              \
+  USE(cuKernelGetAttribute)         \
+  USE(cuKernelGetFunction)          \
+  USE(cuGraphGetNodes)              \
+  USE(cuGraphNodeGetType)           \
   USE(cuGraphChildGraphNodeGetGraph)

@@ -33,13 +33,13 @@ ORDERED = re.compile(
 TAKES = re.compile(
     r"cu(Mem(?!cpy|set)|\w*Alloc|Array|Mipmapped|\w*Create|\w*Import|\w*Open|\w*Load|\w*TotalMem"
     r"|\w*MemPool|\w*GraphMem|Multicast|CtxSetLimit|\w*Retain|\w*Reset|\w*Register|\w*Instantiate"
-    r"|\w*GetInfo|\w*Trim|\w*Mapped|\w*Heap|\w*Upload)")
+    r"|\w*GetInfo|\w*Trim|\w*Mapped|\w*Heap|\w*Upload|GraphLaunch|GraphAddMem(Alloc|Free))")
 HOLDS = re.compile(r"CUmemoryPool|AllocationHandle|CUmemPoolProps|CUmemAllocationProp|CUarray\s*\*"
                    r"|CUmipmappedArray\s*\*|CUdeviceptr\w*\s*\*")
 # The treatments of driver.def that rows of memory.txt ask for.
 TREATMENTS = {
     "CHARGED": re.compile(r"Charges|Handler<&(physical|pool)_create>"),
-    "RETURNED": re.compile(r"GivesBack<|Settles<|Ends\w+<|Handler<&(physical|pool)_"),
+    "RETURNED": re.compile(r"GivesBack<|Settles<|Ends\w+<|Handler<&(physical_|pool_|graph_trim)"),
     "BOUNDED": re.compile(r"Handler<&(memory_info|total_memory)<"),
 }
 UNTREATED = {"GRAPH", "EXPORTER", "HOST", "OVERHEAD", "NOTHING"}

@@ -182,6 +182,15 @@ class Queries(unittest.TestCase):
             self.assertEqual(program.ask("total"), [OK, 15 << 30])
             self.assertEqual(program.ask("native"), total)
 
+    def test_memory_that_is_taken_past_us_is_not_free_and_the_device_is_named(self):
+        with Program(quota=15 << 30) as program:
+            self.assertEqual(program.ask(f"unseen {4 << 30}"), OK)
+            self.assertEqual(program.ask("info"), [OK, 12 << 30, 15 << 30])
+            self.assertEqual(program.ask(f"take cuMemAlloc {13 << 30} a"), NO_MEMORY)
+            self.assertRegex(program.said(), r"device GPU-\S+ itself has no room for 13.0 GiB: "
+                                             r"12.0 GiB are free there, while the quota leaves "
+                                             r"15.0 GiB; processes .* outside of Vitamin")
+
     def test_a_quota_of_the_whole_device_answers_as_the_device(self):
         with Program(quota="100%") as program, Program(quota=None, preload=False) as native:
             for command in ("info", "total", f"take cuMemAlloc {40 * MIB} a", "info"):
@@ -237,6 +246,125 @@ class Ends(unittest.TestCase):
                 self.assertEqual(program.ask("fork " + command), native.ask("fork " + command))
             self.assertEqual(Ledger(directory).used(), 40 * MIB)
             self.assertEqual(program.free(), 24 * MIB)
+
+
+class Graphs(unittest.TestCase):
+    """Memory of allocation nodes: the device has it from the first upload or launch on."""
+
+    def start(self, **options):
+        program = Program(**options)
+        self.addCleanup(program.__exit__)
+        return program
+
+    def launch(self, program, name, *sizes, how="launch", stream=0):
+        """A size in front of which there is a + is not freed by the graph."""
+        self.assertEqual(program.ask(f"graph {name} build {' '.join(map(str, sizes))}"), OK)
+        return program.ask(f"graph {name} {how} {stream}")
+
+    def test_an_upload_or_launch_beyond_the_quota_is_refused(self):
+        for how in ("launch", "upload"):
+            with self.subTest(how):
+                program = self.start()
+                before = program.ask("native")
+                self.assertEqual(self.launch(program, "a", f"+{40 * MIB}"), OK)
+                self.assertEqual(program.free(), 24 * MIB)
+                self.assertEqual(self.launch(program, "b", 40 * MIB, how=how, stream=1), NO_MEMORY)
+                self.assertEqual(program.ask(f"graph b {how} 0"), NO_MEMORY)
+                self.assertEqual(program.ask(f"take cuMemAlloc {40 * MIB} c"), NO_MEMORY)
+                self.assertLessEqual(before - program.ask("native"), 40 * MIB)
+                self.assertIn("an allocation of 40.0 MiB was refused", program.said())
+                # It is not remembered: with room the same executable is launched.
+                self.assertEqual(program.ask("graph a free"), OK)
+                self.assertEqual(program.ask("sync"), OK)
+                self.assertEqual(program.ask(f"graph b {how} 0"), OK)
+                self.assertEqual(program.free(), 24 * MIB)
+
+    def test_memory_of_the_whole_quota_is_launched_again_and_again(self):
+        for size in (QUOTA, f"+{QUOTA}"):
+            with self.subTest(size):
+                program = self.start()
+                self.assertEqual(self.launch(program, "a", size), OK)
+                for _ in range(3):
+                    if size != QUOTA:
+                        self.assertEqual(program.ask("graph a free"), OK)
+                    self.assertEqual(program.ask("graph a launch 0"), OK)
+                self.assertEqual(program.free(), 0)
+
+    def test_what_graphs_have_stays_charged_until_the_device_is_trimmed(self):
+        program = self.start()
+        self.assertEqual(self.launch(program, "a", 40 * MIB), OK)
+        self.assertEqual(program.ask("sync"), OK)
+        self.assertEqual(program.ask("graph a end"), OK)
+        self.assertEqual(program.ask("graph reserved"), 40 * MIB)
+        self.assertEqual(program.free(), 24 * MIB)
+        self.assertEqual(program.ask("graph trim"), OK)
+        self.assertEqual(program.ask("graph reserved"), 0)
+        self.assertEqual(program.free(), QUOTA)
+
+    def test_idle_memory_of_graphs_makes_room_for_other_allocations(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                program = self.start()
+                self.assertEqual(self.launch(program, "a", 40 * MIB), OK)
+                self.assertEqual(program.ask("sync"), OK)
+                self.assertEqual(program.ask(f"take {kind} {40 * MIB} b"), OK)
+                self.assertEqual(program.free(), 24 * MIB)
+
+    def test_executables_of_one_stream_share_memory_and_those_of_two_do_not(self):
+        program = self.start()
+        self.assertEqual(self.launch(program, "a", 30 * MIB), OK)
+        self.assertEqual(self.launch(program, "b", 20 * MIB), OK)
+        self.assertEqual(program.free(), 34 * MIB)
+        self.assertEqual(self.launch(program, "c", 40 * MIB), OK)
+        self.assertEqual(program.free(), 24 * MIB)
+        self.assertEqual(self.launch(program, "d", 20 * MIB, stream=1), OK)
+        self.assertEqual(program.free(), 4 * MIB)
+
+    def test_allocations_whose_lifetimes_do_not_overlap_are_charged_once(self):
+        program = self.start()
+        self.assertEqual(self.launch(program, "a", 30 * MIB, 30 * MIB, 20 * MIB), OK)
+        self.assertEqual(program.free(), 34 * MIB)
+
+    def test_what_a_graph_that_is_no_more_had_serves_the_next_one(self):
+        program = self.start()
+        self.assertEqual(self.launch(program, "a", f"+{40 * MIB}"), OK)
+        self.assertEqual(program.ask("graph a free"), OK)
+        self.assertEqual(program.ask("sync"), OK)
+        self.assertEqual(program.ask("graph a end"), OK)
+        self.assertEqual(self.launch(program, "b", f"+{40 * MIB}", stream=1), OK)
+        self.assertEqual(program.ask("graph reserved"), 40 * MIB)
+        self.assertEqual(program.free(), 24 * MIB)
+
+    def test_a_captured_allocation_is_charged_when_it_is_launched(self):
+        program = self.start()
+        self.assertEqual(program.ask(f"graph a capture {40 * MIB}"), OK)
+        self.assertEqual(program.free(), QUOTA)
+        self.assertEqual(program.ask("graph a launch 0"), OK)
+        self.assertEqual(program.free(), 24 * MIB)
+        self.assertEqual(program.ask(f"graph b capture {2 * QUOTA}"), OK)
+        self.assertEqual(program.ask("graph b launch 1"), NO_MEMORY)
+
+    def test_a_launch_that_the_driver_refuses_costs_nothing(self):
+        program = self.start(VITAMIN_SOFT_FAULTS="cuGraphLaunch@1=700")
+        self.assertEqual(self.launch(program, "a", 40 * MIB), 700)
+        self.assertEqual(program.free(), QUOTA)
+
+    def test_what_graphs_of_a_killed_process_had_is_given_back(self):
+        with tempfile.TemporaryDirectory() as directory:
+            first, second = self.start(directory=directory), self.start(directory=directory)
+            self.assertEqual(self.launch(first, "a", f"+{40 * MIB}"), OK)
+            self.assertEqual(second.free(), 24 * MIB)
+            self.assertEqual(self.launch(second, "b", 40 * MIB), NO_MEMORY)
+            first.send("kill")
+            first.process.wait(timeout=time_limit.time_limit(60))
+            self.assertEqual(second.ask("graph b launch 0"), OK)
+            self.assertEqual(second.free(), 24 * MIB)
+
+    def test_without_a_quota_graphs_take_what_there_is(self):
+        program = self.start(quota=None)
+        self.assertEqual(self.launch(program, "a", f"+{2 * QUOTA}"), OK)
+        self.assertEqual(program.free(), program.ask("native"))
+        self.assertEqual(program.said(), "")
 
 
 class Groups(unittest.TestCase):

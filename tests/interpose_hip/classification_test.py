@@ -28,6 +28,23 @@ def declared():
     return {name: parameters for name, parameters in found}
 
 
+# What quotas make of functions that have to do with memory, as in
+# tests/interpose/header_classification_test.py.
+MEMORY = dict(map(reversed, re.findall(
+    r"(?m)^([A-Z]+)\((\w+)\)$", (SOURCE / "interpose/libamdhip64/memory.txt").read_text())))
+TAKES = re.compile(
+    r"hip(Mem(?!cpy|set)|\w*Malloc|Free|Array|Mipmapped|\w*Create|\w*Import|\w*Open|\w*TotalMem"
+    r"|\w*MemPool|\w*GraphMem|DeviceSetLimit|\w*Reset|\w*Register|\w*Instantiate|\w*GetInfo"
+    r"|\w*Trim|\w*Mapped|\w*Upload|\w*GraphLaunch|GraphAddMem(Alloc|Free)|GetDeviceProperties"
+    r"|ModuleLoad|\w*Synchronize|HostAlloc|HostMalloc)")
+TREATMENTS = {
+    "CHARGED": re.compile(r"Charges|Handler<&(physical_create|pool_create|charged_box)"),
+    "RETURNED": re.compile(r"GivesBack<|Settles<|Ends\w+<|Handler<&(physical_|pool_|graph_trim)"),
+    "BOUNDED": re.compile(r"Handler<&(memory_info|total_memory|device_properties)<"),
+}
+UNTREATED = {"GRAPH", "EXPORTER", "HOST", "OVERHEAD", "NOTHING"}
+
+
 def exports(library):
     lines = subprocess.run(["nm", "-D", "--defined-only", library], text=True,
                            capture_output=True, check=True).stdout.splitlines()
@@ -40,6 +57,24 @@ class Classification(unittest.TestCase):
                      if re.search(r"\bhip(Stream|Event)_t\b", parameters)}
         self.assertGreater(len(functions), 70)
         self.assertEqual(functions - set(HOOKED) - PASSED, set())
+
+    def test_every_function_that_may_take_memory_is_classified(self):
+        taking = {name for name in declared() if TAKES.match(name)}
+        self.assertGreater(len(taking), 100)
+        self.assertEqual(sorted(taking - set(MEMORY)), [])
+
+    def test_what_is_charged_returned_or_bounded_has_that_treatment_and_nothing_else_has(self):
+        treatments = dict(re.findall(r"(?ms)^VITAMIN_HOOK\(\s*(\w+),\s*\d+,\s*(.*?)\)$", TABLE))
+        treated = {name for name, treatment in treatments.items()
+                   if any(each.search(treatment) for each in TREATMENTS.values())}
+        self.assertEqual(sorted(treated - set(MEMORY)), [])
+        for name, kind in MEMORY.items():
+            with self.subTest(name):
+                if kind in TREATMENTS:
+                    self.assertRegex(treatments.get(name, ""), TREATMENTS[kind])
+                else:
+                    self.assertIn(kind, UNTREATED)
+                    self.assertNotIn(name, treated)
 
     def test_no_function_has_two_rows(self):
         names = re.findall(r"(?m)^VITAMIN_(?:HOOK|PASS)\(\s*(\w+)", TABLE)

@@ -124,7 +124,8 @@ README_WORDS = 600
 # memory maps it as a device would; a test does to itself what it likes.
 FILE_MEMORY = "hal/file_memory.h"
 MAPPING = re.compile(r"(?<![\w.])(mmap|mremap|f?truncate|(?:posix_)?fallocate)\s*\(")
-MAPPING_FREE = (FILE_MEMORY, "tests/", "backends/soft/libcuda/memory.cpp",
+MAPPING_FREE = (FILE_MEMORY, "tests/", "backends/soft/libcuda/graph_memory.cpp",
+                "backends/soft/libcuda/memory.cpp",
                 "backends/soft/amdgpu/kfd/")
 # Throws out of a stream that does not throw when a read fails, as reads below /proc may.
 FILE_ITERATOR = re.compile(r"\bistreambuf_iterator\b")

@@ -6,6 +6,7 @@
 
 #include "backends/soft/libcuda/entry.h"
 #include "backends/soft/libcuda/graph.h"
+#include "backends/soft/libcuda/graph_memory.h"
 
 namespace vitamin::soft::driver {
 
@@ -272,12 +273,28 @@ CUresult refuse_captured_event(EventObject& event) {
   return CUDA_ERROR_CAPTURED_EVENT;
 }
 
-CUresult capture_command(Stream& stream, Command command) {
-  const CUgraphNodeType type = type_of(command);
-  return capture_node(stream, type, std::move(command));
+CUresult capture_allocation(Stream& stream, std::size_t bytes, CUdeviceptr* pointer) {
+  if (!stream.capture->valid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  GraphAllocCommand command;
+  if (const CUresult error = make_graph_block(*stream.capture->graph, stream.capture_tail, bytes,
+                                              *stream.context, &command);
+      error != CUDA_SUCCESS)
+    return error;
+  *pointer = static_cast<CUdeviceptr>(command.block->base);
+  return capture_command(stream, std::move(command));
 }
 
-CUresult capture_node(Stream& stream, CUgraphNodeType type, Command command) {
+CUresult capture_free(Stream& stream, CUdeviceptr pointer) {
+  if (!stream.capture->valid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  GraphFreeCommand command;
+  if (const CUresult error =
+          free_in_graph(*stream.capture->graph, static_cast<std::uintptr_t>(pointer), &command);
+      error != CUDA_SUCCESS)
+    return error;
+  return capture_command(stream, std::move(command));
+}
+
+CUresult capture_command(Stream& stream, Command command) {
   const std::shared_ptr<Capture> capture = stream.capture;
   if (!capture->valid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (const auto* record = std::get_if<EventRecordCommand>(&command);
@@ -294,6 +311,7 @@ CUresult capture_node(Stream& stream, CUgraphNodeType type, Command command) {
   EventObject* completion = nullptr;
   if (auto* kernel = std::get_if<KernelCommand>(&command))
     completion = std::exchange(kernel->completion, nullptr);
+  const CUgraphNodeType type = type_of(command);
   GraphNode* node =
       add_node(*capture->graph, stream.capture_tail, type, stream.context, std::move(command));
   stream.capture_tail = {node};

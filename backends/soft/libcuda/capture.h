@@ -22,10 +22,11 @@ CUresult forbid_on_stream(const Stream& stream);
 // An operation in the legacy stream of a context that has a blocking stream in a capture.
 CUresult refuse_implicit_dependency(Context& context);
 
-// An operation on a capturing stream becomes a node, of the command's own type or of another one
-// that a command cannot tell.
+// An operation on a capturing stream becomes a node.
 CUresult capture_command(Stream& stream, Command command);
-CUresult capture_node(Stream& stream, CUgraphNodeType type, Command command);
+// The same for an allocation, whose address is decided now, and for a free.
+CUresult capture_allocation(Stream& stream, std::size_t bytes, CUdeviceptr* pointer);
+CUresult capture_free(Stream& stream, CUdeviceptr pointer);
 
 // What a capturing stream cannot take in: STREAM_CAPTURE_UNSUPPORTED, and the capture ends badly.
 CUresult refuse_in_capture(Stream& stream);

@@ -82,6 +82,8 @@ struct Submitter {
   }
   CUresult operator()(const EmptyCommand&) const { return result_of(engine().marker(queue)); }
   CUresult operator()(const ChildGraphCommand&) const { return CUDA_ERROR_UNKNOWN; }
+  CUresult operator()(const GraphAllocCommand&) const { return result_of(engine().marker(queue)); }
+  CUresult operator()(const GraphFreeCommand&) const { return result_of(engine().marker(queue)); }
 };
 
 bool stream_alive(const Stream& stream, const Context& context, const QueueRef& queue) {

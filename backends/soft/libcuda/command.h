@@ -87,15 +87,26 @@ struct EventWaitCommand {
   bool external = false;
 };
 struct EmptyCommand {};
+// Nodes of a graph that allocate and free; the launch of the graph does what they stand for.
+struct GraphBlock;
+struct GraphAllocCommand {
+  std::shared_ptr<GraphBlock> block;
+  std::size_t bytes = 0;  // that were asked for
+  int ordinal = 0;
+};
+struct GraphFreeCommand {
+  std::shared_ptr<GraphBlock> block;
+};
 
 struct GraphBody;
 struct ChildGraphCommand {
   std::shared_ptr<GraphBody> body;
 };
 
-using Command = std::variant<KernelCommand, CopyCommand, FillCommand, HostCommand, CallbackCommand,
-                             ValueWaitCommand, ValueWriteCommand, EventRecordCommand,
-                             EventWaitCommand, EmptyCommand, ChildGraphCommand>;
+using Command =
+    std::variant<KernelCommand, CopyCommand, FillCommand, HostCommand, CallbackCommand,
+                 ValueWaitCommand, ValueWriteCommand, EventRecordCommand, EventWaitCommand,
+                 EmptyCommand, ChildGraphCommand, GraphAllocCommand, GraphFreeCommand>;
 
 // Gives a command to one queue of the engine. ChildGraphCommand is the graph launcher's.
 CUresult submit(Context& context, Queue* queue, const Command& command);

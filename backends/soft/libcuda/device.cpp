@@ -299,21 +299,6 @@ CUresult api::cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribut
   }
 }
 
-// Device-side graph memory is not modelled, so none is ever in use.
-CUresult api::cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute, void* value) {
-  if (require_device(ordinal) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *static_cast<cuuint64_t*>(value) = 0;
-  return CUDA_SUCCESS;
-}
-CUresult api::cuDeviceSetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute, void* value) {
-  if (require_device(ordinal) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  return value == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-CUresult api::cuDeviceGraphMemTrim(CUdevice ordinal) {
-  return require_device(ordinal) == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
-}
-
 CUresult api::cuProfilerInitialize(const char*, const char*, CUoutput_mode) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -67,6 +67,10 @@ struct QueueDeleter {
 };
 using QueueRef = std::shared_ptr<Queue>;
 
+struct GraphMemoryUse {
+  std::size_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
+};
+
 struct Device {
   int ordinal = 0;
   std::unique_ptr<Engine> engine;
@@ -77,6 +81,8 @@ struct Device {
   std::string pci_bus_id;
   struct Pool* default_pool = nullptr;
   struct Pool* current_pool = nullptr;
+  GraphMemoryUse graph_memory;
+  std::map<const void*, std::shared_ptr<struct GraphSlab>> graph_slabs;  // by stream or executable
 };
 
 // One SM resource: where its SMs are, and which split it came from.
@@ -231,6 +237,7 @@ enum class MemoryKind : std::uint8_t {
   kVirtual,
   kGlobal,  // a variable of a loaded module
   kArray,
+  kGraph,  // of a graph's allocation node
 };
 
 // Physical memory of a device, as long as a handle or a mapping of it is left.

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "backends/soft/libcuda/entry.h"
+#include "backends/soft/libcuda/graph_memory.h"
 #include "backends/soft/libcuda/graph_params.h"
 
 namespace vitamin::soft::driver {
@@ -178,6 +179,7 @@ GraphNode* add_node(Graph& graph, const std::vector<GraphNode*>& dependencies, C
   for (GraphNode* dependency : dependencies) dependency->dependents.push_back(node);
   graph.nodes.push_back(std::move(made));
   driver().objects.emplace(node, Kind::kGraphNode);
+  note_graph_free(*node);
   return node;
 }
 
@@ -196,6 +198,8 @@ CUgraphNodeType type_of(const Command& command) {
     CUgraphNodeType operator()(const EventWaitCommand&) { return CU_GRAPH_NODE_TYPE_WAIT_EVENT; }
     CUgraphNodeType operator()(const EmptyCommand&) { return CU_GRAPH_NODE_TYPE_EMPTY; }
     CUgraphNodeType operator()(const ChildGraphCommand&) { return CU_GRAPH_NODE_TYPE_GRAPH; }
+    CUgraphNodeType operator()(const GraphAllocCommand&) { return CU_GRAPH_NODE_TYPE_MEM_ALLOC; }
+    CUgraphNodeType operator()(const GraphFreeCommand&) { return CU_GRAPH_NODE_TYPE_MEM_FREE; }
   } type;
   return std::visit(type, command);
 }
@@ -255,6 +259,7 @@ CUresult api::cuGraphClone(CUgraph* handle, CUgraph original) {
   const std::lock_guard lock(driver().mutex);
   const Graph* graph = find_graph(original);
   if (handle == nullptr || graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (allocates(*graph)) return CUDA_ERROR_NOT_SUPPORTED;
   *handle = handle_of(driver().own(clone_graph(*graph), Kind::kGraph));
   return CUDA_SUCCESS;
 }
@@ -390,6 +395,7 @@ CUresult api::cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph,
   return add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_GRAPH, [&](NodeContent* content) {
     const Graph* body = find_graph(child);
     if (body == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (allocates(*body)) return CUDA_ERROR_NOT_SUPPORTED;
     content->command = make_child(*body);
     return CUDA_SUCCESS;
   });
@@ -407,6 +413,46 @@ CUresult api::cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph,
                                       CUevent event) {
   return add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_WAIT_EVENT,
              [&](NodeContent* content) { return event_content(event, false, content); });
+}
+
+CUresult api::cuGraphAddMemAllocNode(CUgraphNode* handle, CUgraph graph_handle,
+                                     const CUgraphNode* dependencies, size_t count,
+                                     CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
+  const std::lock_guard lock(driver().mutex);
+  Graph* graph = find_graph(graph_handle);
+  if (handle == nullptr || graph == nullptr || parameters == nullptr)
+    return CUDA_ERROR_INVALID_VALUE;
+  std::vector<GraphNode*> behind;
+  if (const CUresult error = resolve_dependencies(*graph, dependencies, count, &behind);
+      error != CUDA_SUCCESS)
+    return error;
+  Device* device = driver().device(parameters->poolProps.location.id);
+  if (device == nullptr || device->primary == nullptr ||
+      parameters->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
+      parameters->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    return CUDA_ERROR_INVALID_VALUE;
+  GraphAllocCommand command;
+  if (const CUresult error =
+          make_graph_block(*graph, behind, parameters->bytesize, *device->primary, &command);
+      error != CUDA_SUCCESS)
+    return error;
+  parameters->dptr = static_cast<CUdeviceptr>(command.block->base);
+  *handle = handle_of(
+      add_node(*graph, behind, CU_GRAPH_NODE_TYPE_MEM_ALLOC, device->primary, std::move(command)));
+  return CUDA_SUCCESS;
+}
+
+CUresult api::cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph graph,
+                                    const CUgraphNode* dependencies, size_t count,
+                                    CUdeviceptr pointer) {
+  return add(
+      node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_FREE, [&](NodeContent* content) {
+        GraphFreeCommand command;
+        const CUresult found =
+            free_in_graph(*find_graph(graph), static_cast<std::uintptr_t>(pointer), &command);
+        content->command = std::move(command);
+        return found;
+      });
 }
 
 CUresult api::cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,

@@ -62,6 +62,7 @@ struct GraphExec {
   std::map<const GraphNode*, std::size_t> index;  // of the graph it was made from
   std::vector<ExecLane> lanes;
   std::shared_ptr<vitamin::soft::Event> begun, done;
+  std::shared_ptr<struct GraphSlab> slab;  // behind its allocations (graph_memory.h)
 };
 
 Graph* find_graph(CUgraph handle);

@@ -9,6 +9,7 @@
 #include "backends/soft/libcuda/capture.h"
 #include "backends/soft/libcuda/entry.h"
 #include "backends/soft/libcuda/graph.h"
+#include "backends/soft/libcuda/graph_memory.h"
 #include "backends/soft/libcuda/graph_params.h"
 #include "backends/soft/libcuda/launches.h"
 
@@ -258,7 +259,9 @@ CUresult launch_graph(GraphExec& exec, Stream& stream) {
   Queue* queue = stream.queue.get();
   // One executable graph never overlaps itself: a launch is behind the one before.
   int status = engine.wait(queue, exec.done.get());
-  if (status == kOk) status = engine.record(queue, exec.begun.get());
+  if (status != kOk) return result_of(status);
+  if (const CUresult error = back_graph(exec, stream, queue); error != CUDA_SUCCESS) return error;
+  status = engine.record(queue, exec.begun.get());
   for (ExecLane& lane : exec.lanes)
     if (status == kOk) status = engine.wait(lane.queue.get(), exec.begun.get());
   if (status != kOk) return result_of(status);
@@ -269,6 +272,7 @@ CUresult launch_graph(GraphExec& exec, Stream& stream) {
     if (node.event == nullptr) continue;
     if (status = engine.wait(queue, node.event.get()); status != kOk) return result_of(status);
   }
+  note_graph_launch(exec);
   status = engine.record(queue, exec.done.get());
   stream.work_ticket = engine.last_ticket(queue);
   return result_of(status);
@@ -308,6 +312,7 @@ CUresult api::cuGraphExecDestroy(CUgraphExec handle) {
   const std::lock_guard lock(driver().mutex);
   GraphExec* exec = find_exec(handle);
   if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  leave_graph_memory(*exec);
   driver().release(exec);
   return CUDA_SUCCESS;
 }
@@ -323,10 +328,18 @@ CUresult api::cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t* flags) {
 CUresult api::cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
   std::unique_lock lock(driver().mutex);
   Stream* stream = nullptr;
-  if (find_exec(handle) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  GraphExec* const exec = find_exec(handle);
+  if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = resolve_stream(stream_handle, &stream); error != CUDA_SUCCESS)
     return error;
   if (stream->capture != nullptr) return refuse_in_capture(*stream);
+  Engine& engine = stream->engine();
+  Queue* const queue = stream->queue.get();
+  if (const int status = engine.wait(queue, exec->done.get()); status != kOk)
+    return result_of(status);
+  if (const CUresult error = back_graph(*exec, *stream, queue); error != CUDA_SUCCESS) return error;
+  if (const int status = engine.record(queue, exec->done.get()); status != kOk)
+    return result_of(status);
   return enqueue(lock, *stream, EmptyCommand{});
 }
 

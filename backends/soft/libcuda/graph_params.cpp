@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backends/soft/libcuda/entry.h"
+#include "backends/soft/libcuda/graph_memory.h"
 #include "backends/soft/libcuda/launches.h"
 #include "backends/soft/libcuda/modules.h"
 
@@ -159,6 +160,7 @@ CUresult content_of(const CUgraphNodeParams& parameters, NodeContent* content) {
     case CU_GRAPH_NODE_TYPE_GRAPH: {
       const Graph* body = find_graph(parameters.graph.graph);
       if (body == nullptr) return CUDA_ERROR_INVALID_VALUE;
+      if (allocates(*body)) return CUDA_ERROR_NOT_SUPPORTED;
       content->command = make_child(*body);
       return CUDA_SUCCESS;
     }

@@ -14,6 +14,7 @@
 #include "backends/soft/libcuda/capture.h"
 #include "backends/soft/libcuda/driver.h"
 #include "backends/soft/libcuda/entry.h"
+#include "backends/soft/libcuda/graph_memory.h"
 
 namespace vitamin::soft::driver {
 namespace {
@@ -88,6 +89,7 @@ void give_back(const Allocation& allocation) {
       return_to_pool(*allocation.pool, allocation.base);
       break;
     case MemoryKind::kRegistered:
+    case MemoryKind::kGraph:
     case MemoryKind::kGlobal:
     case MemoryKind::kVirtual:
       break;
@@ -160,7 +162,8 @@ bool inside_allocation(const void* address, std::size_t bytes) {
 void free_context_memory(Context& context) {
   auto& allocations = driver().allocations;
   for (auto at = allocations.begin(); at != allocations.end();) {
-    if (at->second.context != &context || at->second.kind == MemoryKind::kPool) {
+    if (at->second.context != &context || at->second.kind == MemoryKind::kPool ||
+        at->second.kind == MemoryKind::kGraph) {
       ++at;
       continue;
     }
@@ -206,6 +209,8 @@ CUresult api::cuMemFree_v2(CUdeviceptr pointer) {
     if (pointer == 0) return CUDA_SUCCESS;
     // Measured: memory of a pool goes back without waiting for work.
     const auto found = driver().allocations.find(static_cast<std::uintptr_t>(pointer));
+    if (found != driver().allocations.end() && found->second.kind == MemoryKind::kGraph)
+      return free_graph_allocation(found->first, nullptr);
     if (found != driver().allocations.end() && found->second.kind == MemoryKind::kPool) {
       const Allocation allocation = found->second;
       driver().allocations.erase(found);

@@ -16,6 +16,7 @@
 #include "backends/soft/libcuda/driver.h"
 #include "backends/soft/libcuda/entry.h"
 #include "backends/soft/libcuda/events.h"
+#include "backends/soft/libcuda/graph_memory.h"
 #include "backends/soft/libcuda/memory.h"
 
 namespace vitamin::soft::driver {
@@ -122,15 +123,9 @@ CUresult allocate(CUdeviceptr* pointer, std::size_t bytes, Pool* pool, CUstream 
     return CUDA_SUCCESS;
   }
   if (pool == nullptr) pool = stream->context->device->current_pool;
-  // In a capture the address is decided now; the node that stands for the allocation does nothing.
-  if (stream->capture != nullptr) {
-    if (const CUresult error = capture_node(*stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, EmptyCommand{});
-        error != CUDA_SUCCESS)
-      return error;
-  } else {
-    if (const CUresult error = forbid_in_capture(nullptr); error != CUDA_SUCCESS) return error;
-    if (const CUresult error = admit_to_stream(*stream); error != CUDA_SUCCESS) return error;
-  }
+  if (stream->capture != nullptr) return capture_allocation(*stream, bytes, pointer);
+  if (const CUresult error = forbid_in_capture(nullptr); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = admit_to_stream(*stream); error != CUDA_SUCCESS) return error;
   const std::size_t rounded =
       (bytes + kBlockGranularity - 1) / kBlockGranularity * kBlockGranularity;
   if (const CUresult error = provide_block(lock, *pool, rounded, *stream); error != CUDA_SUCCESS)
@@ -246,11 +241,12 @@ CUresult api::cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
   Stream* stream = nullptr;
   if (const CUresult error = resolve_stream(handle, &stream); error != CUDA_SUCCESS) return error;
   if (pointer == 0) return CUDA_SUCCESS;
-  if (stream->capture != nullptr)
-    return capture_node(*stream, CU_GRAPH_NODE_TYPE_MEM_FREE, EmptyCommand{});
+  if (stream->capture != nullptr) return capture_free(*stream, pointer);
   if (const CUresult error = forbid_in_capture(nullptr); error != CUDA_SUCCESS) return error;
   if (const CUresult error = admit_to_stream(*stream); error != CUDA_SUCCESS) return error;
   const auto found = driver().allocations.find(static_cast<std::uintptr_t>(pointer));
+  if (found != driver().allocations.end() && found->second.kind == MemoryKind::kGraph)
+    return free_graph_allocation(found->first, stream);
   if (found == driver().allocations.end() || found->second.kind != MemoryKind::kPool)
     return CUDA_ERROR_INVALID_VALUE;
   Pool& pool = *found->second.pool;

@@ -8,10 +8,19 @@
 //   info                   status, free and total memory as the driver says to this program
 //   total                  status and cuDeviceTotalMem
 //   native                 free memory as the driver says to a library that goes past ours
+//   unseen BYTES           status of an allocation by that library
 //   sync                   status of cuCtxSynchronize
 //   trim                   status of cuMemPoolTrimTo of the default pool
 //   keep BYTES             sets the default pool's release threshold
 //   context make|end|reset a context of its own, made current; destroyed; the primary one is reset
+//   graph NAME build BYTES... status; a graph that allocates and frees each in turn. A size that
+//                          begins with + is not freed
+//   graph NAME capture BYTES  status; the same of a captured cuMemAllocAsync and cuMemFreeAsync
+//   graph NAME launch|upload STREAM  status, in stream 0 or 1
+//   graph NAME end         status; the executable is destroyed
+//   graph NAME free        status; what it left allocated is freed
+//   graph trim             status of cuDeviceGraphMemTrim
+//   graph reserved         bytes that the device has reserved for graphs
 //   race THREADS ROUNDS KIND BYTES   threads take and give at once; how many were refused
 //   cost ROUNDS KIND BYTES           nanoseconds for one taking and giving
 //   fork COMMAND...        a child that was forked does that; what it answered
@@ -144,9 +153,8 @@ CUresult take(const std::string& kind, std::size_t bytes, Held& into) {
   if (kind == "cuMemAlloc")
     return linear(into, [&](CUdeviceptr* at) { return cuMemAlloc(at, bytes); });
   if (kind == "cuMemAllocManaged")
-    return linear(into, [&](CUdeviceptr* at) {
-      return cuMemAllocManaged(at, bytes, CU_MEM_ATTACH_GLOBAL);
-    });
+    return linear(
+        into, [&](CUdeviceptr* at) { return cuMemAllocManaged(at, bytes, CU_MEM_ATTACH_GLOBAL); });
   if (kind == "cuMemAllocPitch")
     return linear(into, [&](CUdeviceptr* at) {
       std::size_t pitch = 0;
@@ -226,15 +234,133 @@ int race(unsigned threads, unsigned rounds, const std::string& kind, std::size_t
   return wrong != 0 ? -1 : refused.load();
 }
 
-std::size_t native_free() {
-  static auto* const past_us = reinterpret_cast<std::size_t (*)()>([] {
-    void* const library = dlopen(std::getenv("NATIVE_MEMORY"), RTLD_NOW | RTLD_DEEPBIND);
-    return library != nullptr ? dlsym(library, "native_free") : nullptr;
-  }());
-  return past_us != nullptr ? past_us() : 0;
+// --- graphs --------------------------------------------------------------------------------------
+
+struct BuiltGraph {
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  std::vector<CUdeviceptr> left;  // allocated, not freed by the graph
+};
+std::map<std::string, BuiltGraph> graphs;
+
+CUstream stream_of_graphs(int number) {
+  static std::vector<CUstream> streams = [] {
+    std::vector<CUstream> all(2);
+    for (CUstream& stream : all) check(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return all;
+  }();
+  return streams.at(static_cast<std::size_t>(number));
+}
+
+// An allocation, a fill of it and its end, one behind the other.
+CUresult add_allocation(BuiltGraph& built, std::size_t bytes, bool free, CUgraphNode& last) {
+  CUDA_MEM_ALLOC_NODE_PARAMS parameters{};
+  parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  parameters.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  parameters.bytesize = bytes;
+  CUgraphNode node = nullptr;
+  if (const CUresult status =
+          cuGraphAddMemAllocNode(&node, built.graph, last != nullptr ? &last : nullptr,
+                                 last != nullptr ? 1 : 0, &parameters);
+      status != CUDA_SUCCESS)
+    return status;
+  CUDA_MEMSET_NODE_PARAMS fill{};
+  fill.dst = parameters.dptr;
+  fill.elementSize = 4;
+  fill.width = 64;
+  fill.height = 1;
+  CUgraphNode filled = nullptr;
+  if (const CUresult status = cuGraphAddMemsetNode(&filled, built.graph, &node, 1, &fill, primary);
+      status != CUDA_SUCCESS)
+    return status;
+  last = filled;
+  if (!free) {
+    built.left.push_back(parameters.dptr);
+    return CUDA_SUCCESS;
+  }
+  CUgraphNode freed = nullptr;
+  const CUresult status = cuGraphAddMemFreeNode(&freed, built.graph, &filled, 1, parameters.dptr);
+  last = freed;
+  return status;
+}
+
+CUresult capture_allocation(BuiltGraph& built, std::size_t bytes) {
+  CUstream stream = stream_of_graphs(0);
+  CUdeviceptr address = 0;
+  check(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  CUresult status = cuMemAllocAsync(&address, bytes, stream);
+  if (status == CUDA_SUCCESS) status = cuMemsetD32Async(address, 1, 64, stream);
+  if (status == CUDA_SUCCESS) status = cuMemFreeAsync(address, stream);
+  check(cuStreamEndCapture(stream, &built.graph));
+  return status;
+}
+
+CUresult build_graph(BuiltGraph& built, std::istringstream& words) {
+  check(cuGraphCreate(&built.graph, 0));
+  CUgraphNode last = nullptr;
+  for (std::string size; words >> size;) {
+    const bool free = size[0] != '+';
+    if (const CUresult status = add_allocation(built, std::stoull(size), free, last);
+        status != CUDA_SUCCESS)
+      return status;
+  }
+  return CUDA_SUCCESS;
 }
 
 std::string number(CUresult status) { return std::to_string(static_cast<int>(status)); }
+
+std::string graph(std::istringstream& words) {
+  std::string name, verb;
+  words >> name;
+  if (name == "trim") return number(cuDeviceGraphMemTrim(device));
+  if (name == "reserved") {
+    cuuint64_t reserved = 0;
+    check(cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    return std::to_string(reserved);
+  }
+  words >> verb;
+  BuiltGraph& built = graphs[name];
+  std::size_t bytes = 0;
+  int stream = 0;
+  if (verb == "build" || verb == "capture") {
+    CUresult status = CUDA_SUCCESS;
+    if (verb == "build") {
+      status = build_graph(built, words);
+    } else {
+      words >> bytes;
+      status = capture_allocation(built, bytes);
+    }
+    if (status == CUDA_SUCCESS) status = cuGraphInstantiate(&built.executable, built.graph, 0);
+    return number(status);
+  }
+  if (verb == "end") {
+    const CUresult status = cuGraphExecDestroy(built.executable);
+    check(cuGraphDestroy(built.graph));
+    return number(status);
+  }
+  if (verb == "free") {
+    for (const CUdeviceptr address : built.left)
+      if (const CUresult status = cuMemFreeAsync(address, nullptr); status != CUDA_SUCCESS)
+        return number(status);
+    return number(CUDA_SUCCESS);
+  }
+  words >> stream;
+  return number(verb == "upload" ? cuGraphUpload(built.executable, stream_of_graphs(stream))
+                                 : cuGraphLaunch(built.executable, stream_of_graphs(stream)));
+}
+
+void* past_us(const char* name) {
+  static void* const library = dlopen(std::getenv("NATIVE_MEMORY"), RTLD_NOW | RTLD_DEEPBIND);
+  return library != nullptr ? dlsym(library, name) : nullptr;
+}
+std::size_t native_free() {
+  auto* const ask = reinterpret_cast<std::size_t (*)()>(past_us("native_free"));
+  return ask != nullptr ? ask() : 0;
+}
+CUresult native_take(std::size_t bytes) {
+  auto* const take = reinterpret_cast<CUresult (*)(std::size_t)>(past_us("native_take"));
+  return take != nullptr ? take(bytes) : CUDA_ERROR_UNKNOWN;
+}
 
 // The default pool, and contexts.
 std::string managed(const std::string& verb, std::istringstream& words) {
@@ -313,7 +439,12 @@ std::string obey(const std::string& line, char** argv) {
     const CUresult status = cuDeviceTotalMem(&bytes, device);
     return number(status) + " " + std::to_string(bytes);
   }
+  if (verb == "graph") return graph(words);
   if (verb == "native") return std::to_string(native_free());
+  if (verb == "unseen") {
+    words >> bytes;
+    return number(native_take(bytes));
+  }
   if (verb == "sync") return number(cuCtxSynchronize());
   if (verb == "trim" || verb == "keep" || verb == "context") return managed(verb, words);
   if (verb == "race") {

@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of frameworks under `vitamin run --memory`, against native: do they end as natively,
+stay within the quota, and compute the same bits? And what does a quota cost an allocation?
+
+    memory.py [--memory 20GiB] [--out DIR]  PyTorch (default, expandable segments, cudaMallocAsync),
+                                            JAX (with and without preallocation), CuPy
+    memory.py --smoke                       two programs of the driver over the software libcuda
+
+A program computes, takes pieces until a third more than the quota is taken or one is refused,
+gives them back and computes again (programs/memory_steps.py). Each runs natively twice, then
+within.
+
+exit codes:
+  0  every program that ran is within the quota and as natively
+  1  one is not
+  2  memory.py cannot run: a line says why
+"""
+import argparse
+import ctypes
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import threading
+import time
+
+import bits
+import harness
+
+CANNOT = 77  # of programs/memory_steps.py
+ARMS = ("native", "native again", "within")
+UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
+STEPS = str(pathlib.Path(__file__).resolve().parent / "programs" / "memory_steps.py")
+
+
+class Case:
+    def __init__(self, name, command, **environment):
+        self.name, self.command, self.environment = name, command, environment
+
+
+def bytes_of(text):
+    match = re.fullmatch(r"(\d+)(MiB|GiB)", text)
+    if not match:
+        raise harness.Refusal(f"'{text}' is no size; write 20GiB or 512MiB")
+    return int(match[1]) * UNITS[match[2]]
+
+
+def frameworks(quota):
+    def steps(framework):
+        return [sys.executable, STEPS, framework, str(quota + quota // 3)]
+    no_jax = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    return [
+        Case("PyTorch", steps("torch")),
+        Case("PyTorch, expandable segments", steps("torch"),
+             PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"),
+        Case("PyTorch, cudaMallocAsync", steps("torch"),
+             PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync"),
+        Case("JAX", steps("jax")),
+        Case("JAX, no preallocation", steps("jax"), **no_jax),
+        Case("CuPy", steps("cupy")),
+    ]
+
+
+def driver_programs(quota):
+    def grow(call):
+        return [harness.program("allocate"), "grow", str(quota + quota // 3), str(quota // 16),
+                call]
+    return [Case("pieces by cuMemAlloc", grow("cuMemAlloc")),
+            Case("pieces by cuMemAllocAsync", grow("cuMemAllocAsync"))]
+
+
+class Watch(threading.Thread):
+    """The most memory of the device that was in use while this ran, by NVML; None without it."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.first, self.most, self._end = None, None, threading.Event()
+        try:
+            self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
+            self._device = ctypes.c_void_p()
+            if self._nvml.nvmlInit_v2() != 0 or \
+                    self._nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self._device)) != 0:
+                self._nvml = None
+        except OSError:
+            self._nvml = None
+        self.first = self.most = self._used()
+
+    def _used(self):
+        if self._nvml is None:
+            return None
+        memory = (ctypes.c_ulonglong * 3)()  # total, free, used
+        return memory[2] if self._nvml.nvmlDeviceGetMemoryInfo(self._device, memory) == 0 else None
+
+    def run(self):
+        while self.most is not None and not self._end.wait(0.01):
+            self.most = max(self.most, self._used() or 0)
+
+    def end(self):
+        """What came in use since the beginning, at most."""
+        self._end.set()
+        self.join()
+        return None if self.most is None else self.most - self.first
+
+
+def within(command, memory):
+    return [*harness.vitamin("run", "--quiet", "--policy", "fifo", "--memory", memory), "--",
+            *command]
+
+
+def said_of_memory(result):
+    return next((line for line in result.lines if "used" in line), {})
+
+
+def verdict(quota, native, arm, result):
+    """One word, and what is behind it."""
+    if result.timed_out:
+        return "hung", result.why()
+    if result.code != native.code:
+        return "failed", result.why() or f"exit code 0, natively {native.code}"
+    if native.code != 0:
+        return "as natively", native.why()
+    differ = bits.differences(native.hashes(), result.hashes())
+    if differ:
+        return "differs", str(differ[0])
+    if not native.hashes():
+        return "no result", "the program printed nothing to compare"
+    if arm != "within":
+        return "equal", ""
+    memory = said_of_memory(result)
+    if not memory or memory["total"] > quota or memory["used"] > quota or memory["taken"] > quota:
+        return "beyond", f"it was told of and took {memory}"
+    if not memory["refused"]:
+        return "not refused", f"it took {memory['taken']} bytes of {quota}"
+    return "equal", ""
+
+
+class Suite:
+    def __init__(self, options, results):
+        self.options, self.results = options, results
+        self.quota = bytes_of(options.memory)
+        self.deadline = time.monotonic() + options.budget
+        self.rows, self.bad = [], 0
+
+    def environment(self, more):
+        if not self.options.smoke:
+            return more
+        soft = str(harness.prefix() / "lib" / "soft")
+        return {"LD_LIBRARY_PATH": ":".join(filter(None, [soft, harness.library_path()])), **more}
+
+    def one(self, command, environment):
+        watch = Watch()
+        watch.start()
+        left = max(self.deadline - time.monotonic(), 1)
+        result = harness.run(command, min(self.options.timeout, left),
+                             self.environment(environment))
+        return result, watch.end()
+
+    def run(self, case):
+        native = None
+        for arm in ARMS:
+            if time.monotonic() > self.deadline:
+                self.rows.append([case.name, arm, "not run", "-", "-", "-"])
+                continue
+            command = within(case.command, self.options.memory) if arm == "within" else case.command
+            result, device = self.one(command, case.environment)
+            if native is None and result.code == CANNOT:
+                why = next((line["cannot"] for line in result.lines if "cannot" in line), "")
+                self.results.add({"case": case.name, "arm": arm, "verdict": "not run", "why": why})
+                self.rows.append([case.name, arm, "not run", "-", "-", "-"])
+                return
+            native = native or result
+            word, why = verdict(self.quota, native, arm, result)
+            memory = said_of_memory(result)
+            self.results.add({
+                "case": case.name, "arm": arm, "verdict": word, "why": why[:400],
+                "code": result.code, "seconds": round(result.seconds, 2), "memory": memory,
+                "device_peak": device, "quota": self.quota if arm == "within" else None,
+                "hashes": result.hashes(), "command": result.command,
+                "environment": case.environment})
+            self.bad += word not in ("equal", "as natively")
+            if why:
+                print(f"{case.name}, {arm}: {word}: {why[:160]}", file=sys.stderr, flush=True)
+            self.rows.append([case.name, arm, word, *(gib(memory.get(key)) for key in
+                                                      ("total", "used")), gib(device)])
+
+    def cost(self):
+        """Rows: nanoseconds of an allocation natively, under Vitamin, and with a quota."""
+        command = [harness.program("allocate"), "cost"]
+        plain = [*harness.vitamin("run", "--quiet", "--policy", "fifo"), "--", *command]
+        arms = {"native": command, "no quota": plain, "quota": within(command, self.options.memory)}
+        found = {arm: [] for arm in arms}
+        for _ in range(self.options.rounds):
+            for arm, words in arms.items():
+                result, _ = self.one(words, {})
+                self.results.add({"cost": arm, "ok": result.ok, "why": result.why(),
+                                  "lines": result.lines, "command": result.command})
+                self.bad += not result.ok
+                found[arm] += result.lines
+        rows = []
+        for key in dict.fromkeys((line["call"], line["bytes"]) for line in found["native"]):
+            medians = [harness.median([line["allocate_ns"] for line in found[arm]
+                                       if (line["call"], line["bytes"]) == key]) for arm in arms]
+            if None not in medians:
+                rows.append([*key, *(f"{each:.0f}" for each in medians),
+                             f"{medians[2] - medians[1]:+.0f}"])
+        return rows
+
+
+def gib(number):
+    return "-" if number is None else f"{number / (1 << 30):.2f}"
+
+
+def parse(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--memory", metavar="SIZE", help="the quota (default 20GiB)")
+    parser.add_argument("--budget", type=float, default=230, metavar="SECONDS",
+                        help="begin no run after this time (default 230)")
+    parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS",
+                        help="of one run (default 60)")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N",
+                        help="of the cost of an allocation (default 3)")
+    parser.add_argument("--smoke", action="store_true",
+                        help="over the software libcuda; no GPU, no framework is used")
+    parser.add_argument("--out", metavar="DIR", help="results (default: $OUT, else bench/results)")
+    options = parser.parse_args(arguments)
+    options.memory = options.memory or ("256MiB" if options.smoke else "20GiB")
+    options.out = options.out or harness.default_output()
+    return options
+
+
+def main():
+    options = parse()
+    try:
+        quota = bytes_of(options.memory)
+        if not pathlib.Path(harness.vitamin()[0]).exists():
+            raise harness.Refusal(f"no vitamin in {harness.prefix()}. Make a tree with "
+                                  "bench/install_tree, or name one in VITAMIN_PREFIX")
+    except harness.Refusal as refusal:
+        print(f"memory.py: {refusal}", file=sys.stderr)
+        return 2
+    results = harness.Results(options.out, "memory_smoke" if options.smoke else "memory")
+    suite = Suite(options, results)
+    with tempfile.TemporaryDirectory(prefix="vitamin-memory-") as directory:
+        if options.smoke:
+            os.environ["VITAMIN_SOFT_LEDGER"] = f"{directory}/ledger"
+        costs = suite.cost()
+        for case in driver_programs(quota) if options.smoke else frameworks(quota):
+            suite.run(case)
+    print(harness.table(costs, ["call", "bytes", "native ns", "no quota", "quota", "quota costs"]))
+    print()
+    print(harness.table(suite.rows, ["program", "run", "result", "told of GiB", "used GiB",
+                                     "device GiB"]))
+    print(f"\n{suite.bad} not as natively or not within {options.memory}; {results.path}")
+    return 1 if suite.bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/memory.py over the software libcuda, and what it calls within a quota. Needs in the
+environment: BENCH and VITAMIN_PREFIX (a build tree)."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from time_limit import time_limit
+
+BENCH = pathlib.Path(os.environ["BENCH"])
+sys.path[:0] = [str(BENCH)]
+sys.dont_write_bytecode = True
+
+import harness  # noqa: E402
+import memory  # noqa: E402
+
+MIB = 1 << 20
+
+
+def result(code=0, lines=(), timed_out=False):
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    return harness.Result([], code, text, "", 1.0, timed_out)
+
+
+class Smoke(unittest.TestCase):
+    def test_programs_of_the_driver_are_within_the_quota_and_as_natively(self):
+        with tempfile.TemporaryDirectory() as out:
+            done = subprocess.run(
+                [sys.executable, "-B", str(BENCH / "memory.py"), "--smoke", "--out", out,
+                 "--rounds", "1"], capture_output=True, text=True, check=False,
+                timeout=time_limit(150))
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            lines = [json.loads(line) for line in
+                     pathlib.Path(out, "memory_smoke.jsonl").read_text().splitlines()]
+        self.assertIn("commit", lines[0]["header"])
+        self.assertIn("driver", lines[0]["header"])
+        runs = {(line["case"], line["arm"]): line for line in lines if "case" in line}
+        self.assertEqual(len(runs), 6)
+        for (_, arm), line in runs.items():
+            self.assertEqual(line["verdict"], "equal")
+            self.assertIn("command", line)
+            memory_of_run = line["memory"]
+            if arm == "within":
+                self.assertEqual(memory_of_run["total"], 256 * MIB)
+                self.assertEqual(memory_of_run["taken"], 256 * MIB)
+                self.assertEqual(memory_of_run["refused"], 2)
+            else:
+                self.assertGreater(memory_of_run["taken"], 256 * MIB)
+        costs = [line for line in lines if "cost" in line]
+        self.assertEqual([line["cost"] for line in costs], ["native", "no quota", "quota"])
+        for line in costs:
+            self.assertEqual(len(line["lines"]), 4)
+            self.assertIn("cuMemAllocAsync", done.stdout)
+
+
+class Verdict(unittest.TestCase):
+    HASH = {"name": "a", "hash": "1"}
+    WITHIN = {"total": 64 * MIB, "used": 60 * MIB, "taken": 60 * MIB, "refused": 1}
+
+    def verdict(self, code=0, hash_="1", arm="within", timed_out=False, **more):
+        native = result(lines=[self.HASH])
+        run = result(code, [{"name": "a", "hash": hash_}, self.WITHIN | more], timed_out)
+        return memory.verdict(64 * MIB, native, arm, run)[0]
+
+    def test_a_run_within_the_quota_with_the_same_bits_is_equal(self):
+        self.assertEqual(self.verdict(), "equal")
+
+    def test_what_goes_wrong_is_called_by_its_name(self):
+        self.assertEqual(self.verdict(code=1), "failed")
+        self.assertEqual(self.verdict(hash_="2"), "differs")
+        self.assertEqual(self.verdict(timed_out=True), "hung")
+        self.assertEqual(self.verdict(refused=0), "not refused")
+        for key in ("total", "used", "taken"):
+            self.assertEqual(self.verdict(**{key: 65 * MIB}), "beyond")
+            self.assertEqual(self.verdict(arm="native again", **{key: 65 * MIB}), "equal")
+
+    def test_sizes_have_a_unit(self):
+        self.assertEqual(memory.bytes_of("2GiB"), 2 << 30)
+        for words in ("2", "GiB", "2GB", "-1GiB", ""):
+            with self.assertRaises(harness.Refusal):
+                memory.bytes_of(words)
+
+
+if __name__ == "__main__":
+    unittest.main()
