@@ -77,7 +77,7 @@ def run(name, options):
             jobs = len(cells.definition(name, options.device).jobs)
             awake = jobs * options.pin if options.awake and options.device == "cuda" else 0
             with modes.awake(awake), \
-                    modes.Surroundings(directory, options.device, 0.03) as surroundings:
+                    modes.Surroundings(directory, options.device) as surroundings:
                 return measure(name, options, directory, surroundings)
         except (harness.Refusal, JobFailed) as error:
             print(f"decide: {error}", file=sys.stderr)

@@ -40,7 +40,7 @@ DEFAULT_MODES = {
     "E0": "exclusive",
     "E3": "exclusive,temporal,mps,mps50,static,ours,orion,salus",
     "E4": "exclusive,temporal,mps,mps-priority,mps50,static,ours,ours-tpot-first,orion,salus",
-    "E5": "mps,mps-priority,ours,ours-tpot-first",
+    "E5": "mps,mps-priority,ours,ours-tpot-first,ours-slo",
     "pairs": "exclusive,mps,ours,ours-tpot-first,static,mps50,mps-priority,temporal",
     "E8": "exclusive,in-process,mps-alone,ours-alone",
     "E9": "exclusive,temporal,mps,mps50,static,ours,ours-tpot-first,ours-random,mps-kill,ours-kill",
@@ -126,9 +126,10 @@ def serving_specs(options):
     name = "demo" if options.device == "soft" else "I-L8"
     more = ["--prompt", options.prompt, "--output", options.output,
             "--between-mib", options.between_mib]
-    tpot_ms = 1e3 * load.SLO["interactive"][1] * options.slo_scale
+    ttft_ms, tpot_ms = (1e3 * s for s in load.scaled(options.slo_scale))
     cache = 0 if name == "demo" else options.slots * (options.prompt + options.output) / 8192
-    return [experiment.spec("prefill", name, "plain", more, gib=(15.7 * (name != "demo"), 1)),
+    return [experiment.spec("prefill", name, "prompts", [*more, "--ttft-ms", ttft_ms],
+                            gib=(15.7 * (name != "demo"), 1)),
             experiment.spec("decode", name, "tokens",
                              [*more, "--slots", options.slots, "--tpot-ms", tpot_ms],
                              gib=(15.7 * (name != "demo") + cache, 1))]
@@ -228,8 +229,7 @@ def run(name, options):
             results = harness.Results(options.out, name, more=options.resume)
             with modes.awake(2 * options.pin * options.gpus if options.awake else 0), \
                     modes.Surroundings(directory, options.device,
-                                       load.SLO["interactive"][1] * options.slo_scale) \
-                        as surroundings:
+                                       load.scaled(options.slo_scale)) as surroundings:
                 session = experiment.Session(options, results, old, directory, surroundings, free)
                 if options.device == "cuda":
                     session.clocks = clocks

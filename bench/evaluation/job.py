@@ -23,6 +23,7 @@ software device, and PyTorch is not needed.
 import argparse
 import collections
 import gc
+import itertools
 import json
 import mmap
 import multiprocessing.connection
@@ -34,6 +35,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import load  # noqa: E402
 from job_machines import (  # noqa: E402
     BLOCK, DemoEngine, DemoMachine, DemoTraining, TorchEngine, TorchMachine, TorchTraining,
     advice, now)
@@ -218,6 +220,15 @@ class Prefill:
             raise RuntimeError("the memory between is too small for a prompt: raise --between-mib")
         for _ in range(1 if demo else 2):
             self.engine.prefill(options.prompt)
+        self.ttft = options.ttft_ms / 1e3
+        self.per_token = min(self.measure(2, options.prompt)["seconds"]) / options.prompt
+
+    def due(self, at, requests):
+        """Of the first of `requests`, among those that have arrived."""
+        begin = now()
+        arrived = itertools.takewhile(lambda r: at + r["at"] <= begin, requests)
+        waiting = [(at + r["at"], r["prompt"]) for r in arrived]
+        return load.first_token_due(waiting, begin, self.ttft, lambda n: n * self.per_token)
 
     def requests(self, at, requests, seconds, drain):
         sleep_until(at)
@@ -231,7 +242,7 @@ class Prefill:
             if now() > at + seconds + drain or len(self.free) < need:
                 firsts.append(None)
                 continue
-            token = self.engine.prefill(request["prompt"])
+            token = self.engine.prefill(request["prompt"], self.due(at, requests[number:]))
             first = now()
             firsts.append(round(first - at, 6))
             if request["output"] > 1:
@@ -270,7 +281,7 @@ class Decode:
             shared_memory(options.link, size, True)
         self.engine = DemoEngine(machine, options.slots, length, between) if demo else \
             TorchEngine(machine, options.name, options.slots, length, between)
-        self.engine.target_ms = options.tpot_ms
+        self.target = options.tpot_ms / 1e3
         for rows in {1, 2, options.slots}:
             self.engine.decode([(slot, 1, 0) for slot in range(rows)])
         self.link = listener.accept()
@@ -302,19 +313,20 @@ class Decode:
                 self.engine.take(blocks, prompt, slot)
                 taken += blocks
                 tokens[number] = []
-                active.append([slot, prompt, token, number, output - 1, first])
+                active.append([slot, prompt, token, number, output - 1, first + self.target])
             if not active:
                 continue
-            # The request that has waited longest since its last token, for room or for a step.
-            last = min(row[-1] for row in [*active, *waiting])
-            answer = self.engine.decode([tuple(row[:3]) for row in active], last)
+            # Token k of a request is due k targets behind its first one: lost time may be made up.
+            # Requests that wait for room wait for a token, too.
+            due = min([row[5] for row in active] + [row[-1] + self.target for row in waiting])
+            answer = self.engine.decode([tuple(row[:3]) for row in active], due)
             if taken:  # before the tokens that the step has answered
                 self.link.send(("free", taken))
                 taken = []
             steps += 1
             ended = now()
             for row, token in zip(active, answer):
-                row[1], row[2], row[4], row[5] = row[1] + 1, token, row[4] - 1, ended
+                row[1], row[2], row[4], row[5] = row[1] + 1, token, row[4] - 1, row[5] + self.target
                 tokens[row[3]].append(round(ended - at, 6))
             free += [row[0] for row in active if row[4] == 0]
             active = [row for row in active if row[4] > 0]
@@ -443,6 +455,8 @@ def main():
     parser.add_argument("--world", type=int, default=1)
     parser.add_argument("--between-mib", type=int, default=4096,
                         help="prefill, decode: of what is handed over and not yet taken")
+    parser.add_argument("--ttft-ms", type=float, default=500,
+                        help="prefill: the target of a first token, from the arrival")
     parser.add_argument("--tpot-ms", type=float, default=30, help="decode: the target of a token")
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--prompt", type=int, default=512, help="tokens, at most")

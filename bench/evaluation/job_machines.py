@@ -18,7 +18,7 @@ try:
 except ImportError:  # a build directory, or a tree without Vitamin
     import contextlib
     advice = types.SimpleNamespace(
-        prefill=contextlib.nullcontext, decode=lambda **_: contextlib.nullcontext(),
+        prefill=lambda **_: contextlib.nullcontext(), decode=lambda **_: contextlib.nullcontext(),
         expect=lambda *_, **__: False, iteration_end=lambda: False, DECODE=2)
 
 BLOCK = 256  # tokens of keys and values that are handed over at once
@@ -74,7 +74,7 @@ class DemoEngine:
         self.machine, self.slots, self.length, self.between = machine, slots, length, between
         self.cache = [bytearray(length) for _ in range(slots)]
 
-    def prefill(self, tokens):
+    def prefill(self, tokens, due=None):
         self.machine.run("train", 1)
         self.cache[0][:tokens] = bytes([tokens % 256]) * tokens
         return tokens % 256
@@ -92,7 +92,7 @@ class DemoEngine:
         if self.cache[slot][:tokens] != bytes([tokens % 256]) * tokens:
             raise RuntimeError("what was handed over is not what the prefill wrote")
 
-    def decode(self, rows, last=None):
+    def decode(self, rows, due=None):
         self.machine.run("serve", 1)
         return [0] * len(rows)
 
@@ -171,15 +171,16 @@ class TorchEngine:
         self.block_bytes = 2 * int(torch.Size(block).numel())
         self.rows = None
         self.fastest = {}  # seconds of a step, by how many rows
-        self.target_ms = None  # of a token; None: a fifth more than the fastest step
         if between is not None:
             whole = between if machine.device.type == "cuda" else \
                 torch.frombuffer(between, dtype=torch.bfloat16)
             self.blocks = whole[:len(whole) // (self.block_bytes // 2) * (self.block_bytes // 2)
                                 ].view(-1, *block)
 
-    def prefill(self, tokens):
-        with advice.prefill():
+    def prefill(self, tokens, due=None):
+        """The first token, which is due at that moment (None: at none)."""
+        due_ms = 0 if due is None else max(0.1, 1e3 * (due - now()))
+        with advice.prefill(deadline_ms=due_ms):
             return int(self.model.prefill(self.prompt[:tokens], 0))
 
     def give(self, blocks, tokens):
@@ -196,9 +197,9 @@ class TorchEngine:
             self.model.cache[:, :, slot, :, begin:end].copy_(
                 self.blocks[block][..., :end - begin, :])
 
-    def decode(self, rows, last=None):
-        """`rows`: (slot, position, token) of each sequence, whose tokens are due `target_ms` after
-        `last` (None: now). Waits for them."""
+    def decode(self, rows, due=None):
+        """`rows`: (slot, position, token) of each sequence, whose tokens are due at that moment
+        (None: a fifth later than the fastest such step would end). Waits for them."""
         slots = [slot for slot, _, _ in rows]
         if self.rows != slots or self.expected != [position for _, position, _ in rows]:
             tensor = lambda values: self.torch.tensor(values, device=self.machine.device)
@@ -206,8 +207,7 @@ class TorchEngine:
         slot, position, token = self.on_device
         usual_ms = 1e3 * self.fastest.get(len(rows), 0)
         begin = now()
-        target_ms = self.target_ms or 1.2 * usual_ms
-        due_ms = target_ms if last is None else max(0.1, target_ms - 1e3 * (begin - last))
+        due_ms = 1.2 * usual_ms if due is None else max(0.1, 1e3 * (due - begin))
         with advice.decode(deadline_ms=due_ms, queued_ms=usual_ms):
             answer = self.model.decode(token, slot, position)
             tokens = answer.tolist()

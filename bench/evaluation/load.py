@@ -90,7 +90,26 @@ class Trace:
 
 
 SLO = {"interactive": (0.5, 0.030), "server": (2.0, 0.100)}  # TTFT, TPOT in s (MLPerf)
+
+
+def scaled(scale):
+    """TTFT and TPOT of interactive serving in s, times `scale`."""
+    return tuple(scale * limit for limit in SLO["interactive"])
+
+
 SCALES = (0.35, 0.5, 0.75, 1, 1.25, 1.5, 2)
+
+
+def first_token_due(waiting, after, ttft, usual):
+    """When the first of `waiting`, (arrival, tokens) in the order of their arrival, has to end for
+    those to be in time that can be if it begins at `after`; where none can, when it should have.
+    `usual`: seconds of a prompt of so many tokens, alone."""
+    due, late, ahead = [], [], 0.0
+    for number, (arrival, tokens) in enumerate(waiting):
+        ahead += usual(tokens) if number else 0
+        by = arrival + ttft - ahead
+        (due if by >= after + usual(waiting[0][1]) else late).append(by)
+    return min(due or late)
 
 
 def serving(requests, seconds):
@@ -124,5 +143,4 @@ def serving(requests, seconds):
     return {"requests": len(requests), "ended": len(ended), "ttft": figures(ttft),
             "tpot": figures(tpot), "itl": figures(gaps),
             "violations": {name: violations(*goal) for name, goal in SLO.items()},
-            "scales": {f"{s:g}": violations(SLO["interactive"][0] * s, SLO["interactive"][1] * s)
-                       for s in SCALES}}
+            "scales": {f"{s:g}": violations(*scaled(s)) for s in SCALES}}

@@ -110,8 +110,10 @@ def parts(policy):
 
 
 # Of workload, as vitamin.toml has them. "latency": as fast as it would be alone; "tokens": each
-# within the target; "batch": best effort, and of MPS's lower priority; "plain": none of these.
+# within the target; "prompts": the first token within its target; "batch": best effort, and of
+# MPS's lower priority; "plain": none of these.
 CLASSES = {"latency": 'kind = "latency"\n', "tokens": 'kind = "latency"\ntpot = "{tpot}"\n',
+           "prompts": 'kind = "latency"\nttft = "{ttft}"\n',
            "batch": 'kind = "batch"\n', "plain": ""}
 URGENT = ("latency", "tokens")  # before others, where a mode knows such a thing
 
@@ -119,9 +121,9 @@ URGENT = ("latency", "tokens")  # before others, where a mode knows such a thing
 class Daemon:
     """A vitamind of our own, its policy changed while it runs."""
 
-    def __init__(self, directory, environment, tpot_s=load.SLO["interactive"][1]):
+    def __init__(self, directory, environment, slo=load.SLO["interactive"]):
         self.directory, self.socket = pathlib.Path(directory), f"{directory}/vitamind.sock"
-        self.tpot_ms = 1e3 * tpot_s
+        self.slo = slo
         self.file, self.policy = self.directory / "vitamin.toml", None
         self.environment = harness.environment_with(environment)
         self.process = None
@@ -131,10 +133,11 @@ class Daemon:
         pairs = [p.split("=", 1) for p in parameters.split(",") if p]
         quoted = ", ".join(f'{k} = {v if v.lstrip("-").isdigit() else json.dumps(v)}'
                            for k, v in pairs)
+        ttft, tpot = (f"{1e3 * bound:g}ms" for bound in self.slo)
         self.file.write_text(
             f'[policy]\nname = "{name}"\nparameters = {{ {quoted} }}\n\n[mps]\nmode = "external"\n'
-            + "".join(f'\n[[class]]\nname = "{class_}"\ncommand = ["no-program"]\n' + more.format(
-                tpot=f"{self.tpot_ms:g}ms") for class_, more in CLASSES.items()))
+            + "".join(f'\n[[class]]\nname = "{class_}"\ncommand = ["no-program"]\n'
+                      + more.format(ttft=ttft, tpot=tpot) for class_, more in CLASSES.items()))
 
     def _log(self):
         return (self.directory / "vitamind.log").read_text(errors="replace")
@@ -291,9 +294,9 @@ def awake(cores):
 class Surroundings:
     """MPS and vitamind, each started when the first job needs it, ended with the run."""
 
-    def __init__(self, directory, device, tpot_s):
-        """`tpot_s`: the target of the class "tokens"."""
-        self.directory, self.device, self.tpot_s = pathlib.Path(directory), device, tpot_s
+    def __init__(self, directory, device, slo=load.SLO["interactive"]):
+        """`slo`: the targets of the classes "prompts" and "tokens", in s."""
+        self.directory, self.device, self.slo = pathlib.Path(directory), device, slo
         self.mps = self.daemon = None
 
     def __enter__(self):
@@ -348,7 +351,7 @@ class Surroundings:
             return [*harness.vitamin("run", "--quiet", "--policy", f"static:units={units}"),
                     "--"], environment
         if self.daemon is None:
-            self.daemon = Daemon(self.directory, environment, self.tpot_s)
+            self.daemon = Daemon(self.directory, environment, self.slo)
             self.daemon.start("throughput")
         if setting == "ours-priority":
             environment["CUDA_MPS_CLIENT_PRIORITY"] = "0" if preferred else "1"

@@ -146,7 +146,7 @@ Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
   if (page_->words.load(std::memory_order_relaxed) == nullptr) return {eligible.back(), 1};
   if (away()) return go_home(lane, operation, eligible);
   take_grants(now_ns);
-  if (lane.entry != kNoEntry && !admits(lane.entry, index)) notice_closed();
+  if (lane.entry != kNoEntry && !is_open(index)) notice_closed();
   bool moves_on = false;
   if (lane.entry != kNoEntry) {
     const bool wide_enough = layout_.at(lane.entry).processors >= operation.processors;
@@ -160,6 +160,7 @@ Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
       lane.told = true;
       lane.unclaimed_ns = 0;
       set_waiting(lane, false);
+      lane.admitted = lane.word;
       return {lane.entry, lane.launches, lane.ahead_ns, lane.leased};
     }
     put_down(lane);
@@ -190,7 +191,7 @@ Choice LeaseClient::go_home(Lane& lane, const runtime::ReadyOperation& operation
   if (lane.entry != entry) {
     put_down(lane);
     lane.entry = entry;
-    lane.word = kHomeWord;
+    lane.word = lane.admitted = kHomeWord;
     lane.launches = lane.left = kUntilChanged;
     lane.outstanding = 0;
     lane.leased = entry != kWholeDevice;
@@ -375,7 +376,7 @@ void LeaseClient::notice_closed() {
   gates_seen_ = link_.gate_changes->load(std::memory_order_acquire);
   for (LaneId id = 0; id < lanes_used_; ++id) {
     Lane& lane = lanes_[id];
-    if (lane.entry == kNoEntry || admits(lane.entry, id)) continue;
+    if (lane.entry == kNoEntry || is_open(id)) continue;
     put_down(lane);
     ++counters_.closed;
   }

@@ -91,7 +91,7 @@ class LeaseClient {
     const Lane& mine = lanes_[lane % protocol::kLanes];
     const protocol::LeaseWords* words = page_->words.load(std::memory_order_acquire);
     return words != nullptr && mine.entry == entry &&
-           (*words)[lane % protocol::kLanes].load(std::memory_order_acquire) == mine.word;
+           (*words)[lane % protocol::kLanes].load(std::memory_order_acquire) == mine.admitted;
   }
   // One more operation was submitted, on whichever entry, the whole device included.
   void progressed() {
@@ -150,6 +150,8 @@ class LeaseClient {
   struct Lane {
     EntryId entry = runtime::kNoEntry;  // of the open grant; kNoEntry: there is none
     LeaseWord word = 0;
+    // The word as of the last Choice: terms that the pipeline was not told of admit nothing.
+    LeaseWord admitted = 0;
     std::uint32_t launches = 0;
     std::uint32_t left = 0;  // launches not yet submitted
     std::uint64_t ahead_ns = runtime::kNever;
@@ -167,6 +169,11 @@ class LeaseClient {
     EntryId last_entry = runtime::kNoEntry;
     std::vector<Drain> drains;
   };
+  // The gate of the lane's grant.
+  bool is_open(LaneId id) const {
+    const protocol::LeaseWords* words = page_->words.load(std::memory_order_acquire);
+    return words != nullptr && (*words)[id].load(std::memory_order_acquire) == lanes_[id].word;
+  }
 
   Choice go_home(Lane& lane, const runtime::ReadyOperation& operation,
                  std::span<const EntryId> eligible);

@@ -12,6 +12,11 @@ namespace {
 constexpr double kNewestNs = 1e9, kLeastNs = 10e6;
 constexpr std::uint64_t kLastsNs = 60'000'000'000;
 
+// A change costs a drain: so much better another arrangement of two services has to be.
+constexpr double kBetter = 1.15;
+// Of a side that needs nothing.
+constexpr double kLeastNeed = 1e-3;
+
 // What stopping the others costs is learned where the service loses half or so.
 double margin_ns(const Service::Slack& slack, double speed) {
   return std::min(1.0, 2 * (1 - speed)) * slack.margin_ns;
@@ -29,7 +34,7 @@ Arrangements::Arrangements(std::span<const Partition> pool) {
         continue;
       if (std::none_of(all_.begin(), all_.end(),
                        [&](const Arrangement& known) { return known.left_sms == left.processors; }))
-        all_.push_back({left.id, right.id, left.processors, false});
+        all_.push_back({left.id, right.id, left.processors, right.processors, false});
     }
   // Near a quarter, a half and three quarters.
   for (std::size_t quarter = 0; quarter < nearest.size(); ++quarter) {
@@ -42,6 +47,7 @@ Arrangements::Arrangements(std::span<const Partition> pool) {
     all_[best].raced = true;
   }
   all_.push_back({kWholeDevice, kNoPartition, pool.front().processors});
+  all_.push_back({kNoPartition, kWholeDevice, 0, pool.front().processors, false});
   tallies_.resize(all_.size());
 }
 
@@ -49,28 +55,30 @@ bool Arrangements::Tally::known(std::uint64_t now_ns) const {
   return ns >= kLeastNs && now_ns - std::min(now_ns, at_ns) < kLastsNs;
 }
 
-double Arrangements::Tally::speed() const { return std::clamp(served / ns, 0.01, 1.0); }
+double Arrangements::Tally::left() const { return std::clamp(done.left_ns / ns, 0.01, 1.0); }
+double Arrangements::Tally::right() const { return std::clamp(done.right_ns / ns, 0.01, 1.0); }
 
-void Arrangements::observe(std::size_t i, StepKind phase, double passed_ns, double served,
-                           double work, std::uint64_t now_ns) {
-  Tally& tally = tallies_[i][static_cast<std::size_t>(phase)];
+void Arrangements::observe(std::size_t i, Situation situation, double passed_ns, const Done& done,
+                           std::uint64_t now_ns) {
+  Tally& tally = tallies_[i][index(situation)];
   const double kept = std::exp2(-passed_ns / kNewestNs);
   tally.ns = kept * tally.ns + passed_ns;
-  tally.served = kept * tally.served + served;
-  tally.work = kept * tally.work + work;
+  tally.done.left_ns = kept * tally.done.left_ns + done.left_ns;
+  tally.done.right_ns = kept * tally.done.right_ns + done.right_ns;
+  tally.done.work = kept * tally.done.work + done.work;
   tally.at_ns = now_ns;
 }
 
 void Arrangements::observe_idle(double passed_ns, double work) {
   const double kept = std::exp2(-passed_ns / kNewestNs);
   idle_.ns = kept * idle_.ns + passed_ns;
-  idle_.work = kept * idle_.work + work;
+  idle_.done.work = kept * idle_.done.work + work;
 }
 
 bool Arrangements::bears(std::size_t i, const Service::Slack& slack, StepKind phase) const {
   if (i == alone()) return true;
   const Tally& known = tally(i, phase);
-  return slack.ns > margin_ns(slack, known.ns > 0 ? known.speed() : 0);
+  return slack.ns > margin_ns(slack, known.ns > 0 ? known.left() : 0);
 }
 
 std::size_t Arrangements::choose(const Service::Slack& slack, StepKind phase,
@@ -82,7 +90,7 @@ std::size_t Arrangements::choose(const Service::Slack& slack, StepKind phase,
     if (!all_[i].raced || !bears(i, slack, phase)) continue;
     const Tally& known = tally(i, phase);
     if (!known.known(now_ns)) return i;
-    const double s = known.speed(), lost = 1 / s - 1;
+    const double s = known.left(), lost = 1 / s - 1;
     double work = slack.remaining_ns;
     const double room = slack.ns - margin_ns(slack, s);
     if (lost * work > room) work = room / lost;
@@ -93,14 +101,37 @@ std::size_t Arrangements::choose(const Service::Slack& slack, StepKind phase,
   return best;
 }
 
-Arrangements::Narrowest Arrangements::narrowest(double alone_ns, double most_ns, StepKind phase,
-                                                std::uint64_t now_ns) const {
+double Arrangements::headroom(std::size_t i, Situation situation, const Needs& needs) const {
+  if (i >= alone()) return 0;
+  const Tally& known = tally(i, situation);
+  return std::min(known.left() / std::max(needs.left, kLeastNeed),
+                  known.right() / std::max(needs.right, kLeastNeed));
+}
+
+std::size_t Arrangements::divide(Situation situation, const Needs& needs, std::size_t present,
+                                 std::uint64_t now_ns) const {
+  std::size_t best = alone();
+  double most = 0;
+  for (std::size_t i = 0; i < alone(); ++i) {
+    if (!all_[i].raced || all_[i].left_sms < needs.least_left_sms ||
+        all_[i].right_sms < needs.least_right_sms)
+      continue;
+    if (!known(i, situation, now_ns)) return i;
+    double room = headroom(i, situation, needs);
+    if (i == present) room *= kBetter;
+    if (room > most) best = i, most = room;
+  }
+  return best;
+}
+
+Arrangements::Narrowest Arrangements::narrowest(double alone_ns, double most_ns,
+                                                Situation situation, std::uint64_t now_ns) const {
   std::size_t best = alone();
   for (std::size_t i = alone(); i-- > 1;) {
     if (!all_[i].raced) continue;
-    const Tally& known = tally(i, phase);
+    const Tally& known = tally(i, situation);
     if (!known.known(now_ns)) return {best, i};
-    if (alone_ns / known.speed() > most_ns) break;
+    if (alone_ns / known.left() > most_ns) break;
     best = i;
   }
   return {best, alone()};
@@ -112,12 +143,15 @@ std::size_t Arrangements::untried(StepKind phase, std::uint64_t now_ns) const {
   return alone();
 }
 
-Arrangements::Measured Arrangements::measured(std::size_t i, StepKind phase,
-                                               std::uint64_t now_ns) const {
-  if (i == alone()) return {true, 1, 0};
-  const Tally& known = tally(i, phase);
-  if (!known.known(now_ns) || idle_.work <= 0) return {};
-  return {true, known.speed(), known.others() / idle_.others()};
+Arrangements::Measured Arrangements::measured(std::size_t i, Situation situation,
+                                              std::uint64_t now_ns) const {
+  if (i == alone()) return {true, 1, 0, 0};
+  if (i == yields()) return {true, 0, 1, 0};
+  const Tally& known = tally(i, situation);
+  if (!known.known(now_ns)) return {};
+  if (situation.two()) return {true, known.left(), known.right(), 0};
+  if (idle_.done.work <= 0) return {};
+  return {true, known.left(), 0, known.others() / idle_.others()};
 }
 
 double Arrangements::most(StepKind phase) const {

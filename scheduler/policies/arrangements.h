@@ -7,11 +7,18 @@
 //   parts     the services on one part, the others on the rest
 //   alone     the others are paused
 //
-// Of each it is known, in each phase of the service, how fast the service gets on relative to alone
-// (s) and how much work the others complete per nanosecond (h; h0 while no service works). For each
+// Of each it is known, in each situation, how fast the service gets on relative to alone (s) and
+// how much work the others complete per nanosecond (h; h0 while no service works). For each
 // nanosecond of the service's work the others gain h0 - (h0 - h) / s against being paused, and the
 // service loses 1 / s - 1. The arrangement is chosen that gives the others most before the work
 // ends, or what may be lost is lost.
+//
+// Where services with different bounds work at once, some are on the left and some on the right,
+// and a speed is measured for each side. Each service needs a part of its speed alone
+// (Service::Slack::need). What it gets, relative to that, is its headroom: from 1 on its bound is
+// met. The arrangement is chosen whose lower headroom is highest. So a side with slack gives way to
+// one without, whichever it is, and where not all bounds can be met both sides miss theirs in
+// proportion.
 //
 // What is not known yet is tried; what that can cost is bounded by what may be lost.
 //
@@ -29,10 +36,18 @@
 namespace vitamin::scheduler {
 
 struct Arrangement {
-  // Of the services, of the others. kNoPartition: they are paused.
+  // kNoPartition: they are paused.
   PartitionId left = kWholeDevice, right = kWholeDevice;
-  std::uint32_t left_sms = 0;  // of an exclusive part; 0: shared
-  bool raced = true;           // where no partition stands
+  std::uint32_t left_sms = 0, right_sms = 0;  // of exclusive parts; 0: shared, or paused
+  bool raced = true;                          // where no partition stands
+  PartitionId of(bool on_right) const { return on_right ? right : left; }
+};
+
+// What the services on the left do, and those on the right. kBestEffort: the others are there.
+struct Situation {
+  StepKind left = StepKind::kUnknown, right = StepKind::kBestEffort;
+  bool two() const { return right != StepKind::kBestEffort; }
+  friend bool operator==(const Situation&, const Situation&) = default;
 };
 
 class Arrangements {
@@ -40,55 +55,78 @@ class Arrangements {
   explicit Arrangements(std::span<const Partition> pool);
   const Arrangement& operator[](std::size_t i) const { return all_[i]; }
   std::size_t size() const { return all_.size(); }
-  std::size_t alone() const { return all_.size() - 1; }
+  // The right is paused; the left.
+  std::size_t alone() const { return all_.size() - 2; }
+  std::size_t yields() const { return all_.size() - 1; }
 
-  // What was done under arrangement `i` for so long: by the service, relative to alone; by the
-  // others.
-  void observe(std::size_t i, StepKind phase, double passed_ns, double served, double work,
+  // What was done under arrangement `i` for so long: by the services, relative to alone (right: 0
+  // where there are none); by the others.
+  struct Done {
+    double left_ns = 0, right_ns = 0, work = 0;
+  };
+  void observe(std::size_t i, Situation situation, double passed_ns, const Done& done,
                std::uint64_t now_ns);
   // By the others, while no service worked.
   void observe_idle(double passed_ns, double work);
 
   // For services of which the worst has so much slack. alone() where nothing else is worth it.
   std::size_t choose(const Service::Slack& slack, StepKind phase, std::uint64_t now_ns) const;
+  // What services on both sides need: of their speeds alone, such parts; and SMs, where a side is
+  // to have a part of at least so many (0: it need not).
+  struct Needs {
+    double left = 0, right = 0;
+    std::uint32_t least_left_sms = 0, least_right_sms = 0;
+  };
+  // For services on both sides: one that was not measured lately, else the one with most headroom.
+  // `present` stays where no other has kBetter times as much.
+  std::size_t divide(Situation situation, const Needs& needs, std::size_t present,
+                     std::uint64_t now_ns) const;
+  // Of the side that has less, as measured; 0 where one is paused.
+  double headroom(std::size_t i, Situation situation, const Needs& needs) const;
   // Of those that choose() chooses among, the narrowest part on which work that takes `alone_ns`
   // is known to take no more than `most_ns`, and the next narrower one where nothing is known of
   // that. alone(): there is none.
   struct Narrowest {
     std::size_t known, untried;
   };
-  Narrowest narrowest(double alone_ns, double most_ns, StepKind phase, std::uint64_t now_ns) const;
-  bool known(std::size_t i, StepKind phase, std::uint64_t now_ns) const {
-    return i == alone() || tally(i, phase).known(now_ns);
+  Narrowest narrowest(double alone_ns, double most_ns, Situation situation,
+                      std::uint64_t now_ns) const;
+  bool known(std::size_t i, Situation situation, std::uint64_t now_ns) const {
+    return i >= alone() || tally(i, situation).known(now_ns);
   }
   // One among which choose() chooses and of which nothing is known. alone(): there is none.
   std::size_t untried(StepKind phase, std::uint64_t now_ns) const;
   // Whether slack remains to go on under arrangement `i`.
   bool bears(std::size_t i, const Service::Slack& slack, StepKind phase) const;
-  // What was measured of it: how fast the service gets on relative to alone, and the others
+  // What was measured of it: how fast the services get on relative to alone, and the others
   // relative to when no service works. Not known: nothing was measured lately.
   struct Measured {
     bool known = false;
-    double service = 1, others = 0;
+    double left = 1, right = 0, others = 0;
   };
-  Measured measured(std::size_t i, StepKind phase, std::uint64_t now_ns) const;
+  Measured measured(std::size_t i, Situation situation, std::uint64_t now_ns) const;
   // The most that the others are known to do per nanosecond in any of them.
   double most(StepKind phase) const;
 
  private:
   struct Tally {
-    double ns = 0, served = 0, work = 0;
+    double ns = 0;
+    Done done;
     std::uint64_t at_ns = 0;
     bool known(std::uint64_t now_ns) const;
-    double speed() const;
-    double others() const { return work / ns; }
+    double left() const;
+    double right() const;
+    double others() const { return done.work / ns; }
   };
-  const Tally& tally(std::size_t i, StepKind phase) const {
-    return tallies_[i][static_cast<std::size_t>(phase)];
+  static constexpr std::size_t kKinds = 5;
+  static std::size_t index(Situation at) {
+    return static_cast<std::size_t>(at.left) * kKinds + static_cast<std::size_t>(at.right);
   }
+  const Tally& tally(std::size_t i, Situation at) const { return tallies_[i][index(at)]; }
+  const Tally& tally(std::size_t i, StepKind phase) const { return tally(i, Situation{phase}); }
 
-  std::vector<Arrangement> all_;  // shared, parts (narrowest first), alone
-  std::vector<std::array<Tally, 5>> tallies_;
+  std::vector<Arrangement> all_;  // shared, parts (narrowest first), alone, yields
+  std::vector<std::array<Tally, kKinds * kKinds>> tallies_;
   Tally idle_;
 };
 

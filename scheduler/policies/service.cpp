@@ -28,6 +28,8 @@ constexpr std::uint64_t kPaceLastsNs = 10'000'000'000;
 // Work that is late by so many bounds is lost, and others wait for it no longer: work that never
 // ends, or a client that is given more than it can serve.
 constexpr std::uint64_t kLost = 4;
+// It gets on beside another service, and costs that no more than work that needs this.
+constexpr double kLostNeed = 0.5;
 // Of periods, so many times their quantile: at a high load some are long, and what is lost in them
 // is lost for many requests. Where the quantile is not known yet, after so long.
 constexpr double kLostPeriods = 20;
@@ -327,7 +329,8 @@ Service::Slack Service::slack(std::uint64_t now_ns) const {
     double ns = 0, left = unit.work_ns;
     if (unit.period) {
       worst.in_period = true;
-      worst.learns = worst.learns || unit.control;
+      worst.learns = worst.learns || (unit.control && unit.work_ns == 0);
+      worst.control = unit.control;
       worst.margin_ns = margin_ns_ + kReserve * unit.allowance_ns;
       ns = unit.allowance_ns - (unit.worked_ns - unit.done_ns);
     } else {
@@ -337,7 +340,11 @@ Service::Slack Service::slack(std::uint64_t now_ns) const {
     }
     worst.remaining_ns += left;
     worst.ns = std::min(worst.ns, ns);
+    const double room = std::max(0.0, ns - worst.margin_ns);
+    const double all = worst.remaining_ns + room;
+    worst.need = std::max(worst.need, all > 0 ? worst.remaining_ns / all : 1);
   }
+  if (worst.lost) worst.need = kLostNeed;
   return worst;
 }
 

@@ -74,6 +74,7 @@ class Service {
   ClientId client() const { return client_; }
   const Slo& slo() const { return slo_; }
   StepKind phase() const { return phase_; }
+  std::uint64_t bound_ns() const { return bound_of(slo_, phase_); }  // of what it does now
   // It has work, is about to have, or paused a moment ago.
   bool counts(std::uint64_t now_ns) const;
   bool working() const { return working_; }
@@ -86,8 +87,12 @@ class Service {
     double ns = 1e18;
     double margin_ns = 0;     // is lost while the others are being stopped
     double remaining_ns = 0;  // of the work under way, alone
+    // Of its speed alone, the part with which all of that ends just in time, margin_ns left over:
+    // 0 (nothing is under way) to 1 (it is late, or has no slack).
+    double need = 0;
     bool lost = false;
-    bool learns = false;  // nothing is to run beside it
+    bool learns = false;   // what alone is is not known: nothing is to run beside it
+    bool control = false;  // it is learned again where others without a bound are paused
     bool in_period = false;
   };
   Slack slack(std::uint64_t now_ns) const;

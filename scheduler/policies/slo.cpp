@@ -2,6 +2,8 @@
 #include "scheduler/policies/slo.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "scheduler/policies/throughput.h"
 
@@ -12,6 +14,10 @@ namespace {
 constexpr std::uint64_t kSettlesNs = 2 * kRunAheadNs;
 // Counters are read so often while a service works: beside others, alone.
 constexpr std::uint64_t kLeastLookNs = 1'000'000, kBesideNs = 2'000'000, kAloneNs = 10'000'000;
+// Services on both sides keep an arrangement for so long; with so much headroom there, the others
+// may go on, too.
+constexpr std::uint64_t kDwellsNs = 10'000'000;
+constexpr double kRoom = 1.5;
 // Of the paper's reservation: what a step takes on it at the quantile is below the bound by this
 // part, for what neighbors cost it.
 constexpr double kStandingRoom = 0.9;
@@ -59,7 +65,6 @@ bool SloPolicy::look(const Snapshot& snapshot) {
   const std::uint64_t now = snapshot.now_ns;
   Service::Since since;
   since.now_ns = now;
-  since.alone = chosen_ == arrangements_.alone();
   // A service that begins while the others have the device finds what they have submitted.
   since.settled = chosen_ != kNone && looked_ns_ >= changed_ns_ + kSettlesNs;
   for (Kept& kept : services_) kept.present = false;
@@ -71,6 +76,7 @@ bool SloPolicy::look(const Snapshot& snapshot) {
     if (at == services_.end() || at->service.client() != client.id)
       at = services_.insert(at, Kept{Service(client.id, options_.cumulative)});
     at->present = true;
+    since.alone = is_alone(*at, chosen_);
     at->service.look(client, estimator_.program(client.id), since, estimator_.store(),
                      estimator_.time_ns());
     any = any || at->service.counts(now);
@@ -84,14 +90,18 @@ bool SloPolicy::look(const Snapshot& snapshot) {
 void SloPolicy::measure(std::uint64_t now_ns, double passed_ns, double work) {
   if (looked_ns_ < changed_ns_ + kSettlesNs || passed_ns <= 0) return;
   if (chosen_ == kNone) return arrangements_.observe_idle(passed_ns, work);
-  double slowest = -1;
+  std::array<double, 2> slowest{-1, -1};  // left, right
   for (const Kept& kept : services_)
-    if (const double speed = kept.service.speed(); speed >= 0)
-      slowest = slowest < 0 ? speed : std::min(slowest, speed);
+    if (const double speed = kept.service.speed(); speed >= 0) {
+      double& side = slowest[kept.right];
+      side = side < 0 ? speed : std::min(side, speed);
+    }
   got_ += work;
-  could_ += passed_ns * arrangements_.most(phase_);
-  if (slowest >= 0)
-    arrangements_.observe(chosen_, phase_, passed_ns, slowest * passed_ns, work, now_ns);
+  could_ += passed_ns * arrangements_.most(situation_.left);
+  const auto [left, right] = slowest;
+  if (left < 0 || (situation_.two() && (right < 0 || admits_))) return;
+  arrangements_.observe(chosen_, situation_, passed_ns,
+                        {left * passed_ns, std::max(right, 0.0) * passed_ns, work}, now_ns);
 }
 
 bool SloPolicy::stands() const {
@@ -107,10 +117,31 @@ void SloPolicy::stand(std::uint64_t now_ns) {
     const std::uint64_t alone = kept.service.alone_ns(estimator_.store(), StepKind::kDecode, false);
     if (alone == 0) continue;
     const Arrangements::Narrowest found = arrangements_.narrowest(
-        to_double(alone), kStandingRoom * to_double(tpot), StepKind::kDecode, now_ns);
+        to_double(alone), kStandingRoom * to_double(tpot), decodes_, now_ns);
     kept.standing = found.known == arrangements_.alone() ? 0 : found.known;
     kept.untried = found.untried == arrangements_.alone() ? 0 : found.untried;
   }
+}
+
+// Of what has work, or stands: the shortest bound is on the left, and all others on the right.
+void SloPolicy::take_sides(std::uint64_t now_ns) {
+  using Group = std::pair<std::uint64_t, StepKind>;
+  const auto group = [](const Kept& kept) {
+    const StepKind phase = kept.service.phase();
+    return Group{kept.service.bound_ns(),
+                 phase == StepKind::kBestEffort ? StepKind::kUnknown : phase};
+  };
+  constexpr Group kNoGroup{kNever, StepKind::kBestEffort};
+  Group left = kNoGroup, right = kNoGroup;
+  for (const Kept& kept : services_)
+    if (kept.standing != 0 || kept.service.counts(now_ns)) left = std::min(left, group(kept));
+  for (const Kept& kept : services_)
+    if (group(kept) != left && (kept.standing != 0 || kept.service.counts(now_ns)))
+      right = std::min(right, group(kept));
+  for (Kept& kept : services_) kept.right = right != kNoGroup && group(kept) != left;
+  situation_ = {left.second, right.second};
+  if (situation_.left == StepKind::kDecode && (situation_.two() || others_run_))
+    decodes_ = situation_;
 }
 
 // Of the service that can lose least.
@@ -119,7 +150,7 @@ Service::Slack SloPolicy::worst(std::uint64_t now_ns) const {
   bool live = false;
   for (const Kept& kept : services_) {
     const Service::Slack slack = kept.service.slack(now_ns);
-    worst.learns = worst.learns || slack.learns;
+    worst.learns = worst.learns || slack.learns || slack.control;
     worst.lost = worst.lost || slack.lost;
     worst.in_period = worst.in_period || slack.in_period;
     live = live || slack.ns < worst.ns;
@@ -137,7 +168,7 @@ std::size_t SloPolicy::choose(std::uint64_t now_ns) {
   const std::size_t alone = arrangements_.alone();
   if (!others_run_) return alone;
   const Service::Slack slack = worst(now_ns);
-  Occasion occasion{phase_, 0, slack.lost, slack.learns};
+  Occasion occasion{situation_, 0, slack.lost, slack.learns};
   std::size_t standing = 0, untried = 0;
   for (const Kept& kept : services_) {
     occasion.begun += kept.service.begun();
@@ -145,20 +176,20 @@ std::size_t SloPolicy::choose(std::uint64_t now_ns) {
     untried = std::max(untried, kept.untried);
   }
   if (chosen_ != kNone && occasion == occasion_)
-    return trying_ || arrangements_.bears(chosen_, slack, phase_) ? chosen_ : alone;
+    return trying_ || arrangements_.bears(chosen_, slack, situation_.left) ? chosen_ : alone;
   occasion_ = occasion;
   trying_ = false;
   if (slack.learns) return alone;
   std::size_t best = alone;
-  if (untried != 0 && arrangements_.bears(untried, slack, phase_))
+  if (untried != 0 && arrangements_.bears(untried, slack, situation_.left))
     best = untried;
   else if (standing == 0)
-    best = arrangements_.choose(slack, phase_, now_ns);
-  else if (arrangements_.bears(standing, slack, phase_))
+    best = arrangements_.choose(slack, situation_.left, now_ns);
+  else if (arrangements_.bears(standing, slack, situation_.left))
     best = standing;
   // One that is given up before it is measured is not known either.
-  if (untried == 0) untried = best == alone ? arrangements_.untried(phase_, now_ns) : best;
-  return arrangements_.known(untried, phase_, now_ns) ? best : trial(untried, slack, best);
+  if (untried == 0) untried = best == alone ? arrangements_.untried(situation_.left, now_ns) : best;
+  return arrangements_.known(untried, situation_, now_ns) ? best : trial(untried, slack, best);
 }
 
 // Of so many steps one may be late for a trial: half of those that may be late at all.
@@ -173,36 +204,73 @@ std::size_t SloPolicy::trial(std::size_t untried, const Service::Slack& slack, s
   return untried;
 }
 
+// Services on both sides: each gets on.
+std::size_t SloPolicy::divide(std::uint64_t now_ns) {
+  needs_ = {};
+  std::array<bool, 2> learns{};
+  for (const Kept& kept : services_) {
+    if (!kept.service.counts(now_ns)) {
+      std::uint32_t& least = kept.right ? needs_.least_right_sms : needs_.least_left_sms;
+      if (kept.standing != 0) least = std::max(least, arrangements_[kept.standing].left_sms);
+      continue;
+    }
+    const Service::Slack slack = kept.service.slack(now_ns);
+    double& need = kept.right ? needs_.right : needs_.left;
+    need = std::max(need, slack.need);
+    learns[kept.right] = learns[kept.right] || slack.learns;
+  }
+  occasion_ = {};
+  trying_ = false;
+  if (learns[0] || learns[1]) {
+    admits_ = false;
+    return learns[0] ? arrangements_.alone() : arrangements_.yields();
+  }
+  if (divided_ == situation_ && chosen_ < arrangements_.alone() && now_ns < changed_ns_ + kDwellsNs)
+    return chosen_;
+  divided_ = situation_;
+  const std::size_t best = arrangements_.divide(situation_, needs_, chosen_, now_ns);
+  const bool room = others_run_ && arrangements_.known(best, situation_, now_ns) &&
+                    arrangements_.headroom(best, situation_, needs_) >= kRoom;
+  if (std::exchange(admits_, room) != room) changed_ns_ = now_ns;
+  return best;
+}
+
 void SloPolicy::write(const Snapshot& snapshot, Allocation& out) const {
   const Arrangement& at = arrangements_[chosen_];
-  std::size_t inside = 0, outside = 0;
-  for (const Client& client : snapshot.clients)
-    (client.slo.any() ? inside : outside) += client.active || client.slo.any() ? 1 : 0;
+  const bool paused = situation_.two() && !admits_;
+  std::array<std::size_t, 2> clients{};  // left, right
   auto kept = services_.begin();
   for (const Client& client : snapshot.clients) {
+    if (client.slo.any())
+      ++clients[kept++->right];
+    else
+      clients[1] += client.active && !paused ? 1 : 0;
+  }
+  kept = services_.begin();
+  for (const Client& client : snapshot.clients) {
     const bool bounded = client.slo.any();
-    bool holds = false;
+    bool right = true, holds = false;
     if (bounded) {
-      while (kept->service.client() != client.id) ++kept;
-      holds = options_.standing && kept->standing != 0;
-      if (!client.active && !holds && !kept->service.counts(snapshot.now_ns)) continue;
+      const Kept& service = *kept++;
+      right = service.right;
+      holds = options_.standing && service.standing != 0;
+      if (!client.active && !holds && !service.service.counts(snapshot.now_ns)) continue;
     } else if (!client.active) {
       continue;
     }
     Row& row = out.rows.emplace_back();
     row.client = client.id;
-    row.partition = bounded ? at.left : at.right;
+    row.partition = bounded || !paused ? at.of(right) : kNoPartition;
     row.mode = Mode::kShared;
     if (row.partition == kNoPartition) row.partition = kWholeDevice, row.mode = Mode::kPaused;
-    if (row.partition != kWholeDevice && (bounded ? inside : outside) == 1)
-      row.mode = Mode::kExclusive;
+    if (row.partition != kWholeDevice && clients[right] == 1) row.mode = Mode::kExclusive;
     if (bounded)
       row.hold = holds || !client.active;
     else
       row.rank = 1;
     // Predicted times are those on the whole device. What a service has submitted to its part stays
     // there when it gets the device.
-    if (!bounded || row.partition != kWholeDevice)
+    if (!bounded || row.partition != kWholeDevice || services_.size() > 1)
       row.run_ahead_ns =
           kRunAheadNs * snapshot.pool[row.partition].processors / snapshot.pool.front().processors;
   }
@@ -222,12 +290,17 @@ void SloPolicy::leave(const Snapshot& snapshot, Allocation& out) {
     row.run_ahead_ns = std::min(row.run_ahead_ns, kRunAheadNs);
   }
   for (const Client& client : snapshot.clients)
-    if (client.slo.any() && client.active) out.rows.emplace_back().client = client.id;
+    if (client.slo.any() && client.active) {
+      Row& row = out.rows.emplace_back();
+      row.client = client.id;
+      if (services_.size() > 1) row.run_ahead_ns = kRunAheadNs;
+    }
 }
 
 // When counters are to be read again, or a pause of a service is over.
 std::uint64_t SloPolicy::wake_ns(std::uint64_t now_ns) const {
-  std::uint64_t wake = now_ns + (chosen_ == arrangements_.alone() ? kAloneNs : kBesideNs);
+  const bool alone = chosen_ == arrangements_.alone() && !situation_.two();
+  std::uint64_t wake = now_ns + (alone ? kAloneNs : kBesideNs);
   if (now_ns < changed_ns_ + kSettlesNs) wake = std::min(wake, changed_ns_ + kSettlesNs);
   for (const Kept& kept : services_)
     if (!kept.service.working() && kept.service.counts(now_ns))
@@ -246,18 +319,14 @@ void SloPolicy::allocate(const Snapshot& snapshot, Allocation& out) {
   if (options_.standing) stand(now);
   std::size_t next = kNone;
   if (any || stands()) {
-    for (const Kept& kept : services_)
-      if (kept.service.counts(now)) {
-        phase_ = kept.service.phase();
-        break;
-      }
-    next = choose(now);
+    take_sides(now);
+    if (!situation_.two()) divided_ = {};
+    next = situation_.two() ? divide(now) : choose(now);
   }
   if (next == kNone) trying_ = false;
   if (next != chosen_) {
     changed_ns_ = now;
-    for (Kept& kept : services_)
-      kept.service.stops(next == arrangements_.alone() && chosen_ != kNone);
+    for (Kept& kept : services_) kept.service.stops(is_alone(kept, next) && chosen_ != kNone);
   }
   chosen_ = next;
   if (chosen_ == kNone) return leave(snapshot, out);

@@ -13,6 +13,12 @@
 //
 // Work that is late beyond hope is lost: others wait for it no longer.
 //
+// Where services with different bounds work at once, those with the shortest are on one side and
+// the rest on the other. Neither is paused, but to learn what the other one does alone: both are in
+// the arrangement with the most headroom for the side that has less (Arrangements::divide). It is
+// chosen again every kDwellsNs. Clients without a bound go on beside the services on the right
+// while there is room for them.
+//
 // tpot-first, the paper's TPOT-First: the same, and each client with a bound of its tokens keeps an
 // exclusive partition while it is idle, too: the narrowest that meets the bound. With `cumulative`
 // off a token is due one tpot after the one before it, as in the paper.
@@ -51,6 +57,7 @@ class SloPolicy final : public AllocationPolicy {
   struct Kept {  // of one client
     Service service;
     bool present = false;
+    bool right = false;        // its side in the arrangement in force
     std::size_t standing = 0;  // arrangement; 0: none
     std::size_t untried = 0;   // the one that is to be tried next; 0: none
   };
@@ -60,7 +67,7 @@ class SloPolicy final : public AllocationPolicy {
   };
 
   struct Occasion {  // of a choice
-    StepKind phase = StepKind::kUnknown;
+    Situation situation;
     std::uint64_t begun = 0;  // units of work, so far
     bool lost = false, learns = false;
     friend bool operator==(const Occasion&, const Occasion&) = default;
@@ -70,7 +77,9 @@ class SloPolicy final : public AllocationPolicy {
   bool look(const Snapshot& snapshot);
   void measure(std::uint64_t now_ns, double passed_ns, double work);
   void stand(std::uint64_t now_ns);
+  void take_sides(std::uint64_t now_ns);
   std::size_t choose(std::uint64_t now_ns);
+  std::size_t divide(std::uint64_t now_ns);
   std::size_t trial(std::size_t untried, const Service::Slack& slack, std::size_t best);
   void leave(const Snapshot& snapshot, Allocation& out);
   void write(const Snapshot& snapshot, Allocation& out) const;
@@ -78,6 +87,11 @@ class SloPolicy final : public AllocationPolicy {
   CandidateReport report(std::size_t arrangement, const Service::Slack& slack) const;
   Service::Slack worst(std::uint64_t now_ns) const;
   bool stands() const;
+  bool keeps_bounds(std::size_t arrangement, const Service::Slack& slack) const;
+  // Nothing ran beside the service, or is to run.
+  bool is_alone(const Kept& kept, std::size_t arrangement) const {
+    return arrangement == (kept.right ? arrangements_.yields() : arrangements_.alone());
+  }
 
   SloOptions options_;
   Estimator& estimator_;
@@ -88,7 +102,12 @@ class SloPolicy final : public AllocationPolicy {
   std::vector<Counter> before_, counted_;  // others, by client
   std::vector<Client> rest_;               // the others, of a snapshot
   std::size_t chosen_ = kNone;             // arrangement in force; kNone: no service works
-  StepKind phase_ = StepKind::kUnknown;
+  Situation situation_;
+  Situation decodes_{StepKind::kDecode};  // the last one with decodes on the left, and work beside
+  // Of services on both sides.
+  Situation divided_;  // for which `chosen_` was chosen
+  Arrangements::Needs needs_;
+  bool admits_ = false;  // the others go on, too
   Occasion occasion_;
   bool trying_ = false;      // whatever is lost, until the work under way has ended
   std::uint64_t tried_ = 0;  // Occasion::begun, then

@@ -3,6 +3,7 @@
 // What slo and tpot-first can be asked for: what becomes of each bound, and among which
 // arrangements they choose.
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "scheduler/policies/slo.h"
@@ -42,13 +43,19 @@ void SloPolicy::promises(std::vector<Promise>& out) const {
   }
 }
 
+bool SloPolicy::keeps_bounds(std::size_t arrangement, const Service::Slack& slack) const {
+  if (!situation_.two()) return arrangements_.bears(arrangement, slack, situation_.left);
+  return arrangements_.known(arrangement, situation_, looked_ns_) &&
+         arrangements_.headroom(arrangement, situation_, needs_) >= 1;
+}
+
 // One arrangement, for the clients of the last allocation.
 CandidateReport SloPolicy::report(std::size_t arrangement, const Service::Slack& slack) const {
   const Arrangement& at = arrangements_[arrangement];
-  const Arrangements::Measured known = arrangements_.measured(arrangement, phase_, looked_ns_);
+  const Arrangements::Measured known = arrangements_.measured(arrangement, situation_, looked_ns_);
   CandidateReport report;
   report.chosen = arrangement == chosen_;
-  report.keeps_bounds = arrangements_.bears(arrangement, slack, phase_);
+  report.keeps_bounds = keeps_bounds(arrangement, slack);
   const auto add = [&](ClientId client, PartitionId partition, bool only, double speed) {
     if (partition == kNoPartition) return;  // paused
     const bool part = partition != kWholeDevice;
@@ -59,10 +66,14 @@ CandidateReport SloPolicy::report(std::size_t arrangement, const Service::Slack&
     one.measured = known.known;
     if (known.known) one.speed = speed;
   };
+  const bool paused = situation_.two() && !admits_;
+  std::array<std::size_t, 2> clients{0, paused ? 0 : before_.size()};  // left, right
+  for (const Kept& kept : services_) ++clients[kept.right];
   for (const Kept& kept : services_)
-    add(kept.service.client(), at.left, services_.size() == 1, known.service);
-  for (const Counter& other : before_)
-    add(other.client, at.right, before_.size() == 1, known.others);
+    add(kept.service.client(), at.of(kept.right), clients[kept.right] == 1,
+        kept.right ? known.right : known.left);
+  if (!paused)
+    for (const Counter& other : before_) add(other.client, at.right, clients[1] == 1, known.others);
   const auto by_client = [](const auto& a, const auto& b) { return a.client < b.client; };
   std::sort(report.assignments.begin(), report.assignments.end(), by_client);
   std::sort(report.clients.begin(), report.clients.end(), by_client);
@@ -74,11 +85,11 @@ bool SloPolicy::explain(Findings& out) const {
   out = {};
   out.objective = "others";
   const Service::Slack slack = worst(looked_ns_);
-  const double present = arrangements_.measured(chosen_, phase_, looked_ns_).others;
+  const double present = arrangements_.measured(chosen_, situation_, looked_ns_).others;
   for (std::size_t i = 0; i < arrangements_.size(); ++i) {
     if (!arrangements_[i].raced && i != chosen_) continue;
     CandidateReport& one = out.candidates.emplace_back(report(i, slack));
-    const Arrangements::Measured known = arrangements_.measured(i, phase_, looked_ns_);
+    const Arrangements::Measured known = arrangements_.measured(i, situation_, looked_ns_);
     if (present > 0 && known.known) one.lead = one.predicted = known.others / present - 1;
     if (i == arrangements_.alone() && !one.chosen) one.lead = one.predicted = -1;
   }
@@ -90,8 +101,7 @@ bool SloPolicy::explain(Findings& out) const {
           if (there.client == client.client && there.measured) best = std::max(best, there.speed);
       if (best > 0 && client.measured) client.costs = 1 - client.speed / best;
     }
-  out.choice = arrangements_.bears(chosen_, slack, phase_) && slack.ns >= 0 ? Choice::kBounds
-                                                                            : Choice::kLate;
+  out.choice = keeps_bounds(chosen_, slack) && slack.ns >= 0 ? Choice::kBounds : Choice::kLate;
   return true;
 }
 

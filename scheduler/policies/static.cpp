@@ -18,17 +18,20 @@ class Static final : public AllocationPolicy {
       : units_(options.units), parts_(std::max(1U, options.parts)) {}
 
   void allocate(const Snapshot& snapshot, Allocation& out) override {
+    partitions_.assign(units_.empty() ? parts_ : 1, kNoPartition);
+    holders_.assign(snapshot.pool.size(), 0);
     for (const Client& client : snapshot.clients) {
       if (!client.active) continue;
+      const std::size_t part = units_.empty() ? place(client.id) % parts_ : 0;
+      PartitionId& known = partitions_[part];
+      if (known == kNoPartition) known = partition(snapshot.pool, part);
       Row& row = out.rows.emplace_back();
       row.client = client.id;
-      row.partition = partition(snapshot, client.id);
-      row.mode = Mode::kExclusive;
+      row.partition = known;
+      ++holders_[known];
     }
     for (Row& row : out.rows)
-      for (const Row& other : out.rows)
-        if (row.client != other.client && row.partition == other.partition)
-          row.mode = Mode::kShared;
+      row.mode = holders_[row.partition] == 1 ? Mode::kExclusive : Mode::kShared;
   }
 
   void forget(ClientId client) override {
@@ -36,31 +39,36 @@ class Static final : public AllocationPolicy {
   }
 
  private:
-  // The widest partition inside the client's part; a part of less than a partition is all.
-  PartitionId partition(const Snapshot& snapshot, ClientId client) {
-    const hal::ComputeSet units = units_.empty() ? part_of(snapshot, client) : units_;
+  // The widest partition inside the part; a part of less than a partition is all.
+  PartitionId partition(std::span<const Partition> pool, std::size_t part) const {
+    hal::ComputeSet units = units_;
+    if (units.empty()) {
+      const std::size_t all = pool.front().compute.count();
+      const std::size_t first = all * part / parts_, last = all * (part + 1) / parts_;
+      units = hal::ComputeSet::range(static_cast<unsigned>(first),
+                                     std::max(1U, static_cast<unsigned>(last - first)));
+    }
     PartitionId best = kWholeDevice;
-    for (const Partition& candidate : snapshot.pool.subspan(1))
+    for (const Partition& candidate : pool.subspan(1))
       if (units.contains(candidate.compute)) best = candidate.id;
     return best;
   }
 
-  hal::ComputeSet part_of(const Snapshot& snapshot, ClientId client) {
+  std::size_t place(ClientId client) {
     auto known = std::find(clients_.begin(), clients_.end(), client);
     if (known == clients_.end())  // the place of one that has gone, else the next
       known = std::find(clients_.begin(), clients_.end(), kNoClient);
-    const auto place = static_cast<std::size_t>(known - clients_.begin());
+    const auto at = static_cast<std::size_t>(known - clients_.begin());
     if (known == clients_.end()) clients_.push_back(client);
-    clients_[place] = client;
-    const unsigned units = snapshot.pool.front().compute.count();
-    const auto nth = static_cast<unsigned>(place) % parts_;
-    const unsigned first = units * nth / parts_, last = units * (nth + 1) / parts_;
-    return hal::ComputeSet::range(first, std::max(1U, last - first));
+    clients_[at] = client;
+    return at;
   }
 
   hal::ComputeSet units_;
   std::uint32_t parts_;
-  std::vector<ClientId> clients_;  // by place, in the order in which they came
+  std::vector<ClientId> clients_;        // by place, in the order in which they came
+  std::vector<PartitionId> partitions_;  // by part; of one allocation
+  std::vector<std::uint32_t> holders_;   // clients, by partition; of one allocation
 };
 
 constexpr Parameter kParameters[] = {

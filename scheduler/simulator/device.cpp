@@ -66,8 +66,11 @@ void Device::add_service(std::vector<Request> requests) {
   scheduler::ClientTerms decodes;
   decodes.slo.tpot_ns = decodes.slo.latency_ns =
       static_cast<std::uint64_t>(options_.target_tpot_ms * 1e6);
+  scheduler::ClientTerms prefills;
+  prefills.slo.ttft_ns = prefills.slo.latency_ns =
+      static_cast<std::uint64_t>(options_.target_ttft_ms * 1e6);
   service.prefill = lanes_.size();
-  add_lane(Role::kPrefill, runtime::fnv1a("prefill"), {}).service = services_.size();
+  add_lane(Role::kPrefill, runtime::fnv1a("prefill"), prefills).service = services_.size();
   service.decode = lanes_.size();
   add_lane(Role::kDecode, runtime::fnv1a("decode"), decodes).service = services_.size();
   services_.push_back(std::move(service));
@@ -456,10 +459,12 @@ void Device::begin_program(Lane& lane, bool iteration_end) {
     said.work_ns = whole * (1 + waiting / static_cast<double>(service.batch.size()));
     said.due_ns = lane.deadline_ns;
   }
+  const bool prefills = lane.role == Role::kPrefill && options_.target_ttft_ms > 0;
+  if (prefills) said.due_ns = first_token_due_ns(services_[lane.service]);
   // Its host has waited for the end of what was before: with nothing to submit, and no grant, it
   // was idle.
   if (lane.role != Role::kTraining) rest(lane);
-  say(lane, said, lane.role == Role::kDecode);
+  say(lane, said, lane.role == Role::kDecode || prefills);
   if (!lane.running) start(lane);
 }
 

@@ -48,6 +48,9 @@ struct DeviceOptions {
   // Bound of each further token, by the class of clients that decode. Token k of a request is due k
   // times this behind the first one.
   double target_tpot_ms = 30;
+  // Bound of the first token, from the arrival, by the class of clients that prefill; 0: none, they
+  // are of no class. A chunk is due in time for all prompts that wait behind it.
+  double target_ttft_ms = 0;
   // Submitted ahead of completion, at most, which drains when a grant is revoked; what a grant says
   // is less comes first.
   double window_ns = std::numeric_limits<double>::infinity();
@@ -192,6 +195,7 @@ class Device {
   void advance(double to_ns);
   void arrive();
   void next_chunk(Service& service);
+  double first_token_due_ns(const Service& service);
   void prompt_ended(Service& service, std::size_t request);
   void next_step(Service& service);
   void step_ended(Service& service);

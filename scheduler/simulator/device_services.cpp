@@ -10,6 +10,7 @@ namespace vitamin::sim {
 namespace {
 
 constexpr std::uint64_t kKvTokens = 800'000;  // 105 GB of the H200's 141 beside the weights
+constexpr std::size_t kLooksAhead = 16;       // prompts whose deadlines a prefill knows
 // A prompt's keys and values are read and written once on their way to the decoding client.
 constexpr double kCopyNsPerToken = 2 * kKvBytesPerToken / kBandwidth * 1e9;
 
@@ -63,6 +64,32 @@ void Device::next_chunk(Service& service) {
   lane.program = &library_.prefill(tokens, before);
   lane.next = 0;
   begin_program(lane, true);
+}
+
+// When the chunk under way has to end for the prompts in it and behind it that can still have their
+// first token in time to have it; where none can, when it should have ended.
+double Device::first_token_due_ns(const Service& service) {
+  const Program& under_way = *lanes_[service.prefill].program;
+  const double soonest_ns = now_ns_ + under_way.total_ns(under_way.processors());
+  double due_ns = kForever, late_ns = kForever, ahead_ns = 0;
+  for (std::size_t i = 0; i < std::min(service.prompts.size(), kLooksAhead); ++i) {
+    const Request& asked = service.requests[service.prompts[i]];
+    std::uint32_t done = 0;  // by the end of the chunk
+    if (i < service.finishing.size())
+      done = asked.prompt_tokens;
+    else if (i == service.finishing.size())
+      done = service.chunk_left;
+    while (done < asked.prompt_tokens) {
+      const std::uint32_t tokens = std::min(asked.prompt_tokens - done, kPrefillChunk);
+      const Program& chunk = library_.prefill(tokens, done);
+      ahead_ns += chunk.total_ns(chunk.processors());
+      done += tokens;
+    }
+    const double by_ns = (asked.at_s * 1e3 + options_.target_ttft_ms) * 1e6 - ahead_ns;
+    double& earliest = by_ns >= soonest_ns ? due_ns : late_ns;
+    earliest = std::min(earliest, by_ns);
+  }
+  return due_ns < kForever ? due_ns : std::max(late_ns, 1.0);
 }
 
 void Device::prompt_ended(Service& service, std::size_t request) {

@@ -52,6 +52,9 @@ struct Program {
   bool waits = true;          // for the end of each phase
   std::uint32_t ahead = 0;    // rounds that may be under way when it does not wait
   double step_ns = 0;         // it says that a step takes so long
+  // It says that a round is due so long after its arrival; without arrivals: after the round before
+  // it was due, for requests of 64 rounds. 0: nothing.
+  double due_ns = 0;
   double slower = 1.8;        // its kernels, where they meet another client's
   double beside = 1;          // and where another client's run elsewhere on the device
   bool tells_rounds = false;  // when each has ended (vitamin_iteration_end())
@@ -104,6 +107,7 @@ class Machine final : public daemon::Outlet {
     std::size_t round = 0, phase = 0;
     std::uint32_t in_phase = 0;
     double host_ns = 0;  // it has something to launch from then on
+    double due_ns = 0;   // of the newest round
     bool pauses = false;
     struct Kernel {
       double left_ns;  // on the whole device, alone
@@ -220,6 +224,11 @@ class Machine final : public daemon::Outlet {
         step.processors = 1;
         step.kind = phase.kind;
         step.queued_ns = static_cast<std::uint64_t>(c.program.step_ns);
+        if (c.program.due_ns > 0) {
+          const bool first = c.pauses || c.round % 64 == 0;
+          c.due_ns = c.program.due_ns + (c.pauses ? c.arrivals[c.round] : first ? now_ : c.due_ns);
+          step.deadline_ns = static_cast<std::uint64_t>(std::max(c.due_ns, now_ + 1));
+        }
         c.leases->hint(step, static_cast<std::uint64_t>(now_));
       }
       const bool ends_phase = ++c.in_phase == phase.launches;

@@ -138,7 +138,7 @@ class Smoke(Evaluation):
         self.assertIn("no MPS binary", (self.out / "report.md").read_text())
 
     def test_a_trace_through_prefill_and_decode(self):
-        self.evaluate("E5", "--smoke", "--modes", "ours,ours-tpot-first")
+        self.evaluate("E5", "--smoke", "--modes", "ours,ours-tpot-first,ours-slo")
         for record in self.cells("E5"):
             self.assertTrue(record["ok"], record)
             for request in record["requests"]:
@@ -210,9 +210,13 @@ class Smoke(Evaluation):
             self.assertEqual(record["slo_scale"], 0.5)
             self.assertTrue(record["subject"].endswith("limits x 0.5"), record["subject"])
         self.assertIn("| 250, 15 |", (self.out / "report.md").read_text())
-        daemon = modes.Daemon(self.out, {}, 0.015)
+        daemon = modes.Daemon(self.out, {}, load.scaled(0.5))
         daemon._write("tpot-first")
-        self.assertIn('tpot = "15ms"', daemon.file.read_text())
+        classes = daemon.file.read_text()
+        self.assertIn('name = "tokens"\ncommand = ["no-program"]\nkind = "latency"\n'
+                      'tpot = "15ms"\n', classes)
+        self.assertIn('name = "prompts"\ncommand = ["no-program"]\nkind = "latency"\n'
+                      'ttft = "250ms"\n', classes)
 
     def test_calibration_and_decoding_alone(self):
         self.evaluate("E0", "--smoke")

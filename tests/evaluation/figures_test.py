@@ -72,6 +72,16 @@ class Figures(unittest.TestCase):
         self.assertAlmostEqual(cut["span_s"] * cut["time_factor"], 30)
         self.assertTrue(load.Trace("burstgpt_conv_synth").synthetic)
 
+    def test_a_prompt_is_due_in_time_for_those_behind_it(self):
+        due = lambda *waiting: load.first_token_due(waiting, 10.0, 0.5, lambda n: n / 1000)
+        self.assertAlmostEqual(due((10.0, 100)), 10.5)
+        # The second one needs 200 ms of its own 500.
+        self.assertAlmostEqual(due((9.9, 100), (9.95, 200)), 10.25)
+        # The first one is late already: the second one is not to be.
+        self.assertAlmostEqual(due((9.0, 100), (9.9, 200)), 10.2)
+        # All are late: the first one should have ended first.
+        self.assertAlmostEqual(due((9.0, 100), (9.2, 100)), 9.5)
+
     def test_serving_figures(self):
         requests = [
             {"at": 0.0, "output": 3, "tokens": [0.1, 0.12, 0.14]},    # good

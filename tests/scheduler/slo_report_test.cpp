@@ -134,5 +134,31 @@ TEST_CASE("the configurations among which slo chooses are told, with the bounds 
   CHECK_FALSE(world.policy.explain(found));
 }
 
+TEST_CASE("of services with different bounds each configuration says which part each has") {
+  Slo slo;
+  slo.latency_ns = 9 * kMs;
+  World world(slo);
+  world.clients[1].slo.latency_ns = 200 * kMs;
+  world.promises();
+  Findings found;
+  REQUIRE(world.policy.explain(found));
+  unsigned parts = 0;
+  for (const CandidateReport& candidate : found.candidates) {
+    if (candidate.chosen) {  // of neither is known what it does alone
+      REQUIRE(candidate.assignments.size() == 1);
+      CHECK(candidate.assignments[0].client == 1);
+    } else if (candidate.assignments[0].partition != kWholeDevice) {
+      REQUIRE(candidate.assignments.size() == 2);
+      const Assignment &left = candidate.assignments[0], &right = candidate.assignments[1];
+      CHECK(left.mode == Mode::kExclusive);
+      CHECK(right.mode == Mode::kExclusive);
+      CHECK(!h200().at(left.partition).compute.overlaps(h200().at(right.partition).compute));
+      CHECK(!candidate.clients[1].measured);
+      ++parts;
+    }
+  }
+  CHECK(parts == 3);
+}
+
 }  // namespace
 }  // namespace vitamin::scheduler

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <ctime>
 #include <limits>
+#include <random>
 
 #include "scheduler/policies/registry.h"
 #include "tests/figure.h"
@@ -211,6 +212,35 @@ TEST_CASE("slo and tpot-first keep their bound, and lend what decodes do not use
     MESSAGE("training " << result.training_normalised() << ", TPOT p99 " << result.tpot().p99);
     CHECK(result.violations(Slo()).tpot <= 0.01);
     CHECK(result.training_normalised() > 0.4);
+  }
+}
+
+// Prefills have a bound of their own: with one of decodes only they wait for a decoder that always
+// works.
+TEST_CASE("slo and tpot-first keep the bounds of prefills and decodes, and training goes on") {
+  Setup setup;
+  std::mt19937_64 random(1);
+  const auto uniform = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
+  for (double at = 0; at < 40; at -= std::log(1 - uniform()) / 10)
+    setup.trace.requests.push_back({at, static_cast<std::uint32_t>(512 + 1536 * uniform()),
+                                    static_cast<std::uint32_t>(32 + 224 * uniform())});
+  setup.training = {"q8"};
+  setup.device.target_ttft_ms = 250;
+  setup.device.target_tpot_ms = 15;
+  const auto violations = [&](const char* policy) {
+    const Result result = run(setup, policy);
+    const Violations found = result.violations({250, 15});
+    MESSAGE(std::string(policy) << ": " << 100 * found.ttft << " % of the first tokens late, "
+                                << 100 * found.tpot << " % of the others, training "
+                                << result.training_normalised());
+    CHECK(result.training_normalised() > 0.45);
+    return found;
+  };
+  CHECK(violations("throughput").ttft > 0.05);
+  for (const char* policy : {"slo", "tpot-first"}) {
+    const Violations kept = violations(policy);
+    CHECK(kept.ttft <= 0.02);
+    CHECK(kept.tpot <= 0.01);
   }
 }
 

@@ -226,6 +226,7 @@ int simulate(const SimulateOptions& options) {
   setup.services = options.services;
   setup.seed = options.seed;
   setup.device.target_tpot_ms = options.tpot_ms;
+  setup.device.target_ttft_ms = options.ttft_ms;
   setup.device.window_ns = options.window_us * 1e3;
   setup.device.says_steps = !options.silent;
   setup.device.latency_class = options.latency_class;

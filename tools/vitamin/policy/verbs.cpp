@@ -100,7 +100,8 @@ void PolicyVerbs::add(CLI::App& app, CLI::App& policy) {
   simulate_->add_option("--seconds", o.seconds, "Use so many seconds of the trace");
   simulate_->add_option("--max-prompt", o.most_prompt, "Cut longer prompts")->capture_default_str();
   simulate_->add_option("--max-output", o.most_output, "Cut longer outputs")->capture_default_str();
-  simulate_->add_option("--ttft", o.ttft_ms, "Limit in ms")->capture_default_str();
+  simulate_->add_option("--ttft", o.ttft_ms, "Limit in ms, and the bound of prefills")
+      ->capture_default_str();
   simulate_->add_option("--tpot", o.tpot_ms, "Limit in ms, and the bound of decodes")
       ->capture_default_str();
   simulate_->add_option("--window", o.window_us,
