@@ -236,7 +236,7 @@ TEST_CASE("A graph that changes before every launch stays, and goes again when i
   for (int i = 0; i < 10; ++i) {
     CHECK(f.replay(stream) == hal::kNativeOk);
     const auto changed = f.context->change(
-        *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return true; });
+        *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return hal::Followed::kAnew; });
     CHECK(changed == hal::kNativeOk);
   }
   CHECK(f.source->looks == 1);
@@ -256,7 +256,7 @@ TEST_CASE("Executables are brought up to date, and gone when the graph is") {
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 5; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
     f.context->change(
-        *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return true; });
+        *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return hal::Followed::kAnew; });
   }
   CHECK(f.source->makes == 1);
   CHECK(f.source->updates == 2);
@@ -275,7 +275,7 @@ TEST_CASE("A change that is not followed keeps the graph on the whole device") {
   const std::uint64_t bound = f.page.graphs.bound.get();
   CHECK(bound > 0);
   f.context->change(
-      *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return false; });
+      *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return hal::Followed::kNot; });
   for (int i = 0; i < 5; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
   CHECK(f.page.graphs.bound.get() == bound);
   CHECK(f.whole(runtime::stats::GraphReason::kUnfollowed) == 5);
@@ -331,7 +331,7 @@ TEST_CASE("An executable that goes to make room while it is brought up to date i
   runtime::Stream& stream = f.stream();
   CHECK(f.replay(stream) == hal::kNativeOk);
   f.context->change(
-      *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return true; });
+      *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return hal::Followed::kAnew; });
   // Unsettled: the first launch after a change stays.
   CHECK(f.replay(stream) == hal::kNativeOk);
   f.source->meanwhile = [&] {
@@ -389,7 +389,7 @@ TEST_CASE("Changing or destroying a graph submits its own deferred launches and 
   unsigned* address = &total;
   const auto change = [&] {
     return f.context->change(
-        *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return true; });
+        *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return hal::Followed::kAnew; });
   };
   const auto destroy = [&] { return f.context->destroy(*f.graph, [] { return hal::kNativeOk; }); };
   for (unsigned i = 0; i < 5; ++i)
