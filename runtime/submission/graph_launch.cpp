@@ -132,11 +132,8 @@ Pipeline::GraphPlace Pipeline::place_graph(Stream& stream, Graph& graph, bool ma
   ready_.clear();
   for (const EntryId id : placement_.eligible(stream, graph.kernel, graph.needed))
     if (graph.ready(id) != nullptr) ready_.push_back(id);
-  if (ready_.empty() && may_prepare) {
-    const EntryId soonest = soonest_made(stream, graph, entry);
-    if (soonest != entry) graphs_.want(graph.shared_from_this(), entry);
-    return {&stream.own, nullptr, GraphReason::kNotMade, false, soonest};
-  }
+  if (ready_.empty() && may_prepare)
+    return {&stream.own, nullptr, GraphReason::kNotMade, false, soonest_made(stream, graph, entry)};
   graphs_.want(graph.shared_from_this(), entry);
   if (!ready_.empty()) {
     const Choice choice = placement_.ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
@@ -163,11 +160,13 @@ std::optional<EntryId> Pipeline::prepared_ahead(Stream& stream, Graph& graph) {
   return graph.looked ? soonest_made(stream, graph, entry) : kNoEntry;
 }
 
-// Where an executable is made for a launch that has none: for `entry`, unless there are those of
-// former versions only for others. To bring one up to date is less work: of these the one that was
-// launched last.
+// Where an executable is made for a launch that has none: for `entry`, unless that stands for this
+// launch only and there are executables of former versions for others. To bring one up to date is
+// less work: of these the one that was launched last.
 EntryId Pipeline::soonest_made(Stream& stream, Graph& graph, EntryId entry) {
-  if (graph.find(entry) != nullptr) return entry;
+  const Choice& grant = stream.placing.grant;
+  const bool stays = grant.entry == entry && grant.launches == kUntilChanged;
+  if (stays || graph.find(entry) != nullptr) return entry;
   const std::span<const EntryId> wide = placement_.eligible(stream, graph.kernel, graph.needed);
   std::uint64_t used = 0;
   EntryId soonest = entry;

@@ -232,7 +232,10 @@ CUresult set_exec_child(CUgraphExec exec_handle, CUgraphNode node_handle, CUgrap
     return CUDA_ERROR_INVALID_VALUE;
   GraphExec other;
   other.device = exec->device;
-  other.nodes.emplace_back().context = node->context;
+  ExecNode entry;
+  entry.context = node->context;
+  entry.command = EmptyCommand{};
+  other.nodes.push_back(std::move(entry));
   std::vector<std::size_t> leaves;
   if (!flatten(*child, {0}, other, &leaves) || other.nodes.size() != node->inner)
     return CUDA_ERROR_INVALID_VALUE;

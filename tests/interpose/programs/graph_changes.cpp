@@ -13,8 +13,8 @@ namespace {
 struct Chain {
   Chain(const Session& of, const Kernels& by, CUdeviceptr words) : s(of), kernels(by), x(words) {
     check(drv.cuGraphCreate(&graph, 0));
-    const CUDA_KERNEL_NODE_PARAMS one = kernel(x, 1), last = kernel(x + 12, 1);
-    check(drv.cuGraphAddKernelNode(&first, graph, nullptr, 0, &one));
+    CUDA_KERNEL_NODE_PARAMS added = kernel(x, 1);
+    check(drv.cuGraphAddKernelNode(&first, graph, nullptr, 0, &added));
     const CUDA_MEMSET_NODE_PARAMS filled = fill(1);
     check(drv.cuGraphAddMemsetNode(&fills, graph, &first, 1, &filled, s.context));
     const CUgraph body = inner(1);
@@ -23,7 +23,8 @@ struct Chain {
     const CUDA_MEMCPY3D copied = copy(0);
     check(drv.cuGraphAddMemcpyNode(&copies, graph, &child, 1, &copied, s.context));
     CUgraphNode end = nullptr;
-    check(drv.cuGraphAddKernelNode(&end, graph, &copies, 1, &last));
+    added = kernel(x + 12, 1);
+    check(drv.cuGraphAddKernelNode(&end, graph, &copies, 1, &added));
     run = executable(graph);
   }
   CUDA_KERNEL_NODE_PARAMS kernel(CUdeviceptr to, Word by) {

@@ -43,7 +43,7 @@ void replays(bool of_library, int times) {
       check(drv.cuGraphLaunch(run, a));
       kernels.launch("slow_add", a, x + 20, Word{1}, kShort);
       if (i % 50 == 49) check(drv.cuStreamSynchronize(a));
-      if (i % 50 < 4) pause();
+      if (i % 50 < 4) wait_a_little();
     }
     check(drv.cuStreamSynchronize(a));
     print("words", s.read(x, 6));
@@ -67,7 +67,7 @@ void one_graph_in_many_streams() {
   const CUgraphExec run = executable(graph);
   for (int i = 0; i < 200; ++i) {
     check(drv.cuGraphLaunch(run, streams[i % 5]));
-    if (i % 20 < 3) pause();
+    if (i % 20 < 3) wait_a_little();
   }
   check(drv.cuCtxSynchronize());
   print("words", s.read(x, 1));
@@ -93,7 +93,7 @@ void updates() {
   const auto launch = [&](int times) {
     for (int i = 0; i < times; ++i) {
       check(drv.cuGraphLaunch(run, a));
-      pause();
+      wait_a_little();
     }
   };
   launch(8);
@@ -131,7 +131,7 @@ void node_updates() {
   const auto launch = [&](const char* what) {
     for (int i = 0; i < 6; ++i) {
       check(drv.cuGraphLaunch(run, a));
-      pause();
+      wait_a_little();
     }
     check(drv.cuStreamSynchronize(a));
     print(what, s.read(x, 6));
@@ -188,7 +188,7 @@ void changes_behind_a_gate() {
     const CUgraphExec run = executable(one);
     for (int i = 0; i < 6; ++i) {
       check(drv.cuGraphLaunch(run, a));
-      pause();
+      wait_a_little();
     }
     open = false;
     check(drv.cuLaunchHostFunc(a, hold, &open));
@@ -220,7 +220,7 @@ void destroyed_in_flight() {
     const CUgraphExec run = executable(graph);
     for (int i = 0; i < 5; ++i) {
       check(drv.cuGraphLaunch(run, round % 2 ? a : b));
-      if (i < 4) pause();
+      if (i < 4) wait_a_little();
     }
     check(drv.cuGraphExecDestroy(run));
     check(drv.cuGraphDestroy(graph));
@@ -266,7 +266,7 @@ void built_by_hand() {
   check(drv.cuGraphDestroy(inner));
   for (int i = 0; i < 40; ++i) {
     check(drv.cuGraphLaunch(run, a));
-    pause();
+    wait_a_little();
   }
   check(drv.cuStreamSynchronize(a));
   print("words", s.read(x, 1));
@@ -318,7 +318,7 @@ void wide_nodes() {
     const CUgraphExec run = executable(graph);
     for (int i = 0; i < 12; ++i) {
       check(drv.cuGraphLaunch(run, a));
-      pause();
+      wait_a_little();
     }
     check(drv.cuStreamSynchronize(a));
     Word sum = 0;
@@ -345,7 +345,7 @@ void wide_nodes() {
   const CUgraphExec run = executable(graph);
   for (int i = 0; i < 20; ++i) {
     check(drv.cuGraphLaunch(run, a));
-    pause();
+    wait_a_little();
   }
   check(drv.cuStreamSynchronize(a));
   print("ranks", s.read(ranks, 32));
@@ -379,7 +379,7 @@ void graphs_of_threads() {
       const CUgraphExec run = executable(graph);
       for (int n = 0; n < 60; ++n) {
         check(drv.cuGraphLaunch(run, CU_STREAM_PER_THREAD));
-        if (n % 10 < 3) pause();
+        if (n % 10 < 3) wait_a_little();
       }
       check(drv.cuStreamSynchronize(CU_STREAM_PER_THREAD));
       check(drv.cuGraphExecDestroy(run));
@@ -405,7 +405,7 @@ void waits_for_the_context() {
   for (int i = 0; i < 600; ++i) {
     check(drv.cuGraphLaunch(runs[static_cast<std::size_t>(i % 6)], a));
     if (drv.cuCtxSynchronize() != CUDA_SUCCESS) ++refused;
-    if (i % 10 == 0) pause();  // executables are made while others have the processor
+    if (i % 10 == 0) wait_a_little();  // executables are made while others have the processor
   }
   print("refused", refused);
   print("words", s.read(x, 1));
@@ -423,7 +423,7 @@ void reset_device() {
     }));
     for (int i = 0; i < 30; ++i) {
       check(drv.cuGraphLaunch(run, a));
-      pause();
+      wait_a_little();
     }
     print("words", s.read(x, 1));
     check(drv.cuDevicePrimaryCtxReset(s.device));
@@ -465,7 +465,7 @@ void forks_around_replays() {
         ::_exit(i / 40);
       }
     }
-    if (i % 40 < 4) pause();
+    if (i % 40 < 4) wait_a_little();
   }
   unsigned long long sum = 0;
   for (const pid_t child : children) {

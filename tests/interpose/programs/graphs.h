@@ -23,7 +23,7 @@ inline void print(const char* what, const std::vector<Word>& words) {
   std::printf("\n");
 }
 // For what is made off the path. PAUSE_MS: how long that takes is the machine's.
-inline void pause() {
+inline void wait_a_little() {
   static const char* const given = std::getenv("PAUSE_MS");
   static const long ms = given != nullptr ? std::strtol(given, nullptr, 10) : 2;
   std::this_thread::sleep_for(std::chrono::milliseconds(ms));
@@ -60,7 +60,8 @@ inline void add_slowly(const Kernels& kernels, CUstream stream, CUdeviceptr word
   kernels.launch("slow_copy", stream, word, through, Word{1}, ns);
 }
 
-inline CUgraph captured(CUstream stream, CUstreamCaptureMode mode, const std::function<void()>& work) {
+inline CUgraph captured(CUstream stream, CUstreamCaptureMode mode,
+                        const std::function<void()>& work) {
   CUgraph graph = nullptr;
   check(drv.cuStreamBeginCapture(stream, mode));
   work();
