@@ -134,7 +134,10 @@ Pipeline::GraphPlace Pipeline::place_graph(Stream& stream, Graph& graph, bool ma
     if (graph.ready(id) != nullptr) ready_.push_back(id);
   if (ready_.empty() && may_prepare)
     return {&stream.own, nullptr, GraphReason::kNotMade, false, soonest_made(stream, graph, entry)};
-  graphs_.want(graph.shared_from_this(), entry);
+  // Not of a version that may have passed when it is made: the next launch would find the graph in
+  // work.
+  if (graph.version == 1 || graph.launches > 0 || ready_.empty())
+    graphs_.want(graph.shared_from_this(), entry);
   if (!ready_.empty()) {
     const Choice choice = placement_.ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
     // What it did not choose first stands for one launch only.
