@@ -9,7 +9,7 @@
 namespace vitamin::differential {
 namespace {
 
-constexpr unsigned kBlocks = 264, kThreads = 1024;
+constexpr unsigned kGrid = 264, kBlock = 1024;
 
 CUcontext context_of_green(CUgreenCtx green) {
   CUcontext context = nullptr;
@@ -33,10 +33,14 @@ std::vector<CUgraphNode> all_nodes(CUgraph graph) {
   return nodes;
 }
 
+void mark(CUfunction function, CUstream stream, CUdeviceptr words) {
+  must(launch(function, stream, {&words}, kGrid, kBlock), "launch");
+}
+
 // How many multiprocessors the last launch of `mark_sm` used.
 std::size_t processors_marked(CUdeviceptr words) {
-  std::vector<std::uint32_t> sms(kBlocks);
-  VITAMIN_MUST(cuMemcpyDtoH(sms.data(), words, kBlocks * sizeof sms[0]));
+  std::vector<std::uint32_t> sms(kGrid);
+  VITAMIN_MUST(cuMemcpyDtoH(sms.data(), words, kGrid * sizeof sms[0]));
   return std::set(sms.begin(), sms.end()).size();
 }
 
@@ -60,15 +64,13 @@ VITAMIN_RULE(graph_function_on_a_green_stream_given_parameters,
              "Does a function captured on a green stream stay there when its arguments change, "
              "before and after instantiation?") {
   Session session;
-  CUdeviceptr before = session.memory(kBlocks * 4), after = session.memory(kBlocks * 4);
+  CUdeviceptr before = session.memory(kGrid * 4), after = session.memory(kGrid * 4);
   const CUgreenCtx green = session.green({0});
   const CUcontext context = context_of_green(green);
   CUstream on_green = session.green_stream(green);
   CUstream plain = session.stream(CU_STREAM_NON_BLOCKING);
   const CUfunction function = session.function("mark_sm");
-  const CUgraph graph = captured_on(on_green, [&] {
-    must(launch(function, on_green, {&before}, kBlocks, kThreads), "launch");
-  });
+  const CUgraph graph = captured_on(on_green, [&] { mark(function, on_green, before); });
   const CUgraphNode node = all_nodes(graph)[0];
   CUgraphExec executable = nullptr;
   VITAMIN_MUST(cuGraphInstantiate(&executable, graph, 0));
@@ -96,14 +98,12 @@ VITAMIN_RULE(graph_kernel_on_a_green_context_given_parameters,
              "Does a kernel that was moved to a green context stay there when its arguments "
              "change, before and after instantiation?") {
   Session session;
-  CUdeviceptr before = session.memory(kBlocks * 4), after = session.memory(kBlocks * 4);
+  CUdeviceptr before = session.memory(kGrid * 4), after = session.memory(kGrid * 4);
   const CUcontext context = context_of_green(session.green({0}));
   CUstream plain = session.stream(CU_STREAM_NON_BLOCKING);
   const CUkernel kernel = session.kernel("mark_sm");
-  const CUgraph graph = captured_on(plain, [&] {
-    must(launch(reinterpret_cast<CUfunction>(kernel), plain, {&before}, kBlocks, kThreads),
-         "launch");
-  });
+  const CUgraph graph =
+      captured_on(plain, [&] { mark(reinterpret_cast<CUfunction>(kernel), plain, before); });
   const CUgraphNode node = all_nodes(graph)[0];
   must(give_words(node, nullptr, kernel, context, before), "move");
   CUgraphExec executable = nullptr;
@@ -124,11 +124,10 @@ VITAMIN_RULE(graph_kernel_on_a_green_context_given_parameters,
 VITAMIN_RULE(graph_attributes_outlive_parameters,
              "Does a kernel node keep its attributes when its parameters are set?") {
   Session session;
-  CUdeviceptr words = session.memory(kBlocks * 4);
+  CUdeviceptr words = session.memory(kGrid * 4);
   CUstream plain = session.stream(CU_STREAM_NON_BLOCKING);
   const CUfunction function = session.function("mark_sm");
-  const CUgraph graph = captured_on(
-      plain, [&] { must(launch(function, plain, {&words}, kBlocks, kThreads), "launch"); });
+  const CUgraph graph = captured_on(plain, [&] { mark(function, plain, words); });
   const CUgraphNode node = all_nodes(graph)[0];
   CUlaunchAttributeValue priority{};
   priority.priority = -1;
