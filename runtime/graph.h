@@ -58,8 +58,8 @@ class Graph : public std::enable_shared_from_this<Graph> {
     Made* one = find(entry);
     return one != nullptr && one->version == version ? one : nullptr;
   }
-  // It holds another graph than when it was launched last. Bringing an executable up to date costs as
-  // much as making one, so what is replaced before every launch stays where natively it runs.
+  // It holds another graph than when it was launched last. Bringing an executable up to date costs
+  // as much as making one, so what is replaced before every launch stays where natively it runs.
   bool unsettled() const { return replaced; }
   // The application changed it; `anew`: as a whole (hal::Followed).
   void changed(bool anew) {

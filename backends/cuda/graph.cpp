@@ -45,13 +45,12 @@ bool has_graphs(const Api& api) {
          api.cuGraphGetEdges_v2 && api.cuGraphAddDependencies_v2 && api.cuGraphNodeGetType &&
          api.cuGraphNodeFindInClone && api.cuGraphNodeSetEnabled &&
          api.cuGraphChildGraphNodeGetGraph && api.cuGraphAddChildGraphNode &&
-         api.cuGraphKernelNodeGetParams_v2 &&
-         api.cuGraphKernelNodeSetParams_v2 && api.cuGraphKernelNodeGetAttribute &&
-         api.cuGraphKernelNodeSetAttribute && api.cuGraphMemcpyNodeGetParams &&
-         api.cuGraphMemcpyNodeSetParams && api.cuGraphMemsetNodeGetParams &&
-         api.cuGraphMemsetNodeSetParams && api.cuGraphInstantiateWithFlags &&
-         api.cuGraphExecUpdate_v2 && api.cuGraphExecDestroy && api.cuGraphLaunch &&
-         api.cuStreamBeginCaptureToGraph && api.cuStreamEndCapture &&
+         api.cuGraphKernelNodeGetParams_v2 && api.cuGraphKernelNodeSetParams_v2 &&
+         api.cuGraphKernelNodeGetAttribute && api.cuGraphKernelNodeSetAttribute &&
+         api.cuGraphMemcpyNodeGetParams && api.cuGraphMemcpyNodeSetParams &&
+         api.cuGraphMemsetNodeGetParams && api.cuGraphMemsetNodeSetParams &&
+         api.cuGraphInstantiateWithFlags && api.cuGraphExecUpdate_v2 && api.cuGraphExecDestroy &&
+         api.cuGraphLaunch && api.cuStreamBeginCaptureToGraph && api.cuStreamEndCapture &&
          api.cuStreamGetCaptureInfo_v3 && api.cuKernelGetParamInfo && api.cuFuncGetParamInfo;
 }
 
@@ -169,8 +168,7 @@ bool RememberedGraph::bring_up_to_date(ExecutableGraph& executable) {
   for (std::size_t at = 0; done && at < changed_in_.size(); ++at) {
     if (changed_in_[at] <= executable.change) continue;
     same = false;
-    done = executable.moved
-               ->renew(at, reading_->handles[at], reading_->description.nodes[at])
+    done = executable.moved->renew(at, reading_->handles[at], reading_->description.nodes[at])
                .has_value();
   }
   if (done && !same) done = executable.update(executable.moved->graph());

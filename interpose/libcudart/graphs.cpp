@@ -107,7 +107,7 @@ CUDA_KERNEL_NODE_PARAMS widened(const CUDA_KERNEL_NODE_PARAMS_v1& parameters) {
 CudaGraph& cuda_graph(RebindableGraph& followed) { return static_cast<CudaGraph&>(followed); }
 
 hal::Followed set_kernel(RebindableGraph& followed, CUgraphNode node,
-                const CUDA_KERNEL_NODE_PARAMS& parameters) {
+                         const CUDA_KERNEL_NODE_PARAMS& parameters) {
   CudaGraph& graph = cuda_graph(followed);
   graph.describe(node, [&](const auto& before) {
     return graph.reader().kernel(parameters, before.attributes);
@@ -121,7 +121,8 @@ hal::Followed set_copy(RebindableGraph& followed, CUgraphNode node, const CUDA_M
   return graph.source->set_copy(node, box);
 }
 
-hal::Followed set_fill(RebindableGraph& followed, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& fill) {
+hal::Followed set_fill(RebindableGraph& followed, CUgraphNode node,
+                       const CUDA_MEMSET_NODE_PARAMS& fill) {
   CudaGraph& graph = cuda_graph(followed);
   graph.describe(node, [&](const auto&) { return std::optional(graph.reader().fill(fill)); });
   return graph.source->set_fill(node, fill);
@@ -211,36 +212,37 @@ std::shared_ptr<RebindableGraph> follow(CUgraph graph, std::uint64_t flags, Grap
 // --- changes -------------------------------------------------------------------------------------
 
 hal::Followed graph_updated(RebindableGraph& followed, CUresult answer, CUgraph by, CUgraphNode*,
-                   CUgraphExecUpdateResult*) {
+                            CUgraphExecUpdateResult*) {
   return replaced(followed, answer, by);
 }
 hal::Followed graph_updated_v2(RebindableGraph& followed, CUresult answer, CUgraph by,
-                      CUgraphExecUpdateResultInfo*) {
+                               CUgraphExecUpdateResultInfo*) {
   return replaced(followed, answer, by);
 }
 // What the driver refused to set is as it was.
 constexpr hal::Followed kUnchanged = hal::Followed::kNodes;
 hal::Followed kernel_set_v1(RebindableGraph& followed, CUresult answer, CUgraphNode node,
-                   const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
+                            const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
   return answer != CUDA_SUCCESS ? kUnchanged : set_kernel(followed, node, widened(*parameters));
 }
 hal::Followed kernel_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
-                const CUDA_KERNEL_NODE_PARAMS* parameters) {
+                         const CUDA_KERNEL_NODE_PARAMS* parameters) {
   return answer != CUDA_SUCCESS ? kUnchanged : set_kernel(followed, node, *parameters);
 }
 hal::Followed copy_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
-              const CUDA_MEMCPY3D* box, CUcontext) {
+                       const CUDA_MEMCPY3D* box, CUcontext) {
   return answer != CUDA_SUCCESS ? kUnchanged : set_copy(followed, node, *box);
 }
 hal::Followed fill_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
-              const CUDA_MEMSET_NODE_PARAMS* fill, CUcontext) {
+                       const CUDA_MEMSET_NODE_PARAMS* fill, CUcontext) {
   return answer != CUDA_SUCCESS ? kUnchanged : set_fill(followed, node, *fill);
 }
-hal::Followed child_set(RebindableGraph& followed, CUresult answer, CUgraphNode node, CUgraph child) {
+hal::Followed child_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                        CUgraph child) {
   return answer != CUDA_SUCCESS ? kUnchanged : set_child(followed, node, child);
 }
 hal::Followed node_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
-              CUgraphNodeParams* parameters) {
+                       CUgraphNodeParams* parameters) {
   if (answer != CUDA_SUCCESS) return kUnchanged;
   switch (parameters->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
@@ -262,8 +264,10 @@ hal::Followed node_set(RebindableGraph& followed, CUresult answer, CUgraphNode n
       return hal::Followed::kNot;
   }
 }
-hal::Followed node_enabled(RebindableGraph& followed, CUresult answer, CUgraphNode node, unsigned enabled) {
-  return answer != CUDA_SUCCESS ? kUnchanged : cuda_graph(followed).source->set_enabled(node, enabled != 0);
+hal::Followed node_enabled(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                           unsigned enabled) {
+  return answer != CUDA_SUCCESS ? kUnchanged
+                                : cuda_graph(followed).source->set_enabled(node, enabled != 0);
 }
 
 }  // namespace vitamin::interpose

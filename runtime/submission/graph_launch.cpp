@@ -151,8 +151,8 @@ Pipeline::GraphPlace Pipeline::place_graph(Stream& stream, Graph& graph, bool ma
   return {&stream.own, nullptr, GraphReason::kNotMade};
 }
 
-// What a launch that is deferred would wait for then: the graph is to be looked at (kNoEntry), or an
-// executable to be made for the entry; nothing: there is one, or none is wanted. A thread that
+// What a launch that is deferred would wait for then: the graph is to be looked at (kNoEntry), or
+// an executable to be made for the entry; nothing: there is one, or none is wanted. A thread that
 // submits deferred work makes none.
 std::optional<EntryId> Pipeline::prepared_ahead(Stream& stream, Graph& graph) {
   if (stays(graph) || graph.gone || graph.unsettled()) return std::nullopt;

@@ -84,8 +84,7 @@ bool Placement::grant_stands(const Stream& stream, const Kernel& kernel,
          !kernel.refused.test(grant.entry) && core_.arbiter->admits(grant.entry, stream.lane);
 }
 
-bool Placement::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed,
-                         bool hurried) {
+bool Placement::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool hurried) {
   auto just_in_time = [&] { return stream.timeline.outstanding() < core_.options.ahead_of_move; };
   if (just_in_time() || grant_stands(stream, kernel, needed)) return true;
   completion_.close_batch(stream);  // else its end would be seen too late, or never

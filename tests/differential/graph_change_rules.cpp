@@ -53,9 +53,8 @@ CUresult give_words(CUgraphNode node, CUfunction function, CUkernel kernel, CUco
   parameters.kern = kernel;
   parameters.ctx = context;
   parameters.kernelParams = arguments;
-  return executable != nullptr
-             ? api.cuGraphExecKernelNodeSetParams(executable, node, &parameters)
-             : api.cuGraphKernelNodeSetParams(node, &parameters);
+  return executable != nullptr ? api.cuGraphExecKernelNodeSetParams(executable, node, &parameters)
+                               : api.cuGraphKernelNodeSetParams(node, &parameters);
 }
 
 }  // namespace

@@ -109,8 +109,7 @@ void changed_before_every_launch() {
     const CUgraph larger = captured(a, CU_STREAM_CAPTURE_MODE_RELAXED, [&] {
       for (int i = 0; i < 5; ++i) kernels.launch("slow_add", a, chain.x, Word{1}, kShort);
     });
-    print("a larger child",
-          drv.cuGraphExecChildGraphNodeSetParams(chain.run, chain.child, larger));
+    print("a larger child", drv.cuGraphExecChildGraphNodeSetParams(chain.run, chain.child, larger));
     for (int i = 0; i < 4; ++i) check(drv.cuGraphLaunch(chain.run, a));
     check(drv.cuStreamSynchronize(a));
     print("as before", s.read(chain.x, 5));
