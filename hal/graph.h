@@ -34,6 +34,7 @@ struct GraphDescription {
     std::uint64_t structure = 0, arguments = 0, exact = 0;
     std::uint64_t attributes = 0;        // of a kernel; also in `structure`
     std::uint32_t nodes = 1, edges = 0;  // more for a child graph
+    friend bool operator==(const Node&, const Node&) = default;
   };
   struct Edge {
     std::uint32_t from = 0, to = 0;
@@ -104,6 +105,13 @@ struct GraphContents {
   GraphShape shape;
   // Of each kernel: handle, geometry and what else decides where it can run; no arguments.
   std::vector<KernelLaunch> kernels;
+};
+
+// What a GraphSource did when the application changed its executable.
+enum class Followed : std::uint8_t {
+  kNot,    // nothing: it is unknown what the executable holds
+  kAnew,   // it holds another graph: an executable is brought up to date as one is made
+  kNodes,  // the same to single nodes: an executable is brought up to date at the price of these
 };
 
 // A graph of the application, in the state in which it was last instantiated or updated.

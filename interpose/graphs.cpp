@@ -99,7 +99,7 @@ ApiStatus graph_instantiated(ApiStatus answer, const GraphExec* executable, Grap
 }
 
 ApiStatus change_graph(GraphExec executable, const runtime::VendorCall& call,
-                       const std::function<bool(RebindableGraph&, ApiStatus)>& change) {
+                       const std::function<hal::Followed(RebindableGraph&, ApiStatus)>& change) {
   const GraphRecord* known = graphs.find(executable);
   if (known == nullptr || known->followed == nullptr) return result(call());
   const std::shared_ptr<RebindableGraph> followed = known->followed;

@@ -55,7 +55,7 @@ ApiStatus graph_instantiated(ApiStatus answer, const GraphExec* executable, Grap
                              std::uint64_t flags);
 // The application changes an executable by `call`; `change` does the same to what is followed.
 ApiStatus change_graph(GraphExec executable, const runtime::VendorCall& call,
-                       const std::function<bool(RebindableGraph&, ApiStatus)>& change);
+                       const std::function<hal::Followed(RebindableGraph&, ApiStatus)>& change);
 // The context goes away.
 void forget_graphs(const Context& context);
 // A graph that records an event does so whenever it is launched: the calls do not tell when.
@@ -122,7 +122,7 @@ struct RecordsInGraph {
 };
 
 // (executable, ...): changes what its launches do. `kFollow`: (followed, answer, ...), by the
-// vendor, does the same to what is followed, and says whether it could.
+// vendor, does the same to what is followed, and says how.
 template <auto kFollow>
 struct ChangesGraph {
   template <class... Rest>

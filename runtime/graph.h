@@ -58,13 +58,14 @@ class Graph : public std::enable_shared_from_this<Graph> {
     Made* one = find(entry);
     return one != nullptr && one->version == version ? one : nullptr;
   }
-  // Changed since it was launched last. Bringing an executable up to date costs as much as making
-  // one, so what changes before every launch stays where natively it runs.
-  bool unsettled() const { return version > 1 && launches == 0; }
-  // The application changed it.
-  void changed() {
+  // It holds another graph than when it was launched last. Bringing an executable up to date costs
+  // as much as making one, so what is replaced before every launch stays where natively it runs.
+  bool unsettled() const { return replaced; }
+  // The application changed it; `anew`: as a whole (hal::Followed).
+  void changed(bool anew) {
     ++version;
     launches = 0;
+    replaced = replaced || anew;
     looked = asked = ends_by_itself = false;
   }
 
@@ -72,6 +73,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   bool gone = false;            // destroyed by the application, or its context is
   std::uint64_t version = 1;    // of what it does
   std::uint64_t launches = 0;   // of this version
+  bool replaced = false;        // as a whole, since it was launched last
   bool asked = false;           // the pipeline's thread is to look at this version
   bool looked = false;          // what follows is known
   bool ends_by_itself = false;  // looked at, and none of its kernels waits for other processes

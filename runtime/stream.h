@@ -180,6 +180,8 @@ struct Submission {
   KernelRef kernel;                 // of a launch
   Host host = Host::kReturns;
   bool now = false;  // may not be deferred
+  bool hurried =
+      false;  // what comes behind it waits for nothing: it does not wait for a cheap move
 
   EventState* event = nullptr;            // of a record or a wait, while its call lasts
   const EventState* waits_for = nullptr;  // for the audit

@@ -242,10 +242,10 @@ void VirtualContext::submit_launches(const Graph& graph) {
 }
 
 NativeStatus VirtualContext::change(Graph& graph, const VendorCall& call,
-                                    const std::function<bool(NativeStatus)>& follow) {
+                                    const std::function<hal::Followed(NativeStatus)>& follow) {
   submit_launches(graph);
   const NativeStatus answer = call();
-  const bool followed = follow(answer);
+  const hal::Followed followed = follow(answer);
   const Lock lock(pipeline_->mutex());
   GraphCache::changed(graph, followed);
   return answer;

@@ -108,9 +108,9 @@ class VirtualContext {
   hal::NativeStatus replay(Stream& stream, GraphOperation& graph);
   // The application changes the graph by `call`, whose answer is given back: launches of it that
   // were made before are submitted first. `follow` does the same to the graph's source, and says
-  // whether it could.
+  // how.
   hal::NativeStatus change(Graph& graph, const VendorCall& call,
-                           const std::function<bool(hal::NativeStatus)>& follow);
+                           const std::function<hal::Followed(hal::NativeStatus)>& follow);
   // The application destroys the graph by `call`.
   hal::NativeStatus destroy(Graph& graph, const VendorCall& call);
   // The context goes away, and every executable with it.

@@ -10,7 +10,6 @@
 #include "backends/cuda/status.h"
 
 namespace vitamin::cuda {
-namespace {
 
 class ExecutableGraph final : public hal::GraphExecutable {
  public:
@@ -23,10 +22,17 @@ class ExecutableGraph final : public hal::GraphExecutable {
   hal::NativeStatus launch(hal::Queue& queue) noexcept override {
     return api_.cuGraphLaunch(executable_, static_cast<CUstream>(queue.native()));
   }
+  bool updatable() const { return updatable_; }
   bool update(CUgraph graph) {
     CUgraphExecUpdateResultInfo result{};
     return updatable_ && api_.cuGraphExecUpdate_v2(executable_, graph, &result) == CUDA_SUCCESS;
   }
+
+  // What it was made from, in the state of one reading of its source and the changes up to one.
+  // Null: not kept. It takes about a kilobyte of the host's memory for a node, so that of a graph
+  // whose nodes never changed is not kept.
+  std::unique_ptr<MovedGraph> moved;
+  std::uint64_t reading = 0, change = 0;
 
  private:
   const Api& api_;
@@ -34,19 +40,17 @@ class ExecutableGraph final : public hal::GraphExecutable {
   bool updatable_;  // no node of it was disabled
 };
 
-}  // namespace
-
 bool has_graphs(const Api& api) {
   return api.cuGraphClone && api.cuGraphDestroy && api.cuGraphDestroyNode && api.cuGraphGetNodes &&
          api.cuGraphGetEdges_v2 && api.cuGraphAddDependencies_v2 && api.cuGraphNodeGetType &&
          api.cuGraphNodeFindInClone && api.cuGraphNodeSetEnabled &&
-         api.cuGraphChildGraphNodeGetGraph && api.cuGraphKernelNodeGetParams_v2 &&
-         api.cuGraphKernelNodeSetParams_v2 && api.cuGraphKernelNodeGetAttribute &&
-         api.cuGraphKernelNodeSetAttribute && api.cuGraphMemcpyNodeGetParams &&
-         api.cuGraphMemcpyNodeSetParams && api.cuGraphMemsetNodeGetParams &&
-         api.cuGraphMemsetNodeSetParams && api.cuGraphInstantiateWithFlags &&
-         api.cuGraphExecUpdate_v2 && api.cuGraphExecDestroy && api.cuGraphLaunch &&
-         api.cuStreamBeginCaptureToGraph && api.cuStreamEndCapture &&
+         api.cuGraphChildGraphNodeGetGraph && api.cuGraphAddChildGraphNode &&
+         api.cuGraphKernelNodeGetParams_v2 && api.cuGraphKernelNodeSetParams_v2 &&
+         api.cuGraphKernelNodeGetAttribute && api.cuGraphKernelNodeSetAttribute &&
+         api.cuGraphMemcpyNodeGetParams && api.cuGraphMemcpyNodeSetParams &&
+         api.cuGraphMemsetNodeGetParams && api.cuGraphMemsetNodeSetParams &&
+         api.cuGraphInstantiateWithFlags && api.cuGraphExecUpdate_v2 && api.cuGraphExecDestroy &&
+         api.cuGraphLaunch && api.cuStreamBeginCaptureToGraph && api.cuStreamEndCapture &&
          api.cuStreamGetCaptureInfo_v3 && api.cuKernelGetParamInfo && api.cuFuncGetParamInfo;
 }
 
@@ -60,111 +64,207 @@ hal::Result<std::shared_ptr<RememberedGraph>> RememberedGraph::clone(
 
 RememberedGraph::~RememberedGraph() { api_.cuGraphDestroy(graph_); }
 
-hal::Result<GraphReading> RememberedGraph::read(hal::KernelInspector& kernels) {
-  hal::Result<GraphReading> reading = GraphReader(api_, kernels, options_.hash).read(graph_);
-  if (reading) shape_ = reading->description.shape();
-  return reading;
+// Makes the reading that of the graph as it is now.
+hal::Status RememberedGraph::read(hal::KernelInspector& kernels) {
+  const GraphReader reader(api_, kernels, options_.hash);
+  for (std::size_t i = 0; reading_ && i < unread_.size(); ++i) {
+    const hal::Result<bool> read = reader.read_again(*reading_, unread_[i]);
+    if (!read || !*read) forget_reading();
+    if (!read) return tl::unexpected(read.error());
+  }
+  if (reading_ && unread_.empty()) return {};
+  if (!reading_) {
+    hal::Result<GraphReading> all = reader.read(graph_);
+    if (!all) return tl::unexpected(all.error());
+    reading_ = std::move(*all);
+    ++readings_;
+    for (std::size_t i = 0; i < reading_->handles.size(); ++i)
+      index_.emplace(reading_->handles[i], i);
+    changed_in_.assign(reading_->handles.size(), 0);
+  }
+  unread_.clear();
+  read_in_ = changes_;
+  shape_ = reading_->description.shape();
+  return {};
+}
+
+void RememberedGraph::forget_reading() {
+  reading_.reset();
+  index_.clear();
+  unread_.clear();
 }
 
 hal::Result<hal::GraphContents> RememberedGraph::look(hal::KernelInspector& kernels) {
   const std::lock_guard lock(mutex_);
-  hal::Result<GraphReading> reading = read(kernels);
-  if (!reading) return tl::unexpected(reading.error());
-  for (const CUcontext context : reading->contexts)
+  if (const hal::Status status = read(kernels); !status) return tl::unexpected(status.error());
+  for (const CUcontext context : reading_->contexts)
     if (context != options_.home)
       return hal::fail(hal::Errc::kInvalidArgument,
                        "a kernel of the graph belongs to another context");
-  return hal::GraphContents{*shape_, std::move(reading->kernels)};
+  return hal::GraphContents{shape_, reading_->kernels};
 }
 
 hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
     hal::KernelInspector& kernels, hal::PhysicalContext& entry,
     std::shared_ptr<hal::GraphExecutable> older, bool may_wait) {
   auto& context = static_cast<GreenContext&>(entry);
-  MovedGraph moved(api_, kernels, context, options_);
-  std::vector<CUgraphNode> disabled;
+  auto* const known = static_cast<ExecutableGraph*>(older.get());
+  auto moved = std::make_unique<MovedGraph>(api_, kernels, context, options_);
+  std::vector<std::size_t> disabled;
   hal::GraphShape shape;
+  std::uint64_t reading = 0, change = 0;
   {
     // The application's changes do not wait for what follows: that goes on with a copy.
     const std::lock_guard lock(mutex_);
-    if (!shape_) {
-      if (const auto reading = read(kernels); !reading) return tl::unexpected(reading.error());
+    if (const hal::Status status = read(kernels); !status) return tl::unexpected(status.error());
+    if (known != nullptr && bring_up_to_date(*known)) return older;
+    shape = shape_;
+    reading = readings_;
+    change = changes_;
+    for (const CUgraphNode node : disabled_) {
+      const auto found = index_.find(node);
+      if (found == index_.end())
+        return hal::fail(hal::Errc::kUnsupported, "a node of a child graph is disabled");
+      disabled.push_back(found->second);
     }
-    shape = *shape_;
-    disabled = disabled_;
-    if (const hal::Status status = moved.clone(graph_, disabled); !status)
+    if (const hal::Status status = moved->clone(graph_, reading_->handles); !status)
       return tl::unexpected(status.error());
   }
-  if (const hal::Status status = moved.move(may_wait); !status)
+  if (const hal::Status status = moved->move(may_wait); !status)
     return tl::unexpected(status.error());
-  if (const hal::Status same = moved.compare(shape); !same) return tl::unexpected(same.error());
+  if (const hal::Status same = moved->compare(shape); !same) return tl::unexpected(same.error());
 
-  auto* const known = static_cast<ExecutableGraph*>(older.get());
-  if (known != nullptr && disabled.empty() && known->update(moved.graph())) {
-    known->shape = moved.shape();
-    return older;
+  std::shared_ptr<ExecutableGraph> executable;
+  if (known != nullptr && disabled.empty() && known->update(moved->graph())) {
+    executable = std::static_pointer_cast<ExecutableGraph>(std::move(older));
+  } else {
+    CUgraphExec made = nullptr;
+    CUresult status = api_.cuGraphInstantiateWithFlags(&made, moved->graph(), options_.flags);
+    if (status != CUDA_SUCCESS) return failed("a graph cannot be made executable", status);
+    executable = std::make_shared<ExecutableGraph>(api_, made, disabled.empty());
+    for (const std::size_t at : disabled) {
+      const CUgraphNode there = moved->node(at);
+      status =
+          there != nullptr ? api_.cuGraphNodeSetEnabled(made, there, 0) : CUDA_ERROR_INVALID_VALUE;
+      if (status != CUDA_SUCCESS) return failed("a node cannot be disabled", status);
+    }
   }
-  CUgraphExec made = nullptr;
-  CUresult status = api_.cuGraphInstantiateWithFlags(&made, moved.graph(), options_.flags);
-  if (status != CUDA_SUCCESS) return failed("a graph cannot be made executable", status);
-  auto executable = std::make_shared<ExecutableGraph>(api_, made, disabled.empty());
-  executable->shape = moved.shape();
-  for (const CUgraphNode node : disabled) {
-    const CUgraphNode there = moved.find(node);
-    status =
-        there != nullptr ? api_.cuGraphNodeSetEnabled(made, there, 0) : CUDA_ERROR_INVALID_VALUE;
-    if (status != CUDA_SUCCESS) return failed("a node cannot be disabled", status);
-  }
+  executable->shape = moved->shape();
+  executable->reading = reading;
+  executable->change = change;
+  if (change > 0)
+    executable->moved = std::move(moved);
+  else
+    executable->moved.reset();
   return executable;
+}
+
+// Does to it what single nodes of the source have changed since; false: it takes more.
+bool RememberedGraph::bring_up_to_date(ExecutableGraph& executable) {
+  if (executable.moved == nullptr || executable.reading != readings_ || !executable.updatable() ||
+      !disabled_.empty())
+    return false;
+  bool same = true, done = true;
+  for (std::size_t at = 0; done && at < changed_in_.size(); ++at) {
+    if (changed_in_[at] <= executable.change) continue;
+    same = false;
+    done = executable.moved->renew(at, reading_->handles[at], reading_->description.nodes[at])
+               .has_value();
+  }
+  if (done && !same) done = executable.update(executable.moved->graph());
+  if (!done) {
+    executable.moved.reset();
+    return false;
+  }
+  executable.change = changes_;
+  executable.shape = shape_;
+  return true;
 }
 
 // --- changes -----------------------------------------------------------------------------------
 
 CUgraphNode RememberedGraph::own_node(CUgraphNode node) {
+  for (const auto& [original, own] : replaced_)
+    if (original == node) return own;
   CUgraphNode own = nullptr;
   return api_.cuGraphNodeFindInClone(&own, node, graph_) == CUDA_SUCCESS ? own : nullptr;
 }
 
-bool RememberedGraph::changed(CUresult status) {
-  shape_.reset();
-  return status == CUDA_SUCCESS;
+// After a call that changes a node.
+hal::Followed RememberedGraph::changed(CUgraphNode own, CUresult status) {
+  if (status != CUDA_SUCCESS) return hal::Followed::kNot;
+  ++changes_;
+  if (!reading_) return hal::Followed::kNodes;
+  const auto found = index_.find(own);
+  if (found == index_.end()) {  // of a graph inside it
+    forget_reading();
+    return hal::Followed::kAnew;
+  }
+  std::uint64_t& in = changed_in_[found->second];
+  if (in <= read_in_) unread_.push_back(found->second);
+  in = changes_;
+  return hal::Followed::kNodes;
 }
 
-bool RememberedGraph::replace(CUgraph graph) {
+hal::Followed RememberedGraph::replace(CUgraph graph) {
   const std::lock_guard lock(mutex_);
   CUgraph copy = nullptr;
   // The driver does not say which of the new nodes is disabled.
-  if (!disabled_.empty() || api_.cuGraphClone(&copy, graph) != CUDA_SUCCESS) return false;
+  if (!disabled_.empty() || api_.cuGraphClone(&copy, graph) != CUDA_SUCCESS)
+    return hal::Followed::kNot;
   api_.cuGraphDestroy(std::exchange(graph_, copy));
-  return changed(CUDA_SUCCESS);
+  replaced_.clear();
+  forget_reading();
+  return hal::Followed::kAnew;
 }
 
-bool RememberedGraph::set_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS parameters) {
+hal::Followed RememberedGraph::set_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS parameters) {
   const std::lock_guard lock(mutex_);
   const CUgraphNode own = own_node(node);
+  if (own == nullptr) return hal::Followed::kNot;
   if (parameters.func == nullptr && parameters.ctx == nullptr) parameters.ctx = options_.home;
-  return own != nullptr && changed(api_.cuGraphKernelNodeSetParams_v2(own, &parameters));
+  return changed(own, api_.cuGraphKernelNodeSetParams_v2(own, &parameters));
 }
 
-bool RememberedGraph::set_copy(CUgraphNode node, const CUDA_MEMCPY3D& box) {
+hal::Followed RememberedGraph::set_copy(CUgraphNode node, const CUDA_MEMCPY3D& box) {
   const std::lock_guard lock(mutex_);
   const CUgraphNode own = own_node(node);
-  return own != nullptr && changed(api_.cuGraphMemcpyNodeSetParams(own, &box));
+  return own == nullptr ? hal::Followed::kNot
+                        : changed(own, api_.cuGraphMemcpyNodeSetParams(own, &box));
 }
 
-bool RememberedGraph::set_fill(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& fill) {
+hal::Followed RememberedGraph::set_fill(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& fill) {
   const std::lock_guard lock(mutex_);
   const CUgraphNode own = own_node(node);
-  return own != nullptr && changed(api_.cuGraphMemsetNodeSetParams(own, &fill));
+  return own == nullptr ? hal::Followed::kNot
+                        : changed(own, api_.cuGraphMemsetNodeSetParams(own, &fill));
 }
 
-bool RememberedGraph::set_enabled(CUgraphNode node, bool enabled) {
+hal::Followed RememberedGraph::set_child(CUgraphNode node, CUgraph child) {
   const std::lock_guard lock(mutex_);
   const CUgraphNode own = own_node(node);
-  if (own == nullptr) return false;
+  CUgraphNode made = nullptr;
+  if (own == nullptr ||
+      api_.cuGraphAddChildGraphNode(&made, graph_, nullptr, 0, child) != CUDA_SUCCESS ||
+      !take_place(api_, graph_, own, made))
+    return hal::Followed::kNot;
+  std::erase_if(replaced_, [&](const auto& pair) { return pair.first == node; });
+  replaced_.emplace_back(node, made);
+  if (const auto found = index_.find(own); found != index_.end()) {
+    reading_->handles[found->second] = made;
+    index_.emplace(made, found->second);
+    index_.erase(own);
+  }
+  return changed(made, CUDA_SUCCESS);
+}
+
+hal::Followed RememberedGraph::set_enabled(CUgraphNode node, bool enabled) {
+  const std::lock_guard lock(mutex_);
+  const CUgraphNode own = own_node(node);
+  if (own == nullptr) return hal::Followed::kNot;
   std::erase(disabled_, own);
   if (!enabled) disabled_.push_back(own);
-  return true;
+  return hal::Followed::kAnew;
 }
 
 }  // namespace vitamin::cuda

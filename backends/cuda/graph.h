@@ -16,6 +16,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "backends/cuda/api.h"
@@ -33,9 +35,11 @@ inline constexpr int kGraphDepthMax = 16;  // of graphs inside graphs
 struct GraphReading {
   hal::GraphDescription description;
   std::vector<CUgraphNode> handles;  // of description.nodes
-  // Of all kernel nodes, those of graphs inside it, too.
+  // Of all kernel nodes, those of graphs inside it, too, in the order of `handles`; and for each of
+  // these where its kernels end.
   std::vector<hal::KernelLaunch> kernels;
   std::vector<CUcontext> contexts;
+  std::vector<std::size_t> kernels_end;
 };
 
 // Describes graphs and nodes. Borrows what it is made of.
@@ -46,6 +50,13 @@ class GraphReader {
 
   // kUnsupported: it holds something that is not read here.
   hal::Result<GraphReading> read(CUgraph graph) const;
+  // One node: description.nodes[0], and its kernels.
+  hal::Result<GraphReading> read_node(CUgraphNode node) const;
+  // A node that holds this graph.
+  hal::Result<hal::GraphDescription::Node> read_child(CUgraph graph) const;
+  // Reads node `at` again, after its parameters changed. Attributes are no parameters: those of a
+  // kernel node are not asked for again. False: the node has another kernel now, read all anew.
+  hal::Result<bool> read_again(GraphReading& reading, std::size_t at) const;
   // A kernel node with these parameters and attributes (GraphDescription::Node::attributes).
   hal::Result<hal::GraphDescription::Node> kernel(const CUDA_KERNEL_NODE_PARAMS& parameters,
                                                   std::uint64_t attributes) const;
@@ -81,6 +92,8 @@ struct RememberOptions {
   hal::ArgumentHash hash = nullptr;  // required
 };
 
+class ExecutableGraph;
+
 // Threads: any; it has a lock of its own.
 class RememberedGraph final : public hal::GraphSource {
  public:
@@ -94,19 +107,21 @@ class RememberedGraph final : public hal::GraphSource {
       std::shared_ptr<hal::GraphExecutable> older, bool may_wait) override;
 
   // What the application did to its executable. Nodes are those of the graph that it was made from.
-  // False: it cannot be followed.
-  bool replace(CUgraph graph);
-  bool set_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS parameters);
-  bool set_copy(CUgraphNode node, const CUDA_MEMCPY3D& box);
-  bool set_fill(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& fill);
-  bool set_enabled(CUgraphNode node, bool enabled);
+  hal::Followed replace(CUgraph graph);
+  hal::Followed set_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS parameters);
+  hal::Followed set_copy(CUgraphNode node, const CUDA_MEMCPY3D& box);
+  hal::Followed set_fill(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& fill);
+  hal::Followed set_child(CUgraphNode node, CUgraph child);
+  hal::Followed set_enabled(CUgraphNode node, bool enabled);
 
  private:
   RememberedGraph(const Api& api, CUgraph graph, const RememberOptions& options)
       : api_(api), options_(options), graph_(graph) {}
   CUgraphNode own_node(CUgraphNode node);
-  hal::Result<GraphReading> read(hal::KernelInspector& kernels);
-  bool changed(CUresult status);
+  hal::Status read(hal::KernelInspector& kernels);
+  void forget_reading();
+  hal::Followed changed(CUgraphNode own, CUresult status);
+  bool bring_up_to_date(ExecutableGraph& executable);
 
   const Api& api_;
   const RememberOptions options_;
@@ -114,7 +129,18 @@ class RememberedGraph final : public hal::GraphSource {
   const hal::LockRule::Watched watched_{mutex_, "the lock of a graph is held"};
   CUgraph graph_;
   std::vector<CUgraphNode> disabled_;  // of graph_
-  std::optional<hal::GraphShape> shape_;
+  // Nodes of the application whose clones were replaced by these.
+  std::vector<std::pair<CUgraphNode, CUgraphNode>> replaced_;
+  // Of graph_, but for the nodes `unread_`; none: it was not read since it was cloned.
+  std::optional<GraphReading> reading_;
+  std::unordered_map<CUgraphNode, std::size_t> index_;  // of its handles
+  std::vector<std::size_t> unread_;
+  // By which change each of its nodes came to be as it is; and the number of the last one.
+  std::vector<std::uint64_t> changed_in_;
+  std::uint64_t changes_ = 0;
+  std::uint64_t read_in_ = 0;   // the last one that the reading knows
+  std::uint64_t readings_ = 0;  // how often all of it was read
+  hal::GraphShape shape_;       // if nothing is unread
 };
 
 }  // namespace vitamin::cuda

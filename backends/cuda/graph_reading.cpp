@@ -84,9 +84,11 @@ class GraphReader::Walk {
       hal::Result<Node> read = node(handle, depth);
       if (!read) return tl::unexpected(read.error());
       description.nodes.push_back(*read);
+      if (depth == 0) reading_.kernels_end.push_back(reading_.kernels.size());
     }
     return edges(graph, index, description);
   }
+  hal::Result<Node> node(CUgraphNode handle) { return node(handle, 0); }
 
  private:
   hal::Status edges(CUgraph graph, const std::map<CUgraphNode, std::uint32_t>& index,
@@ -139,6 +141,11 @@ class GraphReader::Walk {
     CUgraph inner = nullptr;
     if (api_.cuGraphChildGraphNodeGetGraph(handle, &inner) != CUDA_SUCCESS)
       return unsupported("a child graph does not tell its nodes");
+    return child_of(inner, depth);
+  }
+
+ public:
+  hal::Result<Node> child_of(CUgraph inner, int depth) {
     hal::GraphDescription description;
     std::vector<CUgraphNode> handles;
     if (const hal::Status read = graph(inner, description, handles, depth + 1); !read)
@@ -154,6 +161,7 @@ class GraphReader::Walk {
     return node;
   }
 
+ private:
   hal::Result<Node> kernel(CUgraphNode handle) {
     CUDA_KERNEL_NODE_PARAMS parameters{};
     if (api_.cuGraphKernelNodeGetParams_v2(handle, &parameters) != CUDA_SUCCESS)
@@ -192,6 +200,57 @@ hal::Result<GraphReading> GraphReader::read(CUgraph graph) const {
   if (const hal::Status read = walk.graph(graph, reading.description, reading.handles, 0); !read)
     return tl::unexpected(read.error());
   return reading;
+}
+
+hal::Result<GraphReading> GraphReader::read_node(CUgraphNode node) const {
+  GraphReading reading;
+  const hal::Result<Node> read = Walk(*this, reading).node(node);
+  if (!read) return tl::unexpected(read.error());
+  reading.description.nodes.push_back(*read);
+  return reading;
+}
+
+hal::Result<Node> GraphReader::read_child(CUgraph graph) const {
+  GraphReading reading;
+  return Walk(*this, reading).child_of(graph, 0);
+}
+
+hal::Result<bool> GraphReader::read_again(GraphReading& reading, std::size_t at) const {
+  const CUgraphNode handle = reading.handles[at];
+  Node& node = reading.description.nodes[at];
+  const std::size_t begin = at > 0 ? reading.kernels_end[at - 1] : 0;
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  if (api_.cuGraphNodeGetType(handle, &type) != CUDA_SUCCESS)
+    return unsupported("a node does not tell its type");
+  if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
+    CUDA_KERNEL_NODE_PARAMS parameters{};
+    if (api_.cuGraphKernelNodeGetParams_v2(handle, &parameters) != CUDA_SUCCESS)
+      return unsupported("a kernel node does not tell its parameters");
+    hal::KernelLaunch& launch = reading.kernels[begin];
+    if (handle_of(parameters) != launch.kernel) return false;
+    const hal::Result<Node> read = kernel(parameters, node.attributes);
+    if (!read) return tl::unexpected(read.error());
+    node = *read;
+    launch.grid = {parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ};
+    launch.block = {parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ};
+    launch.shared_bytes = parameters.sharedMemBytes;
+    reading.contexts[begin] = parameters.ctx;
+    return true;
+  }
+  const hal::Result<GraphReading> part = read_node(handle);
+  if (!part) return tl::unexpected(part.error());
+  node = part->description.nodes[0];
+  const std::size_t end = reading.kernels_end[at];
+  const auto replace = [&](auto& all, const auto& by) {
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin);
+    all.insert(all.erase(first, first + static_cast<std::ptrdiff_t>(end - begin)), by.begin(),
+               by.end());
+  };
+  replace(reading.kernels, part->kernels);
+  replace(reading.contexts, part->contexts);
+  for (std::size_t i = at; i < reading.kernels_end.size(); ++i)
+    reading.kernels_end[i] = reading.kernels_end[i] - end + begin + part->kernels.size();
+  return true;
 }
 
 hal::Result<Node> GraphReader::kernel(const CUDA_KERNEL_NODE_PARAMS& parameters,

@@ -71,17 +71,40 @@ void give_attributes(const Api& api, CUgraphNode from, CUgraphNode to) {
 
 }  // namespace
 
+hal::Status take_place(const Api& api, CUgraph graph, CUgraphNode old, CUgraphNode made) {
+  std::size_t count = 0;
+  if (api.cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &count) != CUDA_SUCCESS)
+    return hal::fail(hal::Errc::kUnsupported, "a graph does not tell its edges");
+  std::vector<CUgraphNode> from(count), to(count);
+  std::vector<CUgraphEdgeData> data(count);
+  if (count > 0) api.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(), &count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (from[i] != old && to[i] != old) continue;
+    // How an edge of a programmatic event is bound to its kernel is not documented.
+    if (!can_be_added(data[i]))
+      return hal::fail(hal::Errc::kUnsupported, "an edge begins at an event inside a function");
+    const CUgraphNode before = from[i] == old ? made : from[i];
+    const CUgraphNode behind = to[i] == old ? made : to[i];
+    const CUresult status = api.cuGraphAddDependencies_v2(graph, &before, &behind, &data[i], 1);
+    if (status != CUDA_SUCCESS) return failed("an edge of a graph cannot be added", status);
+  }
+  const CUresult status = api.cuGraphDestroyNode(old);
+  return status == CUDA_SUCCESS ? hal::Status()
+                                : failed("a node of a graph cannot be destroyed", status);
+}
+
 MovedGraph::~MovedGraph() {
   if (graph_ != nullptr) api_.cuGraphDestroy(graph_);
 }
 
-hal::Status MovedGraph::clone(CUgraph source, std::span<const CUgraphNode> tracked) {
+hal::Status MovedGraph::clone(CUgraph source, std::span<const CUgraphNode> nodes) {
   if (const CUresult status = api_.cuGraphClone(&graph_, source); status != CUDA_SUCCESS)
     return failed("a graph cannot be cloned", status);
-  for (const CUgraphNode node : tracked) {
+  nodes_.reserve(nodes.size());
+  for (const CUgraphNode node : nodes) {
     CUgraphNode copy = nullptr;
-    if (api_.cuGraphNodeFindInClone(&copy, node, graph_) == CUDA_SUCCESS)
-      tracked_.emplace_back(node, copy);
+    if (api_.cuGraphNodeFindInClone(&copy, node, graph_) != CUDA_SUCCESS) copy = nullptr;
+    nodes_.push_back(copy);
   }
   return {};
 }
@@ -99,7 +122,7 @@ hal::Status MovedGraph::move_all(CUgraph graph, int depth) {
     if (api_.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
       moved = hal::fail(hal::Errc::kUnsupported, "a node does not tell its type");
     else if (type == CU_GRAPH_NODE_TYPE_KERNEL)
-      moved = move(graph, node);
+      moved = move(graph, node, node, false);
     else if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
              api_.cuGraphChildGraphNodeGetGraph(node, &inner) == CUDA_SUCCESS)
       moved = move_all(inner, depth + 1);
@@ -108,9 +131,10 @@ hal::Status MovedGraph::move_all(CUgraph graph, int depth) {
   return {};
 }
 
-hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node) {
+// The node gets the parameters of `like`, which may be itself. `in_place`: it is on the entry.
+hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node, CUgraphNode like, bool in_place) {
   CUDA_KERNEL_NODE_PARAMS parameters{};
-  CUresult status = api_.cuGraphKernelNodeGetParams_v2(node, &parameters);
+  CUresult status = api_.cuGraphKernelNodeGetParams_v2(like, &parameters);
   if (status != CUDA_SUCCESS) return failed("a kernel node does not tell its parameters", status);
   // What the driver calls a function may be a kernel (cudart launches those by that name).
   CUfunction function = nullptr;
@@ -129,25 +153,80 @@ hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node) {
       return copied;
     parameters.kernelParams = arguments.pointers();
   }
-  if (parameters.kern == nullptr) return capture_again(graph, node, parameters);
-  parameters.func = nullptr;
+  const bool function_of_module = parameters.kern == nullptr;
+  if (function_of_module && !in_place) return capture_again(graph, node, parameters);
+  if (!function_of_module) parameters.func = nullptr;
   parameters.ctx = entry_.context();
   status = api_.cuGraphKernelNodeSetParams_v2(node, &parameters);
+  if (function_of_module) {
+    // Whether a function leaves a node in its context, the driver tells.
+    CUDA_KERNEL_NODE_PARAMS given{};
+    if (status != CUDA_SUCCESS ||
+        api_.cuGraphKernelNodeGetParams_v2(node, &given) != CUDA_SUCCESS ||
+        given.ctx != entry_.context())
+      return capture_again(graph, node, parameters);
+  }
   return status == CUDA_SUCCESS ? hal::Status()
                                 : failed("a kernel node cannot be moved to an entry", status);
+}
+
+hal::Status MovedGraph::renew(std::size_t at, CUgraphNode like,
+                              const hal::GraphDescription::Node& wanted) {
+  may_wait_ = false;
+  const CUgraphNode node = nodes_[at];
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  if (node == nullptr || api_.cuGraphNodeGetType(like, &type) != CUDA_SUCCESS)
+    return hal::fail(hal::Errc::kUnsupported, "a node does not tell its type");
+  const GraphReader reader(api_, kernels_, hash_);
+  CUresult status = CUDA_ERROR_NOT_SUPPORTED;
+  if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
+    if (const hal::Status moved = move(graph_, node, like, true); !moved) return moved;
+    CUDA_KERNEL_NODE_PARAMS given{};
+    // Its attributes were compared when it was made, and are no parameters.
+    if (nodes_[at] == node && api_.cuGraphKernelNodeGetParams_v2(node, &given) == CUDA_SUCCESS &&
+        given.ctx == entry_.context()) {
+      const auto read = reader.kernel(given, wanted.attributes);
+      if (read && *read == wanted) return {};
+    }
+    status = CUDA_SUCCESS;
+  } else if (type == CU_GRAPH_NODE_TYPE_MEMCPY) {
+    CUDA_MEMCPY3D box{};
+    status = api_.cuGraphMemcpyNodeGetParams(like, &box);
+    if (status == CUDA_SUCCESS) status = api_.cuGraphMemcpyNodeSetParams(node, &box);
+  } else if (type == CU_GRAPH_NODE_TYPE_MEMSET) {
+    CUDA_MEMSET_NODE_PARAMS fill{};
+    status = api_.cuGraphMemsetNodeGetParams(like, &fill);
+    if (status == CUDA_SUCCESS) status = api_.cuGraphMemsetNodeSetParams(node, &fill);
+  } else if (type == CU_GRAPH_NODE_TYPE_GRAPH) {
+    if (const hal::Status replaced = replace_child(at, like); !replaced) return replaced;
+    status = CUDA_SUCCESS;
+  }
+  if (status != CUDA_SUCCESS) return failed("a node of a graph cannot be changed", status);
+  const hal::Result<GraphReading> read = reader.read_node(nodes_[at]);
+  if (!read) return tl::unexpected(read.error());
+  const bool there = std::all_of(read->contexts.begin(), read->contexts.end(),
+                                 [&](CUcontext context) { return context == entry_.context(); });
+  if (there && read->description.nodes[0] == wanted) return {};
+  return hal::fail(hal::Errc::kInternal, "a node that was changed for an entry is not the same");
+}
+
+hal::Status MovedGraph::replace_child(std::size_t at, CUgraphNode like) {
+  CUgraph source = nullptr, inner = nullptr;
+  CUgraphNode made = nullptr;
+  CUresult status = api_.cuGraphChildGraphNodeGetGraph(like, &source);
+  if (status == CUDA_SUCCESS)
+    status = api_.cuGraphAddChildGraphNode(&made, graph_, nullptr, 0, source);
+  if (status == CUDA_SUCCESS) status = api_.cuGraphChildGraphNodeGetGraph(made, &inner);
+  if (status != CUDA_SUCCESS) return failed("a child graph cannot be replaced", status);
+  if (const hal::Status placed = take_place(api_, graph_, nodes_[at], made); !placed) return placed;
+  nodes_[at] = made;
+  return move_all(inner, 1);
 }
 
 // A function of a module has one context, which parameters cannot change; a launch of it on a
 // stream of the entry has that of the stream. The new node takes the old one's place.
 hal::Status MovedGraph::capture_again(CUgraph graph, CUgraphNode node,
                                       const CUDA_KERNEL_NODE_PARAMS& parameters) {
-  std::size_t count = 0;
-  if (api_.cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &count) != CUDA_SUCCESS)
-    return hal::fail(hal::Errc::kUnsupported, "a graph does not tell its edges");
-  std::vector<CUgraphNode> from(count), to(count);
-  std::vector<CUgraphEdgeData> data(count);
-  if (count > 0) api_.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(), &count);
-
   std::vector<CUlaunchAttribute> attributes = attributes_of(api_, node);
   CUlaunchConfig config{};
   config.gridDimX = parameters.gridDimX;
@@ -164,20 +243,8 @@ hal::Status MovedGraph::capture_again(CUgraph graph, CUgraphNode node,
     return captured;
   give_attributes(api_, node, made);
 
-  for (std::size_t i = 0; i < count; ++i) {
-    if (from[i] != node && to[i] != node) continue;
-    // How an edge of a programmatic event is bound to its kernel is not documented.
-    if (!can_be_added(data[i]))
-      return hal::fail(hal::Errc::kUnsupported, "an edge begins at an event inside a function");
-    const CUgraphNode before = from[i] == node ? made : from[i];
-    const CUgraphNode behind = to[i] == node ? made : to[i];
-    const CUresult status = api_.cuGraphAddDependencies_v2(graph, &before, &behind, &data[i], 1);
-    if (status != CUDA_SUCCESS) return failed("an edge of a graph cannot be added", status);
-  }
-  const CUresult status = api_.cuGraphDestroyNode(node);
-  if (status != CUDA_SUCCESS) return failed("a node of a graph cannot be destroyed", status);
-  for (auto& [source, copy] : tracked_)
-    if (copy == node) copy = made;
+  if (const hal::Status placed = take_place(api_, graph, node, made); !placed) return placed;
+  std::replace(nodes_.begin(), nodes_.end(), node, made);
   return {};
 }
 
@@ -228,12 +295,6 @@ hal::Status MovedGraph::compare(const hal::GraphShape& wanted) {
     if (context != entry_.context())
       return hal::fail(hal::Errc::kInternal, "a kernel of a graph does not run on its entry");
   return {};
-}
-
-CUgraphNode MovedGraph::find(CUgraphNode node) const {
-  const auto found = std::find_if(tracked_.begin(), tracked_.end(),
-                                  [&](const auto& pair) { return pair.first == node; });
-  return found != tracked_.end() ? found->second : nullptr;
 }
 
 }  // namespace vitamin::cuda

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A graph whose kernel nodes run on an entry: made, read back, compared, and gone again when it has
-// been made executable.
+// A graph whose kernel nodes run on an entry: made, read back, compared, and made executable. Kept
+// beside the executable it takes the changes of single nodes.
 #pragma once
 
+#include <cstddef>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "backends/cuda/graph.h"
 #include "backends/cuda/green_context.h"
 
 namespace vitamin::cuda {
+
+// `made` takes the place of `old`, which is destroyed: its edges, but for those that begin at an
+// event inside a kernel (kUnsupported).
+hal::Status take_place(const Api& api, CUgraph graph, CUgraphNode old, CUgraphNode made);
 
 class MovedGraph {
  public:
@@ -26,9 +30,9 @@ class MovedGraph {
   MovedGraph(const MovedGraph&) = delete;
   MovedGraph& operator=(const MovedGraph&) = delete;
 
-  // `tracked`: nodes of the source that find() will be asked for. The source is not looked at any
-  // more afterwards.
-  hal::Status clone(CUgraph source, std::span<const CUgraphNode> tracked);
+  // `nodes`: all nodes of the source, in the order by which they are named here. The source is not
+  // looked at any more afterwards.
+  hal::Status clone(CUgraph source, std::span<const CUgraphNode> nodes);
   // Moves the kernels of the clone. `may_wait`: for calls that concern a whole context, else kBusy.
   hal::Status move(bool may_wait) {
     may_wait_ = may_wait;
@@ -36,14 +40,19 @@ class MovedGraph {
   }
   // kInternal unless what was made, as the driver tells it, is that graph and runs on the entry.
   hal::Status compare(const hal::GraphShape& wanted);
+  // Node `at` becomes what that node of the source, `like`, is now, which was read as `wanted`: the
+  // same kernel, kind of copy or fill, or another child graph. Never waits (kBusy). After an error
+  // the graph is of no use any more.
+  hal::Status renew(std::size_t at, CUgraphNode like, const hal::GraphDescription::Node& wanted);
   CUgraph graph() const { return graph_; }
   const hal::GraphShape& shape() const { return shape_; }
-  // What a tracked node of the source became; null: nothing that the driver would tell.
-  CUgraphNode find(CUgraphNode node) const;
+  // What node `at` of the source became; null: nothing that the driver would tell.
+  CUgraphNode node(std::size_t at) const { return nodes_[at]; }
 
  private:
   hal::Status move_all(CUgraph graph, int depth);
-  hal::Status move(CUgraph graph, CUgraphNode node);
+  hal::Status move(CUgraph graph, CUgraphNode node, CUgraphNode like, bool in_place);
+  hal::Status replace_child(std::size_t at, CUgraphNode like);
   hal::Status capture_again(CUgraph graph, CUgraphNode node,
                             const CUDA_KERNEL_NODE_PARAMS& parameters);
   hal::Status capture(CUgraph graph, CUlaunchConfig config,
@@ -57,7 +66,7 @@ class MovedGraph {
   bool may_wait_ = false;
   CUgraph graph_ = nullptr;
   hal::GraphShape shape_;
-  std::vector<std::pair<CUgraphNode, CUgraphNode>> tracked_;  // of the source, and of graph_
+  std::vector<CUgraphNode> nodes_;
 };
 
 }  // namespace vitamin::cuda

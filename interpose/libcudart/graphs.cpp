@@ -106,8 +106,8 @@ CUDA_KERNEL_NODE_PARAMS widened(const CUDA_KERNEL_NODE_PARAMS_v1& parameters) {
 
 CudaGraph& cuda_graph(RebindableGraph& followed) { return static_cast<CudaGraph&>(followed); }
 
-bool set_kernel(RebindableGraph& followed, CUgraphNode node,
-                const CUDA_KERNEL_NODE_PARAMS& parameters) {
+hal::Followed set_kernel(RebindableGraph& followed, CUgraphNode node,
+                         const CUDA_KERNEL_NODE_PARAMS& parameters) {
   CudaGraph& graph = cuda_graph(followed);
   graph.describe(node, [&](const auto& before) {
     return graph.reader().kernel(parameters, before.attributes);
@@ -115,23 +115,34 @@ bool set_kernel(RebindableGraph& followed, CUgraphNode node,
   return graph.source->set_kernel(node, parameters);
 }
 
-bool set_copy(RebindableGraph& followed, CUgraphNode node, const CUDA_MEMCPY3D& box) {
+hal::Followed set_copy(RebindableGraph& followed, CUgraphNode node, const CUDA_MEMCPY3D& box) {
   CudaGraph& graph = cuda_graph(followed);
   graph.describe(node, [&](const auto&) { return std::optional(graph.reader().copy(box)); });
   return graph.source->set_copy(node, box);
 }
 
-bool set_fill(RebindableGraph& followed, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& fill) {
+hal::Followed set_fill(RebindableGraph& followed, CUgraphNode node,
+                       const CUDA_MEMSET_NODE_PARAMS& fill) {
   CudaGraph& graph = cuda_graph(followed);
   graph.describe(node, [&](const auto&) { return std::optional(graph.reader().fill(fill)); });
   return graph.source->set_fill(node, fill);
 }
 
-// After an update that the driver refused it is unknown what the executable holds.
-bool replaced(RebindableGraph& followed, CUresult answer, CUgraph by) {
-  if (answer != CUDA_SUCCESS) return false;
+hal::Followed set_child(RebindableGraph& followed, CUgraphNode node, CUgraph child) {
   CudaGraph& graph = cuda_graph(followed);
-  return (!graph.shape || graph.read(by)) && graph.source->replace(by);
+  graph.describe(node, [&](const auto&) -> std::optional<hal::GraphDescription::Node> {
+    const auto read = graph.reader().read_child(child);
+    return read ? std::optional(*read) : std::nullopt;
+  });
+  return graph.source->set_child(node, child);
+}
+
+// After an update that the driver refused it is unknown what the executable holds.
+hal::Followed replaced(RebindableGraph& followed, CUresult answer, CUgraph by) {
+  if (answer != CUDA_SUCCESS) return hal::Followed::kNot;
+  CudaGraph& graph = cuda_graph(followed);
+  if (graph.shape && !graph.read(by)) return hal::Followed::kNot;
+  return graph.source->replace(by);
 }
 
 }  // namespace
@@ -200,37 +211,39 @@ std::shared_ptr<RebindableGraph> follow(CUgraph graph, std::uint64_t flags, Grap
 
 // --- changes -------------------------------------------------------------------------------------
 
-bool graph_updated(RebindableGraph& followed, CUresult answer, CUgraph by, CUgraphNode*,
-                   CUgraphExecUpdateResult*) {
+hal::Followed graph_updated(RebindableGraph& followed, CUresult answer, CUgraph by, CUgraphNode*,
+                            CUgraphExecUpdateResult*) {
   return replaced(followed, answer, by);
 }
-bool graph_updated_v2(RebindableGraph& followed, CUresult answer, CUgraph by,
-                      CUgraphExecUpdateResultInfo*) {
+hal::Followed graph_updated_v2(RebindableGraph& followed, CUresult answer, CUgraph by,
+                               CUgraphExecUpdateResultInfo*) {
   return replaced(followed, answer, by);
 }
 // What the driver refused to set is as it was.
-bool kernel_set_v1(RebindableGraph& followed, CUresult answer, CUgraphNode node,
-                   const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
-  return answer != CUDA_SUCCESS || set_kernel(followed, node, widened(*parameters));
+constexpr hal::Followed kUnchanged = hal::Followed::kNodes;
+hal::Followed kernel_set_v1(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                            const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
+  return answer != CUDA_SUCCESS ? kUnchanged : set_kernel(followed, node, widened(*parameters));
 }
-bool kernel_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
-                const CUDA_KERNEL_NODE_PARAMS* parameters) {
-  return answer != CUDA_SUCCESS || set_kernel(followed, node, *parameters);
+hal::Followed kernel_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                         const CUDA_KERNEL_NODE_PARAMS* parameters) {
+  return answer != CUDA_SUCCESS ? kUnchanged : set_kernel(followed, node, *parameters);
 }
-bool copy_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
-              const CUDA_MEMCPY3D* box, CUcontext) {
-  return answer != CUDA_SUCCESS || set_copy(followed, node, *box);
+hal::Followed copy_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                       const CUDA_MEMCPY3D* box, CUcontext) {
+  return answer != CUDA_SUCCESS ? kUnchanged : set_copy(followed, node, *box);
 }
-bool fill_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
-              const CUDA_MEMSET_NODE_PARAMS* fill, CUcontext) {
-  return answer != CUDA_SUCCESS || set_fill(followed, node, *fill);
+hal::Followed fill_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                       const CUDA_MEMSET_NODE_PARAMS* fill, CUcontext) {
+  return answer != CUDA_SUCCESS ? kUnchanged : set_fill(followed, node, *fill);
 }
-bool child_set(RebindableGraph&, CUresult answer, CUgraphNode, CUgraph) {
-  return answer != CUDA_SUCCESS;
+hal::Followed child_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                        CUgraph child) {
+  return answer != CUDA_SUCCESS ? kUnchanged : set_child(followed, node, child);
 }
-bool node_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
-              CUgraphNodeParams* parameters) {
-  if (answer != CUDA_SUCCESS) return true;
+hal::Followed node_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                       CUgraphNodeParams* parameters) {
+  if (answer != CUDA_SUCCESS) return kUnchanged;
   switch (parameters->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
       CUDA_KERNEL_NODE_PARAMS kernel{};
@@ -245,12 +258,16 @@ bool node_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
           followed, node,
           {parameters->memset.dst, parameters->memset.pitch, parameters->memset.value,
            parameters->memset.elementSize, parameters->memset.width, parameters->memset.height});
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      return set_child(followed, node, parameters->graph.graph);
     default:
-      return false;
+      return hal::Followed::kNot;
   }
 }
-bool node_enabled(RebindableGraph& followed, CUresult answer, CUgraphNode node, unsigned enabled) {
-  return answer != CUDA_SUCCESS || cuda_graph(followed).source->set_enabled(node, enabled != 0);
+hal::Followed node_enabled(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                           unsigned enabled) {
+  return answer != CUDA_SUCCESS ? kUnchanged
+                                : cuda_graph(followed).source->set_enabled(node, enabled != 0);
 }
 
 }  // namespace vitamin::interpose

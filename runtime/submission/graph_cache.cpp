@@ -29,9 +29,9 @@ std::uint64_t most_bytes(const Graph& graph) {
 
 }  // namespace
 
-void GraphCache::changed(Graph& graph, bool followed) {
-  graph.changed();
-  if (!followed) graph.stays = GraphReason::kUnfollowed;
+void GraphCache::changed(Graph& graph, hal::Followed followed) {
+  graph.changed(followed != hal::Followed::kNodes);
+  if (followed == hal::Followed::kNot) graph.stays = GraphReason::kUnfollowed;
 }
 
 std::vector<Graph::Made> GraphCache::forget(Graph& graph) {
@@ -164,7 +164,10 @@ void GraphCache::make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId e
   }();
   const std::uint64_t free_after = core_.device.free_bytes();
   lock.lock();
-  if (graph->gone || graph->version != version) {
+  // What was made of a version that has passed meanwhile is kept: it is brought up to date sooner
+  // than another is made.
+  const bool passed = graph->version != version;
+  if (graph->gone || (passed && (!made || older == *made || graph->unsettled()))) {
     lock.unlock();
     made = std::shared_ptr<hal::GraphExecutable>();
     older.reset();

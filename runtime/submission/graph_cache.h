@@ -23,9 +23,9 @@ class GraphCache {
   // Processors of the widest entry: no wider graph is made for one.
   void set_widest(std::uint32_t processors) { widest_ = processors; }
 
-  // The application changed the graph; `followed`: so did its source. Otherwise it stays where
-  // natively it runs from now on.
-  static void changed(Graph& graph, bool followed);
+  // The application changed the graph. What its source did not follow stays where natively it runs
+  // from now on.
+  static void changed(Graph& graph, hal::Followed followed);
   // It is gone. What it held goes away with the answer, which must happen without the lock.
   std::vector<Graph::Made> forget(Graph& graph);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Launches of graphs: where they go, and with which executable (graph.h).
+#include <algorithm>
 #include <utility>
 
 #include "runtime/audit/audit.h"
@@ -50,7 +51,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
     place.leased = placement_.leases_whole(stream);
     if (const auto reason = stays(graph)) {
       place.reason = *reason;
-    } else if (!placement_.may_move(stream, graph.kernel, graph.needed)) {
+    } else if (!placement_.may_move(stream, graph.kernel, graph.needed, submission.hurried)) {
       return {Blocked::kWindow};
     } else if (elsewhere && !graph.last) {
       // Only the application's own executable comes behind the one before, by the driver's rule.
@@ -132,8 +133,11 @@ Pipeline::GraphPlace Pipeline::place_graph(Stream& stream, Graph& graph, bool ma
   for (const EntryId id : placement_.eligible(stream, graph.kernel, graph.needed))
     if (graph.ready(id) != nullptr) ready_.push_back(id);
   if (ready_.empty() && may_prepare)
-    return {&stream.own, nullptr, GraphReason::kNotMade, false, entry};
-  graphs_.want(graph.shared_from_this(), entry);
+    return {&stream.own, nullptr, GraphReason::kNotMade, false, soonest_made(stream, graph, entry)};
+  // Not of a version that may have passed when it is made: the next launch would find the graph in
+  // work.
+  if (graph.version == 1 || graph.launches > 0 || ready_.empty())
+    graphs_.want(graph.shared_from_this(), entry);
   if (!ready_.empty()) {
     const Choice choice = placement_.ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
     // What it did not choose first stands for one launch only.
@@ -145,6 +149,36 @@ Pipeline::GraphPlace Pipeline::place_graph(Stream& stream, Graph& graph, bool ma
     }
   }
   return {&stream.own, nullptr, GraphReason::kNotMade};
+}
+
+// What a launch that is deferred would wait for then: the graph is to be looked at (kNoEntry), or
+// an executable to be made for the entry; nothing: there is one, or none is wanted. A thread that
+// submits deferred work makes none.
+std::optional<EntryId> Pipeline::prepared_ahead(Stream& stream, Graph& graph) {
+  if (stays(graph) || graph.gone || graph.unsettled()) return std::nullopt;
+  for (const Graph::Made& made : graph.made)
+    if (made.version == graph.version) return std::nullopt;
+  const EntryId entry = placement_.likely_part(stream, graph.kernel, graph.needed);
+  if (entry == kNoEntry) return std::nullopt;
+  return graph.looked ? soonest_made(stream, graph, entry) : kNoEntry;
+}
+
+// Where an executable is made for a launch that has none: for `entry`, unless that stands for this
+// launch only and there are executables of former versions for others. To bring one up to date is
+// less work: of these the one that was launched last.
+EntryId Pipeline::soonest_made(Stream& stream, Graph& graph, EntryId entry) {
+  const Choice& grant = stream.placing.grant;
+  const bool stays = grant.entry == entry && grant.launches == kUntilChanged;
+  if (stays || graph.find(entry) != nullptr) return entry;
+  const std::span<const EntryId> wide = placement_.eligible(stream, graph.kernel, graph.needed);
+  std::uint64_t used = 0;
+  EntryId soonest = entry;
+  for (const Graph::Made& made : graph.made) {
+    if (made.used < used || std::find(wide.begin(), wide.end(), made.entry) == wide.end()) continue;
+    used = made.used;
+    soonest = made.entry;
+  }
+  return soonest;
 }
 
 // By the worker, once for each version.
@@ -205,6 +239,7 @@ void Pipeline::count(Stream& stream, Graph& graph, const GraphPlace& place) {
   const EntryId entry = place.queue->entry;
   core_.page.other.graph_launches.add();
   ++graph.launches;
+  graph.replaced = false;
   if (graph.last_entry != kNoEntry) {
     graphs.successors.add();
     if (graph.last_entry != entry) graphs.moved.add();

@@ -90,7 +90,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
                      : cannot_be_kept ? WholeReason::kUnsupportedLayout
                                       : WholeReason::kHostGated;
   } else {
-    if (!placement_.may_move(stream, kernel, needed)) return {Blocked::kWindow};
+    if (!placement_.may_move(stream, kernel, needed, submission.hurried)) return {Blocked::kWindow};
     binding = placement_.bind(stream, kernel, operation, needed);
     if (binding.queue == nullptr) return {Blocked::kLease};
   }

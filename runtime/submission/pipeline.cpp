@@ -109,12 +109,18 @@ NativeStatus Pipeline::submit(Lock& lock, Stream& stream, Submission& submission
   // A graph is looked at, then an executable made; the state may change while the lock is dropped.
   for (int prepared = 0;; ++prepared) {
     const std::span<const Predecessor> after = ordering_.behind(stream, submission);
-    if (Ordering::behind_deferred(stream, after) || waits_for_record) break;
     const bool may_prepare = submission.kind == OperationKind::kGraph && prepared < kPreparations;
-    const SubmitResult result = issue(stream, submission, after, submission.now, may_prepare);
+    SubmitResult result{Blocked::kPredecessor};
+    if (!Ordering::behind_deferred(stream, after) && !waits_for_record)
+      result = issue(stream, submission, after, submission.now, may_prepare);
     if (result.blocked == Blocked::kNo) return result.status;
-    if (result.blocked != Blocked::kGraph) break;
-    graphs_.prepare(lock, submission.operation->as_graph()->graph(), result.entry);
+    std::optional<EntryId> entry;
+    if (result.blocked == Blocked::kGraph)
+      entry = result.entry;
+    else if (may_prepare && !submission.now)
+      entry = prepared_ahead(stream, *submission.operation->as_graph()->graph());
+    if (!entry) break;
+    graphs_.prepare(lock, submission.operation->as_graph()->graph(), *entry);
   }
   return defer_or_flush(lock, stream, submission);
 }

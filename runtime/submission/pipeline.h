@@ -151,6 +151,8 @@ class Pipeline final : private SubmitsNow {
   std::optional<stats::GraphReason> stays(const Graph& graph) const;
   GraphPlace place_graph(Stream& stream, Graph& graph, bool may_prepare);
   void want_look(Graph& graph);
+  std::optional<EntryId> prepared_ahead(Stream& stream, Graph& graph);
+  EntryId soonest_made(Stream& stream, Graph& graph, EntryId entry);
   hal::NativeStatus launch_graph_on(Stream& stream, GraphOperation& operation,
                                     std::span<const Predecessor> after, const MarkerRef& behind,
                                     const GraphPlace& place);

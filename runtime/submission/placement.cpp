@@ -84,12 +84,26 @@ bool Placement::grant_stands(const Stream& stream, const Kernel& kernel,
          !kernel.refused.test(grant.entry) && core_.arbiter->admits(grant.entry, stream.lane);
 }
 
-bool Placement::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed) {
+bool Placement::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool hurried) {
   auto just_in_time = [&] { return stream.timeline.outstanding() < core_.options.ahead_of_move; };
   if (just_in_time() || grant_stands(stream, kernel, needed)) return true;
   completion_.close_batch(stream);  // else its end would be seen too late, or never
   completion_.poll(stream);
-  return just_in_time();
+  if (just_in_time()) return true;
+  if (!hurried || !core_.lanes_share) return false;
+  Choice& grant = stream.placing.grant;
+  const PhysicalQueue* const tail = stream.submitted.tail;
+  if (grant.launches == 0 && tail != nullptr && tail->entry == grant.entry) grant.launches = 1;
+  return true;
+}
+
+EntryId Placement::likely_part(Stream& stream, const Kernel& kernel, std::uint32_t needed) {
+  const EntryId entry =
+      stream.placing.grant.entry != kWholeDevice ? stream.placing.grant.entry : last_part_;
+  if (entry == kNoEntry) return kNoEntry;
+  if (core_.layout.at(entry).processors >= needed && !kernel.refused.test(entry)) return entry;
+  const std::span<const EntryId> wide = eligible(stream, kernel, needed);
+  return wide.empty() || wide.front() == kWholeDevice ? kNoEntry : wide.front();
 }
 
 void Placement::refused(Stream& stream, Kernel& kernel, PhysicalQueue& queue) {
@@ -164,6 +178,7 @@ Choice Placement::ask(Stream& stream, const Kernel& kernel, const LaunchOperatio
   }
   Choice choice = core_.arbiter->grant(ready, eligible);
   choice.leased = choice.leased || choice.entry != kWholeDevice;
+  if (choice.entry != kNoEntry && choice.entry != kWholeDevice) last_part_ = choice.entry;
   // An arbiter elsewhere has not heard the question when a grant that stands has answered it.
   if (advice != nullptr && core_.between_processes && choice.entry != kNoEntry)
     announce_step(stream, advice);

@@ -35,8 +35,13 @@ class Placement {
   Binding bind(Stream& stream, Kernel& kernel, const LaunchOperation* operation,
                std::uint32_t needed);
   // Moves are made just in time (DispatchOptions::ahead_of_move): false while more of the stream's
-  // work is outstanding and the next launch would move.
-  bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed);
+  // work is outstanding and the next launch would move. `hurried`: the launch can wait for no
+  // better time; it stays where the stream is, or moves at the higher price. Not among other
+  // lessees, who count on the time.
+  bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool hurried);
+  // The part that a later launch of the stream may be granted, by what was granted last; kNoEntry:
+  // the whole device.
+  EntryId likely_part(Stream& stream, const Kernel& kernel, std::uint32_t needed);
   // The driver refused the launch on a part; a bind() follows.
   void refused(Stream& stream, Kernel& kernel, PhysicalQueue& queue);
   // The grant of the entry is given up, unless the stream's earlier work is on the queue.
@@ -79,6 +84,7 @@ class Placement {
   std::vector<EntryId> by_width_;  // realised entries, narrowest first, the whole device last
   std::vector<EntryId> scratch_;   // eligible entries when some are excluded
   std::uint32_t widest_ = 0, widest_narrow_ = 0;
+  EntryId last_part_ = kNoEntry;  // that was granted, to any stream
 };
 
 }  // namespace vitamin::runtime

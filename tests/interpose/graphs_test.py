@@ -32,6 +32,8 @@ def graphs_of(directory):
     return sums, reasons
 
 
+CHANGES = ("changed_before_every_launch", "captured_between_launches")
+
 # What is made off the path is there after a pause, of the scenario: a short one on an idle machine.
 PAUSES_MS = (2, 10, 50, 250)
 
@@ -39,13 +41,14 @@ PAUSES_MS = (2, 10, 50, 250)
 class Graphs(unittest.TestCase):
     def run_one(self, scenario, policy="random", form="legacy", window="max", memory=None,
                 audit=None, pause=PAUSES_MS[0]):
-        bare = programs_test.start("graph_scenarios", scenario, preload=False, form=form)
+        program = "graph_changes" if scenario in CHANGES else "graph_scenarios"
+        bare = programs_test.start(program, scenario, preload=False, form=form)
         self.assertEqual(bare.returncode, 0, bare)
         changed = {"VITAMIN_GRAPH_MEMORY": memory, "VITAMIN_AUDIT": audit, "PAUSE_MS": str(pause)}
         os.environ.update({k: v for k, v in changed.items() if v is not None})
         try:
             with tempfile.TemporaryDirectory() as directory:
-                done = programs_test.start("graph_scenarios", scenario, policy=policy, form=form,
+                done = programs_test.start(program, scenario, policy=policy, form=form,
                                            window=window, run_directory=directory)
                 sums, reasons = graphs_of(directory)
         finally:
@@ -98,6 +101,21 @@ class Graphs(unittest.TestCase):
         self.moves("node_updates", policy="static:units=2-3",
                    enough=lambda sums, reasons: sums["updated"] > 0)
         self.run_one("node_updates")
+
+    def test_graphs_that_change_before_every_launch_follow(self):
+        for policy in ("static:units=2-3", "random"):
+            sums, reasons = self.run_one("changed_before_every_launch", policy=policy)
+            # Where a policy grants the whole device they are there.
+            elsewhere = sums["launched"] - sums["bound"] - reasons.get("policy", 0)
+            self.assertLess(elsewhere, 0.05 * sums["launched"], (policy, sums, reasons))
+            self.assertNotIn("unfollowed", reasons)
+            self.assertGreater(sums["updated"], 300, (policy, sums))
+
+    def test_captures_do_not_send_launches_ahead_of_them_to_the_whole_device(self):
+        for policy in ("static:units=2-3", "random"):
+            sums, reasons = self.run_one("captured_between_launches", policy=policy)
+            elsewhere = sums["launched"] - sums["bound"] - reasons.get("policy", 0)
+            self.assertLess(elsewhere, 0.05 * sums["launched"], (policy, sums, reasons))
 
     def test_changes_concern_later_launches_only(self):
         for policy in ("static:units=2-3", "random"):
@@ -152,7 +170,8 @@ class Graphs(unittest.TestCase):
 
     def test_the_audit_finds_the_same_graphs_everywhere(self):
         with tempfile.TemporaryDirectory() as directory:
-            for scenario in ("replays_of_functions", "node_updates", "updates", "built_by_hand"):
+            for scenario in ("replays_of_functions", "node_updates", "updates", "built_by_hand",
+                             "changed_before_every_launch"):
                 self.moves(scenario, policy="static:units=2-3", audit=directory)
             changed = launches = 0
             for name in os.listdir(directory):

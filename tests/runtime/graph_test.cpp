@@ -236,7 +236,8 @@ TEST_CASE("A graph that changes before every launch stays, and goes again when i
   for (int i = 0; i < 10; ++i) {
     CHECK(f.replay(stream) == hal::kNativeOk);
     const auto changed = f.context->change(
-        *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return true; });
+        *f.graph, [] { return hal::kNativeOk; },
+        [](hal::NativeStatus) { return hal::Followed::kAnew; });
     CHECK(changed == hal::kNativeOk);
   }
   CHECK(f.source->looks == 1);
@@ -250,13 +251,60 @@ TEST_CASE("A graph that changes before every launch stays, and goes again when i
   CHECK(f.context->synchronize(stream) == hal::kNativeOk);
 }
 
+TEST_CASE("A graph whose nodes change before every launch goes from its first launch on") {
+  GraphFixture f({.policy = "static"});
+  runtime::Stream& stream = f.stream();
+  for (int i = 0; i < 10; ++i) {
+    f.context->change(
+        *f.graph, [] { return hal::kNativeOk; },
+        [](hal::NativeStatus) { return hal::Followed::kNodes; });
+    CHECK(f.replay(stream) == hal::kNativeOk);
+  }
+  CHECK(f.source->makes == 1);
+  CHECK(f.source->updates == 9);
+  CHECK(f.page.graphs.bound.get() == 10);
+  CHECK(f.context->synchronize(stream) == hal::kNativeOk);
+}
+
+TEST_CASE("A launch that is deferred has its graph made ready before") {
+  GraphFixture f({.policy = "static"});
+  const auto other = std::make_shared<runtime::Graph>(std::make_shared<Source>());
+  runtime::Stream &first = f.stream(), &held = f.stream();
+  Operation operation(other);
+  CHECK(f.context->replay(first, operation) == hal::kNativeOk);
+  soft::Gate* gate = f.hold(held);
+  CHECK(f.replay(held) == hal::kNativeOk);
+  CHECK(held.deferral.operations.size() == 1);
+  CHECK(f.source->looks == 1);
+  CHECK(f.source->makes == 1);
+  f.engine->open_gate(gate);
+  for (runtime::Stream* stream : {&first, &held})
+    CHECK(f.context->synchronize(*stream) == hal::kNativeOk);
+  CHECK(f.page.graphs.bound.get() == 2);
+  f.context->forget(*other);
+}
+
+TEST_CASE("What a capture submits at once goes where it would go anyway") {
+  GraphFixture f({.policy = "random"});
+  runtime::Stream& stream = f.stream();
+  for (int i = 0; i < 40; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+  CHECK(stream.deferral.operations.size() > 10);
+  auto begin = runtime::call([](void*) { return hal::kNativeOk; });
+  CHECK(f.context->begin_capture(stream, begin) == hal::kNativeOk);
+  CHECK(stream.deferral.operations.empty());
+  CHECK(f.whole(runtime::stats::GraphReason::kHostGated) == 0);
+  CHECK(f.page.graphs.bound.get() + f.whole(runtime::stats::GraphReason::kPolicy) == 40);
+  CHECK(f.context->synchronize(stream) == hal::kNativeOk);
+}
+
 TEST_CASE("Executables are brought up to date, and gone when the graph is") {
   GraphFixture f({.policy = "static"});
   runtime::Stream& stream = f.stream();
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 5; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
     f.context->change(
-        *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return true; });
+        *f.graph, [] { return hal::kNativeOk; },
+        [](hal::NativeStatus) { return hal::Followed::kAnew; });
   }
   CHECK(f.source->makes == 1);
   CHECK(f.source->updates == 2);
@@ -275,7 +323,8 @@ TEST_CASE("A change that is not followed keeps the graph on the whole device") {
   const std::uint64_t bound = f.page.graphs.bound.get();
   CHECK(bound > 0);
   f.context->change(
-      *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return false; });
+      *f.graph, [] { return hal::kNativeOk; },
+      [](hal::NativeStatus) { return hal::Followed::kNot; });
   for (int i = 0; i < 5; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
   CHECK(f.page.graphs.bound.get() == bound);
   CHECK(f.whole(runtime::stats::GraphReason::kUnfollowed) == 5);
@@ -331,7 +380,8 @@ TEST_CASE("An executable that goes to make room while it is brought up to date i
   runtime::Stream& stream = f.stream();
   CHECK(f.replay(stream) == hal::kNativeOk);
   f.context->change(
-      *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return true; });
+      *f.graph, [] { return hal::kNativeOk; },
+      [](hal::NativeStatus) { return hal::Followed::kAnew; });
   // Unsettled: the first launch after a change stays.
   CHECK(f.replay(stream) == hal::kNativeOk);
   f.source->meanwhile = [&] {
@@ -389,7 +439,8 @@ TEST_CASE("Changing or destroying a graph submits its own deferred launches and 
   unsigned* address = &total;
   const auto change = [&] {
     return f.context->change(
-        *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return true; });
+        *f.graph, [] { return hal::kNativeOk; },
+        [](hal::NativeStatus) { return hal::Followed::kAnew; });
   };
   const auto destroy = [&] { return f.context->destroy(*f.graph, [] { return hal::kNativeOk; }); };
   for (unsigned i = 0; i < 5; ++i)

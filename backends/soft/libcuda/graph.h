@@ -45,6 +45,8 @@ struct ExecNode {
   Command command;
   std::vector<std::size_t> dependencies;  // indices, all smaller than the node's own
   bool enabled = true;
+  std::size_t inner =
+      0;  // of a child graph: how many follow it that are its own, its exit the last
   std::size_t lane = 0;
   bool needs_event = false;  // a node outside its lane waits for it
   std::shared_ptr<vitamin::soft::Event> event;

@@ -57,6 +57,7 @@ bool flatten(const Graph& graph, const std::vector<std::size_t>& before, GraphEx
       exit.dependencies = inner.empty() ? std::vector<std::size_t>{end} : inner;
       exit.command = EmptyCommand{};
       exec.nodes.push_back(std::move(exit));
+      exec.nodes[end].inner = exec.nodes.size() - 1 - end;
       end = exec.nodes.size() - 1;
     }
     ends[node] = end;
@@ -220,6 +221,38 @@ CUresult set_exec_kernel(CUgraphExec exec, CUgraphNode node,
     if (asked.ctx != reinterpret_cast<CUcontext>(content->context)) return CUDA_ERROR_INVALID_VALUE;
     return kernel_content(asked, content);
   });
+}
+
+// The nodes of a child graph do what those of another graph of the same shape do.
+CUresult set_exec_child(CUgraphExec exec_handle, CUgraphNode node_handle, CUgraph child_handle) {
+  const std::lock_guard lock(driver().mutex);
+  GraphExec* exec = find_exec(exec_handle);
+  const ExecNode* node = exec_node(exec_handle, node_handle);
+  const Graph* child = find_graph(child_handle);
+  if (node == nullptr || node->type != CU_GRAPH_NODE_TYPE_GRAPH || child == nullptr)
+    return CUDA_ERROR_INVALID_VALUE;
+  GraphExec other;
+  other.device = exec->device;
+  ExecNode entry;
+  entry.context = node->context;
+  entry.command = EmptyCommand{};
+  other.nodes.push_back(std::move(entry));
+  std::vector<std::size_t> leaves;
+  if (!flatten(*child, {0}, other, &leaves) || other.nodes.size() != node->inner)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = place_nodes(other, *node->context); error != CUDA_SUCCESS)
+    return error;
+  const auto begin = static_cast<std::size_t>(node - exec->nodes.data());
+  for (std::size_t i = 1; i < other.nodes.size(); ++i) {
+    for (std::size_t& dependency : other.nodes[i].dependencies) dependency += begin;
+    const ExecNode& old = exec->nodes[begin + i];
+    if (old.type != other.nodes[i].type || old.context != other.nodes[i].context ||
+        old.dependencies != other.nodes[i].dependencies)
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (std::size_t i = 1; i < other.nodes.size(); ++i)
+    exec->nodes[begin + i].command = std::move(other.nodes[i].command);
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -436,10 +469,16 @@ CUresult api::cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNode nod
   });
 }
 
+CUresult api::cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                                 CUgraph child) {
+  return set_exec_child(exec, node, child);
+}
+
 CUresult api::cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                        CUgraphNodeParams* parameters) {
-  if (parameters == nullptr || parameters->type == CU_GRAPH_NODE_TYPE_GRAPH)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (parameters->type == CU_GRAPH_NODE_TYPE_GRAPH)
+    return set_exec_child(exec, node, parameters->graph.graph);
   return set_exec_params(exec, node, parameters->type, [&](NodeContent* content) {
     Context* const before = content->context;
     const CUresult made = content_of(*parameters, content);

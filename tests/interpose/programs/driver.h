@@ -47,7 +47,7 @@
                   X(cuGraphKernelNodeSetAttribute) X(cuGraphExecUpdate)                   \
                       X(cuGraphExecKernelNodeSetParams) X(cuGraphExecMemcpyNodeSetParams) \
                           X(cuGraphExecMemsetNodeSetParams) X(cuGraphNodeSetEnabled)      \
-                              X(cuGraphUpload)
+                              X(cuGraphExecChildGraphNodeSetParams) X(cuGraphUpload)
 
 struct Driver {
 #define DRIVER_ENTRY(name) decltype(&::name) name;

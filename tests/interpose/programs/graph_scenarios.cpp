@@ -10,88 +10,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <thread>
 
-#include "session.h"
+#include "graphs.h"
 
 namespace {
-
-constexpr std::uint64_t kShort = 2'000;
-
-void print(const char* what, unsigned long long value) { std::printf("%s %llu\n", what, value); }
-void print(const char* what, CUresult status) {
-  std::printf("%s answers %d\n", what, static_cast<int>(status));
-}
-void print(const char* what, const std::vector<Word>& words) {
-  std::printf("%s", what);
-  for (const Word word : words) std::printf(" %u", word);
-  std::printf("\n");
-}
-// For what is made off the path. PAUSE_MS: how long that takes is the machine's.
-void pause() {
-  static const char* const given = std::getenv("PAUSE_MS");
-  static const long ms = given != nullptr ? std::strtol(given, nullptr, 10) : 2;
-  std::this_thread::sleep_for(std::chrono::milliseconds(ms));
-}
-
-// Kernels of a library, as cudart launches them, or functions of a module, as Triton does.
-struct Kernels {
-  explicit Kernels(const Session& of, bool of_library) : session(of) {
-    if (!of_library) return;
-    check(drv.cuLibraryLoadData(&library, module_image("TEST_KERNELS").data(), nullptr, nullptr, 0,
-                                nullptr, nullptr, 0));
-  }
-  CUfunction operator()(const char* name) const {
-    if (library == nullptr) return session.kernel(name);
-    CUkernel kernel = nullptr;
-    check(drv.cuLibraryGetKernel(&kernel, library, name));
-    return reinterpret_cast<CUfunction>(kernel);
-  }
-  template <class... Args>
-  void launch(const char* name, CUstream stream, Args... args) const {
-    void* pointers[] = {&args..., nullptr};
-    check(drv.cuLaunchKernel((*this)(name), 1, 1, 1, 32, 1, 1, 0, stream, pointers, nullptr));
-  }
-  const Session& session;
-  CUlibrary library = nullptr;
-};
-
-// Adds one to a word in a way that loses some when two of them overlap: it is `steps` kernels, each
-// behind the other, by way of `through`.
-void add_slowly(const Kernels& kernels, CUstream stream, CUdeviceptr word, CUdeviceptr through,
-                Word value, std::uint64_t ns = kShort) {
-  kernels.launch("slow_copy", stream, through, word, Word{1}, ns);
-  kernels.launch("slow_add", stream, through, value, ns);
-  kernels.launch("slow_copy", stream, word, through, Word{1}, ns);
-}
-
-CUgraph captured(CUstream stream, CUstreamCaptureMode mode, const std::function<void()>& work) {
-  CUgraph graph = nullptr;
-  check(drv.cuStreamBeginCapture(stream, mode));
-  work();
-  check(drv.cuStreamEndCapture(stream, &graph));
-  return graph;
-}
-
-CUgraphExec executable(CUgraph graph) {
-  CUgraphExec made = nullptr;
-  check(drv.cuGraphInstantiate(&made, graph, 0));
-  return made;
-}
-
-std::vector<CUgraphNode> nodes_of(CUgraph graph, CUgraphNodeType type) {
-  std::size_t count = 0;
-  check(drv.cuGraphGetNodes(graph, nullptr, &count));
-  std::vector<CUgraphNode> nodes(count), found;
-  check(drv.cuGraphGetNodes(graph, nodes.data(), &count));
-  for (const CUgraphNode node : nodes) {
-    CUgraphNodeType is;
-    check(drv.cuGraphNodeGetType(node, &is));
-    if (is == type) found.push_back(node);
-  }
-  return found;
-}
 
 // As PyTorch does it: captured on a side stream in thread-local or relaxed mode, with a fork, a
 // copy and a fill; the graph is destroyed at once; replayed very often, with eager work between.
@@ -120,7 +43,7 @@ void replays(bool of_library, int times) {
       check(drv.cuGraphLaunch(run, a));
       kernels.launch("slow_add", a, x + 20, Word{1}, kShort);
       if (i % 50 == 49) check(drv.cuStreamSynchronize(a));
-      if (i % 50 < 4) pause();
+      if (i % 50 < 4) wait_a_little();
     }
     check(drv.cuStreamSynchronize(a));
     print("words", s.read(x, 6));
@@ -144,7 +67,7 @@ void one_graph_in_many_streams() {
   const CUgraphExec run = executable(graph);
   for (int i = 0; i < 200; ++i) {
     check(drv.cuGraphLaunch(run, streams[i % 5]));
-    if (i % 20 < 3) pause();
+    if (i % 20 < 3) wait_a_little();
   }
   check(drv.cuCtxSynchronize());
   print("words", s.read(x, 1));
@@ -170,7 +93,7 @@ void updates() {
   const auto launch = [&](int times) {
     for (int i = 0; i < times; ++i) {
       check(drv.cuGraphLaunch(run, a));
-      pause();
+      wait_a_little();
     }
   };
   launch(8);
@@ -208,7 +131,7 @@ void node_updates() {
   const auto launch = [&](const char* what) {
     for (int i = 0; i < 6; ++i) {
       check(drv.cuGraphLaunch(run, a));
-      pause();
+      wait_a_little();
     }
     check(drv.cuStreamSynchronize(a));
     print(what, s.read(x, 6));
@@ -265,7 +188,7 @@ void changes_behind_a_gate() {
     const CUgraphExec run = executable(one);
     for (int i = 0; i < 6; ++i) {
       check(drv.cuGraphLaunch(run, a));
-      pause();
+      wait_a_little();
     }
     open = false;
     check(drv.cuLaunchHostFunc(a, hold, &open));
@@ -297,7 +220,7 @@ void destroyed_in_flight() {
     const CUgraphExec run = executable(graph);
     for (int i = 0; i < 5; ++i) {
       check(drv.cuGraphLaunch(run, round % 2 ? a : b));
-      if (i < 4) pause();
+      if (i < 4) wait_a_little();
     }
     check(drv.cuGraphExecDestroy(run));
     check(drv.cuGraphDestroy(graph));
@@ -343,7 +266,7 @@ void built_by_hand() {
   check(drv.cuGraphDestroy(inner));
   for (int i = 0; i < 40; ++i) {
     check(drv.cuGraphLaunch(run, a));
-    pause();
+    wait_a_little();
   }
   check(drv.cuStreamSynchronize(a));
   print("words", s.read(x, 1));
@@ -395,7 +318,7 @@ void wide_nodes() {
     const CUgraphExec run = executable(graph);
     for (int i = 0; i < 12; ++i) {
       check(drv.cuGraphLaunch(run, a));
-      pause();
+      wait_a_little();
     }
     check(drv.cuStreamSynchronize(a));
     Word sum = 0;
@@ -422,7 +345,7 @@ void wide_nodes() {
   const CUgraphExec run = executable(graph);
   for (int i = 0; i < 20; ++i) {
     check(drv.cuGraphLaunch(run, a));
-    pause();
+    wait_a_little();
   }
   check(drv.cuStreamSynchronize(a));
   print("ranks", s.read(ranks, 32));
@@ -456,7 +379,7 @@ void graphs_of_threads() {
       const CUgraphExec run = executable(graph);
       for (int n = 0; n < 60; ++n) {
         check(drv.cuGraphLaunch(run, CU_STREAM_PER_THREAD));
-        if (n % 10 < 3) pause();
+        if (n % 10 < 3) wait_a_little();
       }
       check(drv.cuStreamSynchronize(CU_STREAM_PER_THREAD));
       check(drv.cuGraphExecDestroy(run));
@@ -482,7 +405,7 @@ void waits_for_the_context() {
   for (int i = 0; i < 600; ++i) {
     check(drv.cuGraphLaunch(runs[static_cast<std::size_t>(i % 6)], a));
     if (drv.cuCtxSynchronize() != CUDA_SUCCESS) ++refused;
-    if (i % 10 == 0) pause();  // executables are made while others have the processor
+    if (i % 10 == 0) wait_a_little();  // executables are made while others have the processor
   }
   print("refused", refused);
   print("words", s.read(x, 1));
@@ -500,7 +423,7 @@ void reset_device() {
     }));
     for (int i = 0; i < 30; ++i) {
       check(drv.cuGraphLaunch(run, a));
-      pause();
+      wait_a_little();
     }
     print("words", s.read(x, 1));
     check(drv.cuDevicePrimaryCtxReset(s.device));
@@ -542,7 +465,7 @@ void forks_around_replays() {
         ::_exit(i / 40);
       }
     }
-    if (i % 40 < 4) pause();
+    if (i % 40 < 4) wait_a_little();
   }
   unsigned long long sum = 0;
   for (const pid_t child : children) {
