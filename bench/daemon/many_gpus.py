@@ -9,8 +9,10 @@ three     a data-parallel, a sharded (FSDP2) and a tensor-parallel job, each on 
 exchange  a job of all-to-all, sends and receives beside a data-parallel one
 overlap   a job on the first three quarters of the GPUs beside one on the last three quarters
 late      as two, and one rank of a job joins some seconds after the others
-kill      as two, and one rank is killed in the middle of a collective: the other job's bits
 restart   as two, and vitamind is killed, and another started, in the middle of a collective
+kill      as two, and one rank is killed in the middle of a collective: the other job's bits. Comes
+          last: MPS reports the faults of peers that read a killed rank's memory to programs that
+          start later
 
 Every rank sees the GPUs in an order of its own (CUDA_VISIBLE_DEVICES) and says which one it has.
 Every rank's loss and weights are compared, step by step, with the same job alone, natively. A job
@@ -35,7 +37,7 @@ from common import Daemon, Job, Surroundings, brief  # noqa: E402
 
 NCCL = {"NCCL_NVLS_ENABLE": "0", "NCCL_ALGO": "Ring", "NCCL_SOCKET_IFNAME": "lo",
         "GLOO_SOCKET_IFNAME": "lo"}
-CELLS = ("two", "three", "exchange", "overlap", "late", "kill", "restart")
+CELLS = ("two", "three", "exchange", "overlap", "late", "restart", "kill")
 HEADINGS = ["cell", "mode", "job", "GPUs", "equal to alone", "hung", "right GPU", "bound",
             "steps/s", "of alone", "problem"]
 
@@ -88,6 +90,8 @@ class Group:
         if i == 0:
             command += ["--late", str(spec.late)]
         words = ("--class", "bounded") if self.bounded(spec) else ()
+        if self.daemon is not None:  # which names the class
+            place["VITAMIN_CONFIG"] = self.daemon.configuration.name
         return Job(command, {**environment, **NCCL, **place}, self.daemon, words)
 
     def bounded(self, spec):
@@ -277,10 +281,10 @@ def main():
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--out", default=harness.default_output())
     options = parser.parse_args()
-    cells = options.cells or list(CELLS)
-    for cell in cells:
+    for cell in options.cells:
         if cell not in CELLS:
             parser.error(f"there is no cell '{cell}': {', '.join(CELLS)}")
+    cells = [cell for cell in CELLS if cell in options.cells or not options.cells]
     if options.gpus is None:
         import torch
         options.gpus = torch.cuda.device_count() if options.device == "cuda" else 2

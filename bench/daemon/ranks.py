@@ -33,6 +33,7 @@ class Training(small_model.Trainer):
 
     def __init__(self, options, seed):
         self.kind, self.rank = options.kind, options.rank
+        self.fused = options.kind != "tensor"  # only part of its weights is cut
         # Ranks that hold parts of one model see the same data.
         options.data_seed = 1000 * seed + (0 if options.kind == "tensor" else options.rank)
         super().__init__(options, seed)
