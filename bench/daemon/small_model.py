@@ -78,7 +78,8 @@ class Trainer:
         self.model = self.spread(model)
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=1e-4, fused=self.fused and cuda, foreach=None if self.fused else False)
+            self.parameters, lr=1e-4, fused=self.fused and cuda,
+            foreach=None if self.fused else False)
         draw = torch.Generator().manual_seed(getattr(options, "data_seed", 1000 * seed))
         self.data = [torch.randint(0, sizes[3], (sizes[4], sizes[5] + 1), generator=draw).to(
             self.device) for _ in range(4)]
