@@ -23,7 +23,7 @@ def ask(directory, options, policy=None):
     if policy:
         command = harness.under_vitamin(command, policy)
     result = harness.run(command, options.timeout,
-                         {"VITAMIN_DIFFERENTIAL_TIMEOUT_MS": str(options.timeout)})
+                         {"VITAMIN_DIFFERENTIAL_TIMEOUT_MS": str(options.rule_timeout)})
     trouble = result.why() if result.code not in (0, 1) else ""
     print(result.output.strip()[-3000:], trouble, flush=True)
     return {p.stem: p.read_text() for p in sorted(directory.glob("*.trace"))}
@@ -45,8 +45,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=harness.default_output())
     parser.add_argument("--jobs", type=int, default=12)
-    parser.add_argument("--timeout", type=int, default=150, help="milliseconds")
-    parser.add_argument("--timeout", type=float, default=200)
+    parser.add_argument("--rule-timeout", type=int, default=150,
+                        help="milliseconds until a call of a rule counts as blocked")
+    parser.add_argument("--timeout", type=float, default=200, help="seconds of all rules")
     parser.add_argument("--once", action="store_true", help="do not ask a second time")
     parser.add_argument("--policy", help="also ask under `vitamin run` with this policy, compare")
     parser.add_argument("--keep", action="store_true")

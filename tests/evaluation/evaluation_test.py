@@ -323,5 +323,23 @@ case "$*" in *compute-apps*) echo "4711, 9000" ;; *) echo "100, 130000, 1980" ;;
         self.assertIn("there is no trace 'x'", self.refused("E5", "--smoke", "--traces", "x"))
 
 
+
+class Help(unittest.TestCase):
+    def test_every_script_that_takes_options_teaches_them(self):
+        scripts = [script for directory in (BENCH, BENCH / "daemon", BENCH / "compat")
+                   for script in sorted(directory.glob("*.py"))
+                   if "ArgumentParser(" in script.read_text() and "__main__" in script.read_text()]
+        self.assertGreater(len(scripts), 20)
+        for script in scripts:
+            with self.subTest(script=script.name):
+                result = subprocess.run([sys.executable, "-B", str(script), "--help"],
+                                        capture_output=True, text=True, timeout=time_limit(60),
+                                        env={**os.environ, "PYTHONPATH": str(BENCH)})
+                if "No module named 'torch'" in result.stderr:
+                    continue
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn("usage:", result.stdout)
+
+
 if __name__ == "__main__":
     unittest.main()
