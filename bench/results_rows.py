@@ -286,14 +286,15 @@ def many_gpus_rows(files):
         if not files.has(name):
             yield [f"{gpus} GPUs: jobs of {gpus} ranks at once", asked, "not measured", "–", ""]
             continue
-        records = files.records(name, lambda r: "cell" in r)
         for cell, text in CELLS.items():
-            jobs = [r for r in records if r["cell"] == cell and "job" in r and not r["killed"]]
-            runs = [r for r in records if r["cell"] == cell and "jobs" in r]
+            records = files.records(name, lambda r, cell=cell: r.get("cell") == cell)
+            jobs = [r for r in records if "job" in r and not r["killed"]]
+            runs = [r for r in records if "jobs" in r]
             if not jobs:
                 yield [f"{gpus} GPUs: {text}", asked, "not measured", "–", files.cite(name)]
                 continue
-            overlaps = sum(len(r.get("overlaps", [])) for r in runs)
+            overlaps = sum(not (a["shared"] and b["shared"])
+                           for r in runs for a, b in r.get("overlaps", []))
             rates = {r["mode"]: r["sum"] for r in runs if r["sum"]}
             beside = "; ".join(f"`{mode}` {rate / rates['MPS']:.2f} × MPS"
                                for mode, rate in rates.items() if mode != "MPS" and "MPS" in rates)
@@ -304,6 +305,8 @@ def many_gpus_rows(files):
                     f"equal, {sum(r['hung'] for r in jobs)} hangs, {wrong} wrong GPUs, "
                     f"{overlaps} overlaps"]
             said += [f"rates {beside}"] if beside else []
+            said += [f"a rank could not start: {why[0].strip()}" for why in
+                     [re.search(r"Error \d+: [^/]+", w) for r in jobs for w in r["why"]] if why][:1]
             said += [f"vitamind {max(loads):.2f} of a processor at most"] if loads else []
             yield [f"{gpus} GPUs: {text}", asked, "; ".join(said),
                    met(all(r["equal"] == r["of"] > 0 and not r["hung"] for r in jobs)
@@ -466,7 +469,31 @@ def fleet_rows(files):
                f"{r['ms']} ms of processor time", met(r["ms"] <= 50), files.cite(name)]
 
 
+def quota_rows(files):
+    """What bench/memory.py measured."""
+    name = "daemon/memory.jsonl"
+    records = files.records(name, lambda r: "case" in r or "cost" in r)
+    within = [r for r in records if r.get("arm") == "within"]
+    yield [f"{'; '.join(r['case'] for r in within)}: under `--memory 20GiB` on a device of "
+           f"{records_total(records)} GiB: told of 20 GiB, at most that in use, bits as natively",
+           "all", f"{sum(r['verdict'] == 'equal' for r in within)} of {len(within)}",
+           met(all(r["verdict"] == "equal" and r["memory"]["used"] <= r["quota"]
+                   for r in within)), files.cite(name)]
+    for call in ("cuMemAllocAsync", "cuMemAlloc"):
+        of = {arm: middle([line["allocate_ns"] for r in records if r.get("cost") == arm
+                           for line in r["lines"] if line["call"] == call and line["bytes"] == 512])
+              for arm in ("no quota", "quota")}
+        yield [f"{call} of 512 bytes, with a quota", "≤ 200 ns more than without one",
+               f"{of['quota'] - of['no quota']:+.0f} ns ({of['no quota']:,.0f} ns without)",
+               met(of["quota"] - of["no quota"] <= 200), files.cite(name)]
+
+
+def records_total(records):
+    return round(next(r["memory"]["total"] for r in records if r.get("arm") == "native") / 2 ** 30)
+
+
 def memory_and_decode_rows(files):
+    yield from quota_rows(files)
     name = "slice/micro_pool.jsonl"
     used, resident = (medians(files, name, key) for key in ("used_mib", "resident_mib"))
     mib, host = (of("fifo") - of("native") for of in (used, resident))

@@ -113,7 +113,8 @@ class Daemon:
                 self.most = max(self.most, len({h["client"] for h in device["held"]}))
                 for i, a in enumerate(held):
                     for b in held[i + 1:]:
-                        if a["client"] != b["client"] and a["units"] & b["units"]:
+                        if a["client"] != b["client"] and a["units"] & b["units"] and \
+                                not (a["shared"] and b["shared"]):
                             self.overlaps.append([a, b])
             self.seen.append((now, [c["process"] for c in status["clients"]]))
 

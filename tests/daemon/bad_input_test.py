@@ -50,7 +50,7 @@ class BadInput(RawClientTest):
         self.assertEqual(daemon.socket.read_text(), "mine")
         self.assertIn(str(daemon.socket), daemon.log())
 
-    def test_a_folder_that_does_not_exist_is_named(self):
+    def test_a_directory_that_does_not_exist_is_named(self):
         ended = subprocess.run([os.environ["VITAMIND"], "--socket",
                                 f"{self.directory.name}/a/b/c/s"], text=True, capture_output=True,
                                timeout=time_limit(20), check=False)
@@ -105,7 +105,7 @@ class BadInput(RawClientTest):
     def readable_member(self):
         return self.readable(MEMBER, "member")
 
-    def test_a_lock_folder_that_cannot_be_used_is_named_to_the_client(self):
+    def test_a_lock_directory_that_cannot_be_used_is_named_to_the_client(self):
         daemon = self.daemon("--lock-directory", f"{self.directory.name}/none")
         self.assertIn("the lock of the device cannot be made", self.refused(daemon))
         self.assertEqual(daemon.status()["devices"], [])
@@ -319,9 +319,9 @@ class BadInput(RawClientTest):
         first = self.daemon()
         self.works(first)
         self.until(lambda: not first.status()["clients"])
-        folder = pathlib.Path(self.directory.name, "second")
-        folder.mkdir()
-        second = Daemon(folder, "--lock-directory", self.directory.name)
+        directory = pathlib.Path(self.directory.name, "second")
+        directory.mkdir()
+        second = Daemon(directory, "--lock-directory", self.directory.name)
         self.addCleanup(second.end)
         self.member(second, "hold").stdout.readline()
         self.assertIn("another vitamind arbitrates", self.refused(first))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Daemons and clients for the tests of this folder."""
+"""Daemons and clients for the tests of this directory."""
 import itertools
 import json
 import os
@@ -65,10 +65,10 @@ def signal_is_expected(pid, number):
 
 
 class Daemon:
-    """A vitamind of this test, in a folder of its own."""
+    """A vitamind of this test, in a directory of its own."""
 
-    def __init__(self, folder, *options, program=None, environment=None, start=True):
-        self.directory = pathlib.Path(folder)
+    def __init__(self, directory, *options, program=None, environment=None, start=True):
+        self.directory = pathlib.Path(directory)
         self.socket = self.directory / "s"
         self.words = [program or os.environ["VITAMIND"], "--socket", str(self.socket),
                       "--lock-directory", str(self.directory), *options]

@@ -25,13 +25,13 @@ using runtime::EntryId;
 constexpr std::uint64_t kSecond = 1'000'000'000, kBelieved = 60 * kSecond;
 constexpr ProcessIdentity kOne{40, 7}, kOther{41, 7}, kLater{40, 8};
 
-class Folder {
+class Directory {
  public:
-  Folder() {
+  Directory() {
     char name[] = "/tmp/vitamin-record-XXXXXX";
     path_ = ::mkdtemp(name);
   }
-  ~Folder() { std::filesystem::remove_all(path_); }
+  ~Directory() { std::filesystem::remove_all(path_); }
   std::string file() const { return path_ + "/s.leases"; }
   std::string path() const { return path_; }
 
@@ -39,9 +39,9 @@ class Folder {
   std::string path_;
 };
 
-LeaseRecord open(const Folder& folder, std::uint64_t now_ns, std::size_t sessions = 4) {
+LeaseRecord open(const Directory& directory, std::uint64_t now_ns, std::size_t sessions = 4) {
   std::string problem;
-  LeaseRecord record = LeaseRecord::at(folder.file(), sessions, now_ns, kBelieved, problem);
+  LeaseRecord record = LeaseRecord::at(directory.file(), sessions, now_ns, kBelieved, problem);
   CHECK(problem.empty());
   return record;
 }
@@ -51,9 +51,9 @@ using Entries = std::vector<EntryId>;
 }  // namespace
 
 TEST_CASE("the next daemon knows what each process held, and its home") {
-  const Folder folder;
+  const Directory directory;
   {
-    LeaseRecord record = open(folder, kSecond);
+    LeaseRecord record = open(directory, kSecond);
     const std::size_t slot = record.begin(kOne, 5, 3);
     record.holds(slot, 9, true);
     record.holds(slot, 511, true);
@@ -63,7 +63,7 @@ TEST_CASE("the next daemon knows what each process held, and its home") {
     record.holds(gone, 20, true);
     record.end(gone);
   }
-  LeaseRecord next = open(folder, 2 * kSecond);
+  LeaseRecord next = open(directory, 2 * kSecond);
   CHECK(next.absent(5) == std::vector{kOne});
   CHECK(next.absent(6).empty());
   next.begin(kOne, 6, 3);  // on another device
@@ -79,14 +79,14 @@ TEST_CASE("the next daemon knows what each process held, and its home") {
 }
 
 TEST_CASE("what a process has told its daemon counts no more for that one and the next") {
-  const Folder folder;
+  const Directory directory;
   {
-    LeaseRecord record = open(folder, kSecond);
+    LeaseRecord record = open(directory, kSecond);
     record.holds(record.begin(kOne, 5, 3), 9, true);
     record.holds(record.begin(kOther, 5, 4), 8, true);
   }
   {
-    LeaseRecord record = open(folder, 2 * kSecond);
+    LeaseRecord record = open(directory, 2 * kSecond);
     const std::size_t slot = record.begin(kOne, 5, 2);
     record.told(kOne, 6);
     CHECK(record.before(kOne, 5) == Entries{3, 9});
@@ -95,46 +95,46 @@ TEST_CASE("what a process has told its daemon counts no more for that one and th
     CHECK(record.before(kOther, 5) == Entries{4, 8});
     record.holds(slot, 10, true);
   }
-  const LeaseRecord next = open(folder, 3 * kSecond);
+  const LeaseRecord next = open(directory, 3 * kSecond);
   CHECK(next.before(kOne, 5) == Entries{2, 10});
   CHECK(next.before(kOther, 5) == Entries{4, 8});
 }
 
 TEST_CASE("the whole device is known to the next daemon where it was leased, not as a home") {
-  const Folder folder;
+  const Directory directory;
   {
-    LeaseRecord record = open(folder, kSecond);
+    LeaseRecord record = open(directory, kSecond);
     record.holds(record.begin(kOne, 5, runtime::kWholeDevice), runtime::kWholeDevice, true);
     static_cast<void>(record.begin(kOther, 5, runtime::kWholeDevice));
   }
-  const LeaseRecord next = open(folder, 2 * kSecond);
+  const LeaseRecord next = open(directory, 2 * kSecond);
   CHECK(next.before(kOne, 5) == Entries{runtime::kWholeDevice});
   CHECK(next.before(kOther, 5).empty());
 }
 
 TEST_CASE("what a former daemon's clients had outlives one that ends soon, and no other") {
-  const Folder folder;
+  const Directory directory;
   {
-    LeaseRecord record = open(folder, kSecond);
+    LeaseRecord record = open(directory, kSecond);
     record.holds(record.begin(kOne, 5, 3), 9, true);
   }
-  { LeaseRecord soon = open(folder, 2 * kSecond); }
+  { LeaseRecord soon = open(directory, 2 * kSecond); }
   {
-    LeaseRecord again = open(folder, 2 * kSecond + kBelieved - 1);
+    LeaseRecord again = open(directory, 2 * kSecond + kBelieved - 1);
     CHECK(again.before(kOne, 5) == Entries{3, 9});
     // It comes, and has another home now.
     again.begin(kOne, 5, 4);
   }
-  const LeaseRecord late = open(folder, 3 * kSecond + 2 * kBelieved);
+  const LeaseRecord late = open(directory, 3 * kSecond + 2 * kBelieved);
   CHECK(late.before(kOne, 5) == Entries{4});
 }
 
 TEST_CASE("a daemon that is killed between any two instructions leaves what was true") {
-  const Folder folder;
+  const Directory directory;
   const pid_t daemon = ::fork();
   if (daemon == 0) {
     std::string problem;
-    LeaseRecord record = LeaseRecord::at(folder.file(), 4, kSecond, kBelieved, problem);
+    LeaseRecord record = LeaseRecord::at(directory.file(), 4, kSecond, kBelieved, problem);
     const std::size_t slot = record.begin(kOne, 5, 3);
     record.holds(slot, 9, true);
     for (EntryId entry = 10;; entry = entry == 100 ? 10 : entry + 1) {
@@ -146,7 +146,7 @@ TEST_CASE("a daemon that is killed between any two instructions leaves what was 
   ::usleep(20'000);
   ::kill(daemon, SIGKILL);
   ::waitpid(daemon, nullptr, 0);
-  const LeaseRecord next = open(folder, 2 * kSecond);
+  const LeaseRecord next = open(directory, 2 * kSecond);
   const Entries had = next.before(kOne, 5);
   CHECK(had.size() >= 2);
   CHECK(had.size() <= 3);
@@ -156,55 +156,55 @@ TEST_CASE("a daemon that is killed between any two instructions leaves what was 
 }
 
 TEST_CASE("the file goes with a daemon that nobody needs to be remembered of, and with no other") {
-  const Folder folder;
+  const Directory directory;
   SUBCASE("nobody was there") {
-    LeaseRecord record = open(folder, kSecond);
+    LeaseRecord record = open(directory, kSecond);
     record.end(record.begin(kOne, 5, 3));
     record.close(2 * kSecond);
-    CHECK(std::filesystem::is_empty(folder.path()));
+    CHECK(std::filesystem::is_empty(directory.path()));
   }
   SUBCASE("somebody lives") {
     const ProcessIdentity self = identity_of(::getpid());
-    LeaseRecord record = open(folder, kSecond);
+    LeaseRecord record = open(directory, kSecond);
     record.begin(self, 5, 3);
     record.close(2 * kSecond);
-    CHECK(open(folder, 3 * kSecond).before(self, 5) == Entries{3});
+    CHECK(open(directory, 3 * kSecond).before(self, 5) == Entries{3});
   }
   SUBCASE("somebody lived") {
-    LeaseRecord record = open(folder, kSecond);
+    LeaseRecord record = open(directory, kSecond);
     record.begin({static_cast<std::uint64_t>(::getpid()), 1}, 5, 3);
     record.close(2 * kSecond);
-    CHECK(std::filesystem::is_empty(folder.path()));
+    CHECK(std::filesystem::is_empty(directory.path()));
   }
   SUBCASE("another daemon has the path now") {
-    LeaseRecord record = open(folder, kSecond);
-    LeaseRecord other = open(folder, kSecond);
+    LeaseRecord record = open(directory, kSecond);
+    LeaseRecord other = open(directory, kSecond);
     record.close(2 * kSecond);
-    CHECK(std::filesystem::exists(folder.file()));
+    CHECK(std::filesystem::exists(directory.file()));
     other.close(2 * kSecond);
-    CHECK(std::filesystem::is_empty(folder.path()));
+    CHECK(std::filesystem::is_empty(directory.path()));
   }
 }
 
 TEST_CASE("a file that is not a daemon's own, or damaged, says nothing") {
-  const Folder folder;
+  const Directory directory;
   const auto write = [&](const std::string& bytes) {
-    std::filesystem::remove(folder.file());
-    std::ofstream(folder.file(), std::ios::binary) << bytes;
+    std::filesystem::remove(directory.file());
+    std::ofstream(directory.file(), std::ios::binary) << bytes;
   };
   std::string good;
   {
-    LeaseRecord record = open(folder, kSecond);
+    LeaseRecord record = open(directory, kSecond);
     record.begin(kOne, 5, 3);
-    std::ifstream file(folder.file(), std::ios::binary);
+    std::ifstream file(directory.file(), std::ios::binary);
     good.assign((std::istreambuf_iterator<char>(file)), {});
   }
   write(good);
-  CHECK(open(folder, 2 * kSecond).before(kOne, 5) == Entries{3});
+  CHECK(open(directory, 2 * kSecond).before(kOne, 5) == Entries{3});
   SUBCASE("cut") {
     for (std::size_t size = 0; size < good.size(); size += 37) {
       write(good.substr(0, size));
-      CHECK(open(folder, 2 * kSecond).before(kOne, 5).empty());
+      CHECK(open(directory, 2 * kSecond).before(kOne, 5).empty());
     }
   }
   SUBCASE("scribbled over") {
@@ -212,37 +212,37 @@ TEST_CASE("a file that is not a daemon's own, or damaged, says nothing") {
       std::string bad = good;
       bad[at] = static_cast<char>(bad[at] ^ 0xff);
       write(bad);
-      static_cast<void>(open(folder, 2 * kSecond));
+      static_cast<void>(open(directory, 2 * kSecond));
     }
     write(std::string(5000, '\xff'));
-    CHECK(open(folder, 2 * kSecond).before(kOne, 5).empty());
+    CHECK(open(directory, 2 * kSecond).before(kOne, 5).empty());
   }
   SUBCASE("others may write it") {
     write(good);
-    ::chmod(folder.file().c_str(), 0666);
-    CHECK(open(folder, 2 * kSecond).before(kOne, 5).empty());
+    ::chmod(directory.file().c_str(), 0666);
+    CHECK(open(directory, 2 * kSecond).before(kOne, 5).empty());
   }
   SUBCASE("a link") {
-    std::filesystem::rename(folder.file(), folder.path() + "/elsewhere");
-    std::filesystem::create_symlink("elsewhere", folder.file());
-    CHECK(open(folder, 2 * kSecond).before(kOne, 5).empty());
+    std::filesystem::rename(directory.file(), directory.path() + "/elsewhere");
+    std::filesystem::create_symlink("elsewhere", directory.file());
+    CHECK(open(directory, 2 * kSecond).before(kOne, 5).empty());
   }
   SUBCASE("of before the machine was started") {
     write(good);
-    CHECK(open(folder, kSecond - 1).before(kOne, 5).empty());
+    CHECK(open(directory, kSecond - 1).before(kOne, 5).empty());
   }
 }
 
 TEST_CASE("without a file the daemon runs, and believes what the former one left") {
-  const Folder folder;
+  const Directory directory;
   {
-    LeaseRecord record = open(folder, kSecond);
+    LeaseRecord record = open(directory, kSecond);
     record.begin(kOne, 5, 3);
   }
-  std::filesystem::create_directory(folder.file() + ".new");  // where the new one is to be made
+  std::filesystem::create_directory(directory.file() + ".new");  // where the new one is to be made
   std::string problem;
-  LeaseRecord record = LeaseRecord::at(folder.file(), 4, 2 * kSecond, kBelieved, problem);
-  CHECK(problem.find(folder.file()) != std::string::npos);
+  LeaseRecord record = LeaseRecord::at(directory.file(), 4, 2 * kSecond, kBelieved, problem);
+  CHECK(problem.find(directory.file()) != std::string::npos);
   CHECK(record.before(kOne, 5) == Entries{3});
   CHECK(record.believed_until() == 62 * kSecond);
   const std::size_t slot = record.begin(kOne, 5, 3);
@@ -250,12 +250,12 @@ TEST_CASE("without a file the daemon runs, and believes what the former one left
   record.holds(slot, 9, true);
   record.end(slot);
   record.close(3 * kSecond);
-  CHECK_FALSE(std::filesystem::exists(folder.file()));  // it would not be true
+  CHECK_FALSE(std::filesystem::exists(directory.file()));  // it would not be true
 }
 
 TEST_CASE("more sessions than there is room for are not remembered, and harm nobody") {
-  const Folder folder;
-  LeaseRecord record = open(folder, kSecond, 2);
+  const Directory directory;
+  LeaseRecord record = open(directory, kSecond, 2);
   const std::size_t a = record.begin(kOne, 5, 3), b = record.begin(kOther, 5, 4);
   CHECK(record.begin(kLater, 5, 5) == LeaseRecord::kNoSlot);
   record.end(a);

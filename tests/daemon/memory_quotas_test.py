@@ -3,7 +3,7 @@
 """Quotas of device memory of vitamin.toml's classes, which vitamind keeps for groups of processes.
 
 Environment: see CMakeLists.txt; LIBRARY (libvitamin_cuda.so), MEMORY (the program of
-tests/interpose that takes memory), NATIVE_MEMORY, DRIVER (folder of the software driver).
+tests/interpose that takes memory), NATIVE_MEMORY, DRIVER (directory of the software driver).
 """
 import os
 import pathlib

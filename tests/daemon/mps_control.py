@@ -13,13 +13,13 @@ import pathlib
 import socket
 import sys
 
-FOLDER = pathlib.Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
-CONTROL = FOLDER / "control"
+DIRECTORY = pathlib.Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
+CONTROL = DIRECTORY / "control"
 
 
 def world():
     try:
-        return json.loads((FOLDER / "world").read_text())
+        return json.loads((DIRECTORY / "world").read_text())
     except (OSError, ValueError):
         return {"servers": {}}
 
@@ -27,7 +27,7 @@ def world():
 def obey(command):
     words = command.split()
     servers = world().get("servers", {})
-    with open(FOLDER / "commands", "a", encoding="ascii") as log:
+    with open(DIRECTORY / "commands", "a", encoding="ascii") as log:
         log.write(command + "\n")
     if not words:
         return ""
@@ -63,8 +63,8 @@ def serve():
     nothing = os.open("/dev/null", os.O_RDWR)
     for stream in range(3):
         os.dup2(nothing, stream)
-    (FOLDER / "nvidia-cuda-mps-control.pid").write_text(str(os.getpid()))
-    (FOLDER / "world").unlink(missing_ok=True)  # a new daemon has no servers yet
+    (DIRECTORY / "nvidia-cuda-mps-control.pid").write_text(str(os.getpid()))
+    (DIRECTORY / "world").unlink(missing_ok=True)  # a new daemon has no servers yet
     while True:
         connection, _ = listener.accept()
         with connection:

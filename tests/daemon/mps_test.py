@@ -51,7 +51,7 @@ class Mps(DaemonTest):
         new.write_text(json.dumps(world))
         new.rename(self.mps / "world")
 
-    def test_it_is_started_in_a_private_folder_and_ended_with_the_daemon(self):
+    def test_it_is_started_in_a_private_directory_and_ended_with_the_daemon(self):
         daemon = self.watched()
         facts = self.facts(daemon)
         self.assertEqual((facts["state"], facts["problem"], facts["starts"]), ("ready", "", 1))
@@ -219,12 +219,12 @@ class Mps(DaemonTest):
         commands = self.facts(daemon)["starts"]
         self.assertEqual(commands, 0)
 
-    def test_a_folder_that_others_may_write_to_is_not_used(self):
+    def test_a_directory_that_others_may_write_to_is_not_used(self):
         self.mps.mkdir()
         self.mps.chmod(0o777)
         facts = self.facts(self.watched())
         self.assertEqual(facts["state"], "failed")
-        self.assertIn("not a folder of this user alone", facts["problem"])
+        self.assertIn("not a directory of this user alone", facts["problem"])
 
     def test_the_work_of_a_job_that_ended_is_ended_and_no_other(self):
         daemon = self.watched()
@@ -246,7 +246,8 @@ class Mps(DaemonTest):
         ends = [line for line in (self.mps / "commands").read_text().splitlines()
                 if line.startswith("terminate_client")]
         self.assertEqual(ends, [f"terminate_client 4711 {ended}"])
-        self.assertEqual(daemon.ask("job-end 12"), {"schema": 1, "steps": 0, "left": 2})
+        self.assertEqual(daemon.ask("job-end 12"),
+                         {"schema": 1, "steps": 0, "left": 2, "sm_seconds": 0.0})
 
     def test_off_is_off_and_a_machine_without_the_control_program_is_no_trouble(self):
         self.assertEqual(self.facts(self.watched(mode="off"))["state"], "off")
@@ -259,7 +260,7 @@ class Mps(DaemonTest):
             daemon.end()
 
     @unittest.skipUnless(LIBRARY.exists(), "the library for CUDA is not built here")
-    def test_a_command_gets_the_folder_and_hears_of_what_breaks_bits(self):
+    def test_a_command_gets_the_directory_and_hears_of_what_breaks_bits(self):
         daemon = self.watched()
         environment = {name: value for name, value in os.environ.items()
                        if name not in ("CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD")}

@@ -47,15 +47,15 @@ TEST_CASE("a thread is bound to the processors that it was told, and asked for t
 }
 
 TEST_CASE("the driver's list says which PCI device a UUID is") {
-  const auto folder = std::filesystem::temp_directory_path() /
-                      ("placement-" + std::to_string(reinterpret_cast<std::uintptr_t>(&range)));
-  std::filesystem::create_directories(folder / "0000:3b:00.0");
-  std::ofstream(folder / "0000:3b:00.0" / "information")
+  const auto directory = std::filesystem::temp_directory_path() /
+                         ("placement-" + std::to_string(reinterpret_cast<std::uintptr_t>(&range)));
+  std::filesystem::create_directories(directory / "0000:3b:00.0");
+  std::ofstream(directory / "0000:3b:00.0" / "information")
       << "Model: \t\t NVIDIA H200\nIRQ:   \t\t 16\nGPU UUID: \t GPU-1234-5678\nBus Type: \t PCIe\n";
-  CHECK(pci_of_gpus(folder) ==
+  CHECK(pci_of_gpus(directory) ==
         std::map<std::string, std::string>{{"GPU-1234-5678", "0000:3b:00.0"}});
-  std::filesystem::remove_all(folder);
-  CHECK(pci_of_gpus(folder).empty());
+  std::filesystem::remove_all(directory);
+  CHECK(pci_of_gpus(directory).empty());
 }
 
 }  // namespace

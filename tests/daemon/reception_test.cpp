@@ -17,14 +17,14 @@ namespace {
 // A reception of this test's own, with a queue of connections.
 struct Desk {
   Desk() {
-    REQUIRE(::mkdtemp(folder) != nullptr);
-    path = std::string(folder) + "/s";
+    REQUIRE(::mkdtemp(directory) != nullptr);
+    path = std::string(directory) + "/s";
     reception = std::make_unique<Reception>(std::move(*protocol::listen_at(path, 0600)), settings,
                                             [this](int fd) { watched.push_back(fd); });
   }
   ~Desk() {
     ::unlink(path.c_str());
-    ::rmdir(folder);
+    ::rmdir(directory);
   }
   // One that has said Hello; its descriptor at the desk.
   std::pair<protocol::Fd, int> comes(std::uint64_t now_ns) {
@@ -35,7 +35,7 @@ struct Desk {
     REQUIRE(protocol::send_message(*client, protocol::bytes_of(hello)));
     return {std::move(*client), watched.back()};
   }
-  char folder[32] = "/tmp/vitamin-reception-XXXXXX";
+  char directory[32] = "/tmp/vitamin-reception-XXXXXX";
   std::string path;
   const Settings settings;
   std::vector<int> watched;
@@ -97,9 +97,9 @@ TEST_CASE("whose user's clients were let go again and again waits, comes in, or 
 }
 
 TEST_CASE("who has said nothing yet is not gone") {
-  char folder[] = "/tmp/vitamin-reception-XXXXXX";
-  REQUIRE(::mkdtemp(folder) != nullptr);
-  const std::string path = std::string(folder) + "/s";
+  char directory[] = "/tmp/vitamin-reception-XXXXXX";
+  REQUIRE(::mkdtemp(directory) != nullptr);
+  const std::string path = std::string(directory) + "/s";
   const Settings settings;
   std::vector<int> watched;
   Reception reception(std::move(*protocol::listen_at(path, 0600)), settings,
@@ -120,7 +120,7 @@ TEST_CASE("who has said nothing yet is not gone") {
   CHECK_EQ(std::get<std::string>(visitor->wants), "ping");
   CHECK_FALSE(reception.knows(fd));
   ::unlink(path.c_str());
-  ::rmdir(folder);
+  ::rmdir(directory);
 }
 
 }  // namespace

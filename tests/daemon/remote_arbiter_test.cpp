@@ -64,7 +64,7 @@ class Puppet {
   };
 
   Puppet() {
-    REQUIRE(::mkdtemp(folder_) != nullptr);
+    REQUIRE(::mkdtemp(directory_) != nullptr);
     listener_ = std::move(*protocol::listen_at(path(), 0600));
     thread_ = std::thread([this] {
       while (!stopping_) welcome();
@@ -74,13 +74,13 @@ class Puppet {
     stopping_ = true;
     thread_.join();
     ::unlink(path().c_str());
-    ::rmdir(folder_);
+    ::rmdir(directory_);
   }
   static const runtime::PoolLayout& layout() {
     static const auto made = runtime::PoolLayout::build(kInfo);
     return made;
   }
-  std::string path() const { return std::string(folder_) + "/s"; }
+  std::string path() const { return std::string(directory_) + "/s"; }
   std::size_t many() {
     const std::lock_guard lock(mutex_);
     return sessions_.size();
@@ -120,7 +120,7 @@ class Puppet {
     (void)protocol::send_message(made.socket, protocol::bytes_of(welcome), fds);
   }
 
-  char folder_[64] = "/tmp/vitamin-puppet-XXXXXX";
+  char directory_[64] = "/tmp/vitamin-puppet-XXXXXX";
   protocol::Fd listener_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Session>> sessions_;

@@ -145,9 +145,9 @@ class SecondArbiter(DaemonTest):
         self.assertEqual(len(self.lines(errors)), 1)
 
     def other_daemon(self):
-        folder = self.locks / "other"
-        folder.mkdir()
-        daemon = Daemon(folder, "--lock-directory", str(self.locks), "--quiet")
+        directory = self.locks / "other"
+        directory.mkdir()
+        daemon = Daemon(directory, "--lock-directory", str(self.locks), "--quiet")
         self.addCleanup(daemon.end)
         return daemon.socket
 
@@ -172,13 +172,13 @@ class SecondArbiter(DaemonTest):
 
     def test_where_locks_cannot_be_kept_a_process_runs_and_says_nothing(self):
         expected, _ = self.complete()
-        for folder in ("", "none", "file"):
+        for directory in ("", "none", "file"):
             (self.locks / "file").write_text("")
-            self.environment["VITAMIN_LOCK_DIRECTORY"] = folder and str(self.locks / folder)
+            self.environment["VITAMIN_LOCK_DIRECTORY"] = directory and str(self.locks / directory)
             got, errors = self.complete()
             self.assertEqual((got, self.lines(errors)), (expected, []))
 
-    def test_the_configurations_folder_is_the_programs(self):
+    def test_the_configurations_directory_is_the_programs(self):
         del self.environment["VITAMIN_LOCK_DIRECTORY"]
         settings = self.locks / "vitamin.toml"
         settings.write_text(f'[daemon]\nlock_directory = "{self.locks}"\n')

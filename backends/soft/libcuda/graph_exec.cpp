@@ -238,8 +238,8 @@ CUresult set_exec_child(CUgraphExec exec_handle, CUgraphNode node_handle, CUgrap
   entry.command = EmptyCommand{};
   other.nodes.push_back(std::move(entry));
   std::vector<std::size_t> leaves;
-  if (!flatten(*child, {0}, other, &leaves) || other.nodes.size() != node->inner)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!flatten(*child, {0}, other, &leaves)) return CUDA_ERROR_INVALID_VALUE;
+  if (other.nodes.size() != node->inner) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   if (const CUresult error = place_nodes(other, *node->context); error != CUDA_SUCCESS)
     return error;
   const auto begin = static_cast<std::size_t>(node - exec->nodes.data());

@@ -90,8 +90,9 @@ CUresult kernel_content(const CUDA_KERNEL_NODE_PARAMS& parameters, NodeContent* 
       error != CUDA_SUCCESS)
     return error;
   if (parameters.func != nullptr && !kernel.is_kernel_handle) {
-    // Measured: with a CUfunction the `ctx` member is ignored.
-    if (content->context == nullptr) content->context = kernel.function->module->context;
+    // Measured: with a CUfunction the `ctx` member is ignored, and a node that was captured on a
+    // green stream returns to the function's own context.
+    content->context = kernel.function->module->context;
   } else if (const CUresult error = context_or_current(parameters.ctx, &content->context);
              error != CUDA_SUCCESS) {
     return error;
