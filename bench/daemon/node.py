@@ -52,8 +52,8 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-import harness  # noqa: E402  (needs the path above)
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests")]
+import harness  # noqa: E402  (needs the paths above)
 
 # Its namesake of tests/daemon.
 specification = importlib.util.spec_from_file_location("daemons",

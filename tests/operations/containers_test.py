@@ -21,33 +21,33 @@ def vitamin(*words):
 
 class Specification(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="vitamin-cdi-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        directory = tempfile.TemporaryDirectory(prefix="vitamin-cdi-")
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
 
     def generated(self, *words):
-        """With a socket's folder that is there."""
-        said = vitamin("generate", "--output", "-", "--socket", self.folder / "vitamind.sock",
+        """With a socket's directory that is there."""
+        said = vitamin("generate", "--output", "-", "--socket", self.directory / "vitamind.sock",
                        *words)
         self.assertEqual(said.returncode, 0, said.stderr)
         return json.loads(said.stdout)
 
     def check(self, specification):
-        file = self.folder / "vitamin.json"
+        file = self.directory / "vitamin.json"
         file.write_text(specification if isinstance(specification, str)
                         else json.dumps(specification))
         return vitamin("check", file)
 
     def test_a_container_gets_a_socket_libraries_and_variables(self):
-        made = self.generated("--share", "25,50", "--class", "latency", "--mps", self.folder)
+        made = self.generated("--share", "25,50", "--class", "latency", "--mps", self.directory)
         self.assertEqual(made["cdiVersion"], "0.3.0")
         self.assertEqual(made["kind"], "vitamin.dev/share")
         edits = made["containerEdits"]
         self.assertEqual({line.split("=")[0] for line in edits["env"]},
                          {"LD_PRELOAD", "CUDA_MPS_PIPE_DIRECTORY"})
         self.assertEqual([mount["hostPath"] for mount in edits["mounts"]],
-                         [str(self.folder), str(BUILD / "lib"), str(self.folder)])
-        daemon = f"VITAMIN_DAEMON={self.folder}/vitamind.sock"
+                         [str(self.directory), str(BUILD / "lib"), str(self.directory)])
+        daemon = f"VITAMIN_DAEMON={self.directory}/vitamind.sock"
         self.assertTrue(all("ro" in mount["options"] for mount in edits["mounts"]))
         self.assertEqual({device["name"]: device["containerEdits"]["env"]
                           for device in made["devices"]},
@@ -79,15 +79,15 @@ class Specification(unittest.TestCase):
             self.assertIn(words, said.stderr)
         self.assertIn("is no JSON", self.check("{").stderr)
 
-    def test_folders_that_are_none_are_told(self):
-        file = self.folder / "file"
+    def test_directories_that_are_none_are_told(self):
+        file = self.directory / "file"
         file.write_text("")
-        said = vitamin("generate", "--socket", self.folder / "s", "--output", file / "x.json")
+        said = vitamin("generate", "--socket", self.directory / "s", "--output", file / "x.json")
         self.assertEqual(said.returncode, 125)
         self.assertIn(f"cannot write {file}/x.json: Not a directory", said.stderr)
-        said = vitamin("check", self.folder / "none")
+        said = vitamin("check", self.directory / "none")
         self.assertEqual((said.returncode, said.stderr.count("No such file")), (1, 1))
-        said = vitamin("check", self.folder)
+        said = vitamin("check", self.directory)
         self.assertIn("no CDI file", said.stderr)
         said = vitamin("generate", "--output", "-", "--socket", "/nowhere/s")
         self.assertEqual(said.returncode, 125)
@@ -125,8 +125,8 @@ class Podman(unittest.TestCase):
             path = pathlib.Path("lib/x86_64-linux-gnu") / library
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(self.machine.root / path, root / path)
-        for folder in ("proc", "dev", "sys", "tmp", "run", "etc"):
-            (root / folder).mkdir(exist_ok=True)
+        for directory in ("proc", "dev", "sys", "tmp", "run", "etc"):
+            (root / directory).mkdir(exist_ok=True)
 
     def podman(self, device, *words, check=True, options=()):
         return self.machine.run(

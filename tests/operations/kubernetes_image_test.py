@@ -35,19 +35,19 @@ def image():
     """The OCI archive, built anew when a package has changed."""
     for name in ("podman", "mmdebstrap"):
         tool(name)
-    folder = BUILD / "tests/operations/image"
-    archive = folder / "vitamin.tar"
+    directory = BUILD / "tests/operations/image"
+    archive = directory / "vitamin.tar"
     newest = packages() / "packed"
     build = SOURCE / "deploy/image/build"
-    with alone(folder):
+    with alone(directory):
         if not archive.exists() or archive.stat().st_mtime < newest.stat().st_mtime:
-            (folder / "storage.conf").write_text(
-                f'[storage]\ndriver = "vfs"\nrunroot = "{folder}/run"\n'
-                f'graphroot = "{folder}/graph"\n')
+            (directory / "storage.conf").write_text(
+                f'[storage]\ndriver = "vfs"\nrunroot = "{directory}/run"\n'
+                f'graphroot = "{directory}/graph"\n')
             done = subprocess.run([build, packages(), archive, IMAGE], text=True,
                                   capture_output=True, timeout=time_limit(500),
                                   env={**os.environ,
-                                       "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf")})
+                                       "CONTAINERS_STORAGE_CONF": str(directory / "storage.conf")})
             if "Failed to fetch" in done.stderr or "Could not resolve" in done.stderr:
                 raise unittest.SkipTest("Debian's archive cannot be reached")
             if done.returncode != 0:

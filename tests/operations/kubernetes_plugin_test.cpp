@@ -90,13 +90,13 @@ class PodResources final : public v1::PodResourcesLister::Service {
 // Takes registrations and, for the last, watches its devices.
 class Kubelet final : public v1beta1::Registration::Service {
  public:
-  explicit Kubelet(std::string folder) : folder_(std::move(folder)) { start(); }
+  explicit Kubelet(std::string directory) : directory_(std::move(directory)) { start(); }
   ~Kubelet() override { stop(); }
 
   void start() {
-    ::unlink((folder_ + "/kubelet.sock").c_str());
+    ::unlink((directory_ + "/kubelet.sock").c_str());
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("unix://" + folder_ + "/kubelet.sock",
+    builder.AddListeningPort("unix://" + directory_ + "/kubelet.sock",
                              grpc::InsecureServerCredentials());
     builder.RegisterService(this);
     builder.RegisterService(&others);
@@ -108,10 +108,10 @@ class Kubelet final : public v1beta1::Registration::Service {
     server_->Shutdown();
     server_.reset();
   }
-  // As the kubelet does: whatever lies in its folder goes.
+  // As the kubelet does: whatever lies in its directory goes.
   void restart() {
     stop();
-    for (const auto& file : std::filesystem::directory_iterator(folder_))
+    for (const auto& file : std::filesystem::directory_iterator(directory_))
       if (file.is_socket()) std::filesystem::remove(file);
     start();
   }
@@ -126,8 +126,8 @@ class Kubelet final : public v1beta1::Registration::Service {
   }
   std::unique_ptr<v1beta1::DevicePlugin::Stub> plugin() { return plugin_at(last().endpoint()); }
   std::unique_ptr<v1beta1::DevicePlugin::Stub> plugin_at(const std::string& endpoint) {
-    return v1beta1::DevicePlugin::NewStub(grpc::CreateChannel("unix://" + folder_ + "/" + endpoint,
-                                                              grpc::InsecureChannelCredentials()));
+    return v1beta1::DevicePlugin::NewStub(grpc::CreateChannel(
+        "unix://" + directory_ + "/" + endpoint, grpc::InsecureChannelCredentials()));
   }
   // Endpoints of the plugins, by resource.
   std::map<std::string, std::string> endpoints() {
@@ -147,7 +147,7 @@ class Kubelet final : public v1beta1::Registration::Service {
     return grpc::Status::OK;
   }
 
-  const std::string folder_;
+  const std::string directory_;
   std::mutex mutex_;
   std::vector<v1beta1::RegisterRequest> requests_;
   std::unique_ptr<grpc::Server> server_;
@@ -156,12 +156,12 @@ class Kubelet final : public v1beta1::Registration::Service {
 struct Node {
   // `more`: options of the plugin.
   explicit Node(const std::vector<std::string>& more = {}) {
-    REQUIRE(::mkdtemp(folder.data()) != nullptr);
-    kubelet = std::make_unique<Kubelet>(folder);
+    REQUIRE(::mkdtemp(directory.data()) != nullptr);
+    kubelet = std::make_unique<Kubelet>(directory);
     start_daemon();
     std::vector<std::string> words = {build + "/bin/vitamin-k8s-plugin",
                                       "--kubelet",
-                                      folder,
+                                      directory,
                                       "--socket",
                                       socket(),
                                       "--gpu",
@@ -176,7 +176,7 @@ struct Node {
                                       build + "/lib"};
     words.insert(words.end(), more.begin(), more.end());
     for (std::string& word : words)  // "here": the node's directory, which has a random name
-      if (word.starts_with("here/")) word = folder + word.substr(4);
+      if (word.starts_with("here/")) word = directory + word.substr(4);
     plugin = std::make_unique<Process>(words);
     REQUIRE(soon([&] { return kubelet->registrations() > 0; }));
   }
@@ -184,20 +184,20 @@ struct Node {
     plugin.reset();
     kubelet.reset();
     daemon.reset();
-    std::filesystem::remove_all(folder);
+    std::filesystem::remove_all(directory);
   }
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  std::string socket() const { return folder + "/daemon/vitamind"; }
+  std::string socket() const { return directory + "/daemon/vitamind"; }
   void start_daemon() {
     daemon = std::make_unique<Process>(std::vector<std::string>{
-        build + "/bin/vitamind", "--socket", socket(), "--lock-directory", folder, "--quiet"});
+        build + "/bin/vitamind", "--socket", socket(), "--lock-directory", directory, "--quiet"});
     REQUIRE(soon([&] { return std::filesystem::exists(socket()); }));
   }
 
   std::string build = ::getenv("BUILD");
-  std::string folder = "/tmp/vitamin-kubelet-XXXXXX";
+  std::string directory = "/tmp/vitamin-kubelet-XXXXXX";
   std::unique_ptr<Kubelet> kubelet;
   std::unique_ptr<Process> daemon, plugin;
 };
@@ -238,7 +238,7 @@ TEST_CASE("the plugin registers and gives a container what it needs") {
   CHECK(container.envs().at("NVIDIA_VISIBLE_DEVICES") == "GPU-1");
   CHECK(container.envs().at("LD_PRELOAD").find("libvitamin_") != std::string::npos);
   REQUIRE(container.mounts_size() == 2);
-  CHECK(container.mounts(0).host_path() == node.folder + "/daemon");
+  CHECK(container.mounts(0).host_path() == node.directory + "/daemon");
   CHECK(container.mounts(0).read_only());
 
   const grpc::Status refused = allocate(node, {"GPU-3.0"}, answer);
@@ -272,7 +272,7 @@ TEST_CASE("an engine with CDI is told names instead of mounts") {
 
 TEST_CASE("MPS's pipes and its shared memory are handed on") {
   Node node({"--mps", "here/mps", "--mps-shm", "/run/vitamin-mps/shm"});
-  const std::string mps = node.folder + "/mps";
+  const std::string mps = node.directory + "/mps";
   v1beta1::AllocateResponse answer;
   CHECK(allocate(node, {"GPU-1.0"}, answer).error_message().find("or no MPS runs") !=
         std::string::npos);
@@ -388,7 +388,7 @@ TEST_CASE("a kubelet that was restarted is registered with again") {
 TEST_CASE("a plugin that starts before the kubelet waits for it") {
   Node node;
   node.kubelet->stop();
-  std::filesystem::remove(node.folder + "/kubelet.sock");
+  std::filesystem::remove(node.directory + "/kubelet.sock");
   std::this_thread::sleep_for(milliseconds(100));
   const std::size_t before = node.kubelet->registrations();
   node.kubelet->start();

@@ -92,16 +92,16 @@ TEST_CASE("what is unknown or unhealthy is not given") {
 }
 
 TEST_CASE("NVIDIA's GPUs are named by the driver") {
-  std::string folder = "/tmp/vitamin-gpus-XXXXXX";
-  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  std::string directory = "/tmp/vitamin-gpus-XXXXXX";
+  REQUIRE(::mkdtemp(directory.data()) != nullptr);
   for (const char* bus : {"0000:81:00.0", "0000:01:00.0"}) {
-    std::filesystem::create_directory(folder + "/" + bus);
-    std::ofstream(folder + "/" + bus + "/information")
+    std::filesystem::create_directory(directory + "/" + bus);
+    std::ofstream(directory + "/" + bus + "/information")
         << "Model: \t\t NVIDIA H200\nIRQ:   \t\t 95\nGPU UUID: \t GPU-" << bus << "\n";
   }
-  CHECK(nvidia_gpus(folder) == Ids{"GPU-0000:01:00.0", "GPU-0000:81:00.0"});
-  std::filesystem::remove_all(folder);
-  CHECK(nvidia_gpus(folder).empty());
+  CHECK(nvidia_gpus(directory) == Ids{"GPU-0000:01:00.0", "GPU-0000:81:00.0"});
+  std::filesystem::remove_all(directory);
+  CHECK(nvidia_gpus(directory).empty());
 }
 
 }  // namespace

@@ -75,13 +75,13 @@ class Machine:
     def __init__(self, lower="/", network=False):
         if os.geteuid() != 0:
             raise unittest.SkipTest("needs root")
-        self.folder = tempfile.mkdtemp(prefix="vitamin-machine-")
-        # Other folders than / may lie on file systems of their own, which an overlay does not show.
+        self.directory = tempfile.mkdtemp(prefix="vitamin-machine-")
+        # Directories other than / may lie on file systems of their own, which an overlay hides.
         kept = " ".join(str(path) for path in (SOURCE, BUILD))
         own = ["--mount", "--pid", "--uts", "--ipc", *([] if network else ["--net"])]
         self.enter = ["nsenter", *own, "--root", "--wd"]
         self.process = subprocess.Popen(
-            ["unshare", *own, "--fork", "--kill-child", "sh", "-c", SET_UP, "sh", self.folder,
+            ["unshare", *own, "--fork", "--kill-child", "sh", "-c", SET_UP, "sh", self.directory,
              str(lower), kept, "network" if network else ""],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if self.process.stdout.readline() != "ready\n":
@@ -102,7 +102,7 @@ class Machine:
         self.process.wait()
         self.process.stdout.close()
         self.process.stderr.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def words(self, *words, user=None):
         enter = [*self.enter, "--target", str(self.init)]
@@ -141,16 +141,16 @@ class Machine:
 
 
 @contextlib.contextmanager
-def alone(folder):
+def alone(directory):
     """One test at a time, of those that run at once."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w", encoding="utf-8") as lock:
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / "lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def packages():
-    """Folder of the packages of this build; packed again when what is in them has changed."""
+    """Directory of the packages of this build; packed again when what is in them has changed."""
     with alone(PACKAGES):
         inside = [*(BUILD / "bin").glob("vitamin*"), *(BUILD / "lib").glob("*.so"),
                   *(SOURCE / "deploy").rglob("*"), BUILD / "CPackConfig.cmake"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The throw-away machine that other tests of this folder run in."""
+"""The throw-away machine that other tests of this directory run in."""
 import unittest
 
 from machine import Machine

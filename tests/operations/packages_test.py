@@ -28,20 +28,20 @@ def field(deb, name):
     return run("dpkg-deb", "-f", deb, name).strip()
 
 
-class Folder(unittest.TestCase):
+class Directory(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="vitamin-packages-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        directory = tempfile.TemporaryDirectory(prefix="vitamin-packages-")
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
 
     def unpacked(self, *names):
         """The tree of those packages, as installed."""
         for name in names:
-            run("dpkg-deb", "-x", package(name), self.folder / "tree")
-        return self.folder / "tree"
+            run("dpkg-deb", "-x", package(name), self.directory / "tree")
+        return self.directory / "tree"
 
 
-class Contents(Folder):
+class Contents(Directory):
     def test_packages_are_made_and_say_what_they_need(self):
         names = {path.name.split("_")[0] for path in packages().glob("*.deb")}
         self.assertLessEqual({"vitamind", "vitamin-cli", "vitamin-preload", "libvitamin-dev"},
@@ -65,8 +65,8 @@ class Contents(Folder):
                 files = re.findall(r'file\(INSTALL DESTINATION "([^"]+)".*? FILES((?: "[^"]*")*)',
                                    body, re.S)
                 installed = for_use if "OR NOT CMAKE_INSTALL_COMPONENT" in condition else for_tests
-                for folder, names in files:
-                    installed |= {f"{folder}/{pathlib.Path(name).name}"
+                for directory, names in files:
+                    installed |= {f"{directory}/{pathlib.Path(name).name}"
                                   for name in re.findall(r'"([^"]*)"', names)}
         self.assertIn("${CMAKE_INSTALL_PREFIX}/bin/vitamin", for_use)
         self.assertTrue(any(name.endswith("/daemon_attacker") for name in for_tests), for_tests)
@@ -124,11 +124,11 @@ class Contents(Folder):
         self.assertNotRegex(said.stderr, r"vitamin[a-z-]*\.service.*(Unknown|Invalid|not exec)")
 
 
-class OlderDebian(Folder):
+class OlderDebian(Directory):
     """Debian 11's C library (glibc 2.31), its own loader and shell, from its archive."""
 
     def old_tree(self):
-        """Fetched once for a build folder."""
+        """Fetched once for a build directory."""
         tree = BUILD / "tests/operations/bullseye"
         with alone(tree):
             if not (tree / "complete").exists():
@@ -136,7 +136,7 @@ class OlderDebian(Folder):
         return tree
 
     def fetch(self, tree):
-        state = self.folder / "apt"
+        state = self.directory / "apt"
         for name in ("lists/partial", "cache/archives/partial", "etc"):
             (state / name).mkdir(parents=True)
         mirror = "http://deb.debian.org/debian"
@@ -181,10 +181,10 @@ class OlderDebian(Folder):
         self.assertIn("GLIBC_2.3", done.stderr)
 
 
-class RoundTrip(Folder):
+class RoundTrip(Directory):
     def newer(self, name):
         """The same package, one version later."""
-        tree, deb = self.folder / name, self.folder / f"{name}.deb"
+        tree, deb = self.directory / name, self.directory / f"{name}.deb"
         run("dpkg-deb", "-R", package(name), tree)
         control = tree / "DEBIAN/control"
         control.write_text(re.sub(r"(?m)(^Version: |\(= )0\.1\.0", r"\g<1>0.1.1",
@@ -253,14 +253,14 @@ class RoundTrip(Folder):
             daemon.wait(time_limit(30))
 
 
-class Repository(Folder):
+class Repository(Directory):
     """deploy/apt/repository: apt itself reads what it writes, and trusts a signature only."""
 
     SCRIPT = SOURCE / "deploy/apt/repository"
 
     def key(self):
         """Fingerprint of a key of this test."""
-        home = self.folder / "gnupg"
+        home = self.directory / "gnupg"
         home.mkdir(mode=0o700)
         self.environment = {**os.environ, "GNUPGHOME": str(home)}
         self.addCleanup(subprocess.run, ["gpgconf", "--kill", "all"], env=self.environment)
@@ -271,29 +271,29 @@ class Repository(Folder):
 
     def apt(self, *words):
         """apt-get with no source but the repository, for whatever is downloaded."""
-        state = self.folder / "apt"
+        state = self.directory / "apt"
         for name in ("lists/partial", "cache/archives/partial"):
             (state / name).mkdir(parents=True, exist_ok=True)
         options = ["-o", f"Dir::Etc::sourcelist={state}/sources.list",
                    "-o", "Dir::Etc::sourceparts=/nowhere", "-o", f"Dir::State::lists={state}/lists",
                    "-o", f"Dir::Cache={state}/cache", "-o", "APT::Sandbox::User=root"]
         return subprocess.run(["apt-get", *options, *words], text=True, capture_output=True,
-                              cwd=self.folder)
+                              cwd=self.directory)
 
     def test_apt_takes_a_signed_repository_and_no_changed_one(self):
         tool("dpkg-scanpackages")
         key = self.key()
-        repository = self.folder / "repository"
+        repository = self.directory / "repository"
         run(self.SCRIPT, packages(), repository, key, env=self.environment)
-        (self.folder / "apt").mkdir()
-        (self.folder / "apt/sources.list").write_text(
+        (self.directory / "apt").mkdir()
+        (self.directory / "apt/sources.list").write_text(
             f"deb [signed-by={repository}/vitamin.asc] file:{repository} stable main\n")
         done = self.apt("update")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         done = self.apt("download", "vitamin-preload", "libvitamin-dev")
         self.assertEqual(done.returncode, 0, done.stderr)
         for name in ("vitamin-preload", "libvitamin-dev"):
-            fetched, = self.folder.glob(f"{name}_*.deb")
+            fetched, = self.directory.glob(f"{name}_*.deb")
             self.assertEqual(fetched.read_bytes(), package(name).read_bytes())
         release = repository / "dists/stable/InRelease"
         release.write_text(release.read_text().replace("Origin: Vitamin", "Origin: Another"))
@@ -302,21 +302,22 @@ class Repository(Folder):
         self.assertNotEqual(done.stderr, "")
 
     def test_what_cannot_be_a_repository_is_one_line(self):
-        done = subprocess.run([self.SCRIPT, self.folder, self.folder / "out"], text=True,
+        done = subprocess.run([self.SCRIPT, self.directory, self.directory / "out"], text=True,
                               capture_output=True)
         self.assertEqual((done.returncode, done.stderr),
-                         (1, f"repository: no .deb in {self.folder}\n"))
+                         (1, f"repository: no .deb in {self.directory}\n"))
 
 
-class Rpm(Folder):
+class Rpm(Directory):
     def test_rpms_hold_what_the_debs_hold_and_name_the_glibc_that_they_need(self):
         if not seed.long_form():
             self.skipTest("RPMs are built in the long form")
         rpm, _ = tool("rpm"), tool("rpmbuild")
         packages()  # the trees that are packed are made
         run(os.environ["CPACK"], "-G", "RPM", "--config", BUILD / "CPackConfig.cmake", "-B",
-            self.folder / "made", cwd=self.folder)
-        made = {path.name.rsplit("-", 2)[0]: path for path in (self.folder / "made").glob("*.rpm")}
+            self.directory / "made", cwd=self.directory)
+        made = {path.name.rsplit("-", 2)[0]: path
+                for path in (self.directory / "made").glob("*.rpm")}
         self.assertEqual(set(made), {"vitamind", "vitamin-cli", "vitamin-preload"})
         for name, file in made.items():
             needs = run(rpm, "-qp", "--requires", file)
@@ -336,14 +337,14 @@ class Rpm(Folder):
         self.assertIn("vitamin-preload = 0.1.0", run(rpm, "-qp", "--requires",
                                                      made["vitamin-cli"]))
         # They are installed, without what this system does not know as RPMs.
-        root = self.folder / "root"
+        root = self.directory / "root"
         run(rpm, "--root", root, "--install", "--nodeps", "--noscripts", "--notriggers",
             *made.values())
         said = run(root / "usr/bin/vitamin", "version")
         self.assertIn("0.1.0", said)
 
 
-class Wheel(Folder):
+class Wheel(Directory):
     """vitamin-advice, for engines in Python. Built, checked and installed; not uploaded."""
 
     def tools(self):
@@ -364,22 +365,22 @@ class Wheel(Folder):
         if not seed.long_form():
             self.skipTest("the wheel is built in the long form")
         tools = self.tools()
-        run(SOURCE / "deploy/python/build", self.folder / "dist",
+        run(SOURCE / "deploy/python/build", self.directory / "dist",
             env={**os.environ, "PYTHON": str(tools / "python")})
-        made = sorted((self.folder / "dist").iterdir())
+        made = sorted((self.directory / "dist").iterdir())
         # Older setuptools keep the hyphen of the source distribution.
         self.assertEqual({path.name.replace("-advice", "_advice") for path in made},
                          {"vitamin_advice-0.1.0-py3-none-any.whl", "vitamin_advice-0.1.0.tar.gz"})
         self.assertEqual(run(tools / "twine", "check", "--strict", *made).count("PASSED"), 2)
-        run(sys.executable, "-m", "venv", "--without-pip", self.folder / "venv")
-        run(tools / "pip", "--python", self.folder / "venv/bin/python", "install", "--quiet",
+        run(sys.executable, "-m", "venv", "--without-pip", self.directory / "venv")
+        run(tools / "pip", "--python", self.directory / "venv/bin/python", "install", "--quiet",
             "--no-index", next(path for path in made if path.suffix == ".whl"))
-        said = run(self.folder / "venv/bin/python", "-c", "import vitamin_advice as v; print("
-                   "v.__file__, v.active())", cwd=self.folder)
-        self.assertRegex(said, rf"^{self.folder}/venv/.* False$")
+        said = run(self.directory / "venv/bin/python", "-c", "import vitamin_advice as v; print("
+                   "v.__file__, v.active())", cwd=self.directory)
+        self.assertRegex(said, rf"^{self.directory}/venv/.* False$")
 
 
-class Development(Folder):
+class Development(Directory):
     CONSUMER = """
 cmake_minimum_required(VERSION 3.20)
 project(consumer C)
@@ -390,7 +391,7 @@ vitamin_add_policy(mine {source})
     def configured(self, version):
         tree = self.unpacked("libvitamin-dev")
         source = tree / "usr/share/doc/libvitamin-dev/examples/round_robin.c"
-        consumer = self.folder / "consumer"
+        consumer = self.directory / "consumer"
         consumer.mkdir()
         (consumer / "CMakeLists.txt").write_text(
             self.CONSUMER.format(version=version, source=source))
@@ -413,13 +414,13 @@ vitamin_add_policy(mine {source})
         self.assertIn("0.1.0", done.stderr)
 
 
-class Tarball(Folder):
+class Tarball(Directory):
     def test_the_tarball_works_wherever_it_is_put(self):
         (tarball,) = packages().glob("*.tar.gz")
-        for place in ("here", "a folder: with spaces"):
+        for place in ("here", "a directory: with spaces"):
             with tarfile.open(tarball) as archive:
-                archive.extractall(self.folder / place)
-            (tree,) = (self.folder / place).iterdir()
+                archive.extractall(self.directory / place)
+            (tree,) = (self.directory / place).iterdir()
             self.assertIn("0.1.0", run(tree / "bin/vitamin", "version"))
             said = run(tree / "bin/vitamin", "run", "--quiet", "--", "sh", "-c",
                        "grep -c libvitamin_ /proc/$$/maps", cwd="/")
