@@ -122,7 +122,7 @@ hal::Status MovedGraph::move_all(CUgraph graph, int depth) {
     if (api_.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
       moved = hal::fail(hal::Errc::kUnsupported, "a node does not tell its type");
     else if (type == CU_GRAPH_NODE_TYPE_KERNEL)
-      moved = move(graph, node, node, false);
+      moved = move(graph, node, node);
     else if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
              api_.cuGraphChildGraphNodeGetGraph(node, &inner) == CUDA_SUCCESS)
       moved = move_all(inner, depth + 1);
@@ -131,8 +131,8 @@ hal::Status MovedGraph::move_all(CUgraph graph, int depth) {
   return {};
 }
 
-// The node gets the parameters of `like`, which may be itself. `in_place`: it is on the entry.
-hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node, CUgraphNode like, bool in_place) {
+// The node gets the parameters of `like`, which may be itself, on the entry.
+hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node, CUgraphNode like) {
   CUDA_KERNEL_NODE_PARAMS parameters{};
   CUresult status = api_.cuGraphKernelNodeGetParams_v2(like, &parameters);
   if (status != CUDA_SUCCESS) return failed("a kernel node does not tell its parameters", status);
@@ -153,19 +153,12 @@ hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node, CUgraphNode like, 
       return copied;
     parameters.kernelParams = arguments.pointers();
   }
-  const bool function_of_module = parameters.kern == nullptr;
-  if (function_of_module && !in_place) return capture_again(graph, node, parameters);
-  if (!function_of_module) parameters.func = nullptr;
+  // Given parameters, the node of a module's function returns to the function's own context
+  // (tests/differential, graph_function_on_a_green_stream_given_parameters).
+  if (parameters.kern == nullptr) return capture_again(graph, node, parameters);
+  parameters.func = nullptr;
   parameters.ctx = entry_.context();
   status = api_.cuGraphKernelNodeSetParams_v2(node, &parameters);
-  if (function_of_module) {
-    // Whether a function leaves a node in its context, the driver tells.
-    CUDA_KERNEL_NODE_PARAMS given{};
-    if (status != CUDA_SUCCESS ||
-        api_.cuGraphKernelNodeGetParams_v2(node, &given) != CUDA_SUCCESS ||
-        given.ctx != entry_.context())
-      return capture_again(graph, node, parameters);
-  }
   return status == CUDA_SUCCESS ? hal::Status()
                                 : failed("a kernel node cannot be moved to an entry", status);
 }
@@ -180,7 +173,7 @@ hal::Status MovedGraph::renew(std::size_t at, CUgraphNode like,
   const GraphReader reader(api_, kernels_, hash_);
   CUresult status = CUDA_ERROR_NOT_SUPPORTED;
   if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
-    if (const hal::Status moved = move(graph_, node, like, true); !moved) return moved;
+    if (const hal::Status moved = move(graph_, node, like); !moved) return moved;
     CUDA_KERNEL_NODE_PARAMS given{};
     // Its attributes were compared when it was made, and are no parameters.
     if (nodes_[at] == node && api_.cuGraphKernelNodeGetParams_v2(node, &given) == CUDA_SUCCESS &&

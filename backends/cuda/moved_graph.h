@@ -51,7 +51,7 @@ class MovedGraph {
 
  private:
   hal::Status move_all(CUgraph graph, int depth);
-  hal::Status move(CUgraph graph, CUgraphNode node, CUgraphNode like, bool in_place);
+  hal::Status move(CUgraph graph, CUgraphNode node, CUgraphNode like);
   hal::Status replace_child(std::size_t at, CUgraphNode like);
   hal::Status capture_again(CUgraph graph, CUgraphNode node,
                             const CUDA_KERNEL_NODE_PARAMS& parameters);

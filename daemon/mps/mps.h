@@ -4,7 +4,7 @@
 // again. AMD needs none.
 //
 //     auto      MPS runs in a directory of vitamind's own, for as long as vitamind does
-//     external  somebody else starts it; it is only asked how it is
+//     external  the operator starts it; it is only asked how it is
 //     off       not even that
 //
 // What cannot be done, and is said: a fault of one client takes their contexts from all of its
@@ -86,7 +86,7 @@ class Mps {
   std::uint32_t failures_ = 0;        // starts in a row that failed
   std::uint64_t skip_checks_ = 0;     // before the next start is tried
   std::vector<std::string> faulted_;  // servers whose clients have not all left
-  std::optional<MpsLog> log_;         // none: the directory is somebody else's
+  std::optional<MpsLog> log_;         // none: the directory is another user's
   // Servers whose fault was counted as one of those tells it, and not yet by the other.
   std::set<std::string> told_by_log_, told_by_status_;
   mutable std::mutex mutex_;  // of the next three
