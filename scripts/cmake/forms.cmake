@@ -13,7 +13,7 @@
 # ONE_THREAD (ThreadSanitizer).
 set(VITAMIN_SHORT_MEMORY cli config cuda daemon differential hal hip interpose libcuda metrics
     protocol runtime scheduler soft trace)
-set(VITAMIN_SHORT_THREADS daemon interpose libcuda metrics protocol runtime soft trace)
+set(VITAMIN_SHORT_THREADS daemon hal interpose libcuda metrics protocol runtime soft trace)
 
 # What the environment of every test holds in a build with sanitizers. When a thread first uses a
 # dynamic block of thread-local storage, libsanitizer guesses from the block's address that glibc

@@ -43,7 +43,7 @@ struct Fixture {
     // What a vendor does at the first use of a queue is not measured.
     HalCall call(subject->kernel("places"), {}, {}, static_cast<unsigned*>(subject->memory(4)));
     REQUIRE((*made)->launch(call.launch) == hal::kNativeOk);
-    HalCall sum(subject->kernel("add_later"), {}, {}, word(), word(), std::uint64_t{0}, go(1));
+    HalCall sum(subject->kernel("add_later"), {}, {}, word(), word(), std::uint64_t{0}, open_gate);
     REQUIRE((*made)->launch(sum.launch) == hal::kNativeOk);
     REQUIRE((*made)->synchronize() == hal::kNativeOk);
     return std::move(*made);
@@ -70,6 +70,8 @@ struct Fixture {
 
   std::unique_ptr<Subject> subject;
   hal::Device& device;
+  // What a kernel that need not wait is given. Made once, because several threads launch.
+  std::uint32_t* const open_gate = go(1);
   std::vector<std::unique_ptr<hal::PhysicalContext>> contexts;
 };
 
@@ -88,7 +90,7 @@ class Held {
 hal::NativeStatus add(Fixture& f, hal::Queue& queue, std::uint64_t* in, std::uint64_t* out,
                       std::uint64_t value, const Held* held = nullptr) {
   HalCall call(f.subject->kernel("add_later"), {}, {}, in, out, value,
-               held != nullptr ? held->go() : f.go(1));
+               held != nullptr ? held->go() : f.open_gate);
   return queue.launch(call.launch);
 }
 
@@ -173,7 +175,7 @@ TEST_CASE_FIXTURE(Fixture, "a launch by pointers and one by a packed buffer do t
     std::uint64_t *in, *out;
     std::uint64_t add;
     std::uint32_t* go;
-  } packed{in, out, 5, go(1)};
+  } packed{in, out, 5, open_gate};
   std::size_t bytes = sizeof packed;
   void* extra[5] = {};
   subject->pack(extra, &packed, &bytes);
@@ -192,7 +194,7 @@ TEST_CASE_FIXTURE(Fixture, "arguments are read during the launch and not later")
   Held held(*this);
   REQUIRE(add(*this, *made, in, in, 0, &held) == hal::kNativeOk);
   {
-    HalCall call(subject->kernel("add_later"), {}, {}, in, out, std::uint64_t{9}, go(1));
+    HalCall call(subject->kernel("add_later"), {}, {}, in, out, std::uint64_t{9}, open_gate);
     REQUIRE(made->launch(call.launch) == hal::kNativeOk);
     std::get<2>(call.storage) = 1000;
   }

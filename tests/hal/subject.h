@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the conformance suite runs on. Each backend has one file that defines open_subject() and
-// lacks(); the suite is compiled into one program with each.
+// lacks(); the suite is compiled into one program with each. A subject may be used by one thread
+// at a time; its device by several, as hal/device.h says.
 #pragma once
 
 #include <cstddef>
