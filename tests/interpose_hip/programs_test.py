@@ -13,7 +13,7 @@ import subprocess
 import sys
 import unittest
 
-from time_limit import time_limit
+import hang
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "amdgpu"))
 import software_amd  # noqa: E402
@@ -27,8 +27,7 @@ class Programs(software_amd.Programs):
         return self.run_command([self.PROGRAMS / command[0], *command[1:]], settings)
 
     def run_command(self, command, settings):
-        return subprocess.run(command, text=True, capture_output=True, timeout=time_limit(250),
-                              env=self.environment(**settings))
+        return hang.run(command, 60, env=self.environment(**settings))
 
     def shared(self, *command, options=("--policy", "random"), **settings):
         """The result of a program under `vitamin run`, and its report."""
