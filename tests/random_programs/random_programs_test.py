@@ -2,7 +2,7 @@
 """Random CUDA programs answer, end and compute the same bare and under the preloaded library.
 
 Environment: see compare.py; besides UNBRIDGED (the library without its bridges). The long form
-runs 100,000 programs of a fresh seed.
+runs 100,000 programs of a fresh seed, with sanitizers 10,000.
 """
 import os
 import pathlib
@@ -16,8 +16,15 @@ import compare
 import seed as seeds
 import time_limit
 
-PROGRAMS, PROGRAMS_LONG = 2000, 100_000
+PROGRAMS, PROGRAMS_LONG, PROGRAMS_LONG_SANITIZED = 2000, 100_000, 10_000
 SHOWN = 5
+
+
+def programs():
+    """How many programs run."""
+    if not seeds.long_form():
+        return PROGRAMS
+    return PROGRAMS_LONG_SANITIZED if os.environ.get("VITAMIN_TEST_SANITIZERS") else PROGRAMS_LONG
 
 
 def first_program():
@@ -30,8 +37,7 @@ class RandomPrograms(unittest.TestCase):
         os.environ.setdefault("VITAMIN_TEST_TIME_SCALE", str(time_limit.time_scale()))
 
     def test_programs_agree_with_the_bare_run(self):
-        long_form = seeds.long_form()
-        found = compare.compare(first_program(), PROGRAMS_LONG if long_form else PROGRAMS)
+        found = compare.compare(first_program(), programs())
         for difference in found[:SHOWN]:
             compare.explain(difference)
         self.assertEqual([str(difference) for difference in found], [])
