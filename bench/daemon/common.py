@@ -100,6 +100,14 @@ class Daemon:
                                 capture_output=True, text=True, timeout=20, check=False)
         return json.loads(answer.stdout) if answer.returncode == 0 and answer.stdout else None
 
+    @staticmethod
+    def conflict(a, b):
+        """Whether two clients have what one of them was promised alone. An exclusive grant opens
+        when exclusive grants of others are over; work of a shared one may still drain there."""
+        return a["client"] != b["client"] and a["units"] & b["units"] and (
+            not (a["shared"] or b["shared"]) or
+            a["shared"] != b["shared"] and a["open"] and b["open"])
+
     def watch(self):
         while not self.over.wait(0.02):
             now = time.monotonic()
@@ -113,8 +121,7 @@ class Daemon:
                 self.most = max(self.most, len({h["client"] for h in device["held"]}))
                 for i, a in enumerate(held):
                     for b in held[i + 1:]:
-                        if a["client"] != b["client"] and a["units"] & b["units"] and \
-                                not (a["shared"] and b["shared"]):
+                        if self.conflict(a, b):
                             self.overlaps.append([a, b])
             self.seen.append((now, [c["process"] for c in status["clients"]]))
 

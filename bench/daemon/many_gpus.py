@@ -18,7 +18,9 @@ Every rank sees the GPUs in an order of its own (CUDA_VISIBLE_DEVICES) and says 
 Every rank's loss and weights are compared, step by step, with the same job alone, natively. A job
 that does not end in time has hung. Behind the hashed steps come timed ones: each job's rate while
 all of them run, over its rate alone; "MPS" are the same jobs at once without Vitamin. NVLink
-multicast is left off. `--device cpu` tries all of it without a GPU (and without launches).
+multicast is left off. `--device soft`: the same jobs as programs of the driver's interface
+(bench/programs/ranks.cpp) on software devices. `--device cpu`: PyTorch without a GPU, and without
+launches.
 """
 import argparse
 import os
@@ -80,13 +82,17 @@ class Group:
         place = (7 * i + spec.seed) % options.gpus  # an order of this rank's own
         order = order[place:] + order[:place]
         place = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, order))}
-        command = [sys.executable, str(HERE / "ranks.py"), spec.kind, "--rank", str(i),
+        command = [spec.kind, "--rank", str(i),
                    "--world", str(len(spec.gpus)), "--gpu", str(order.index(spec.gpus[i])),
                    "--store", f"{self.directory.name}/{spec.name}.store",
                    "--seed", str(spec.seed), "--go", self.directory.name,
-                   "--steps", str(options.steps), "--timed", str(timed),
-                   "--size", options.size if options.device == "cuda" else "tiny",
-                   "--device", options.device]
+                   "--steps", str(options.steps), "--timed", str(timed)]
+        if options.device == "soft":
+            command = [harness.program("ranks"), *command]
+        else:
+            command = [sys.executable, str(HERE / "ranks.py"), *command,
+                       "--size", options.size if options.device == "cuda" else "tiny",
+                       "--device", options.device]
         if i == 0:
             command += ["--late", str(spec.late)]
         words = ("--class", "bounded") if self.bounded(spec) else ()
@@ -176,9 +182,10 @@ class Measurement:
     def __init__(self, options, results, environment):
         self.options, self.results, self.environment = options, results, environment
         self.reference, self.alone, self.rows = {}, {}, []
-        uuids = subprocess.run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
-                               capture_output=True, text=True, check=False).stdout.split() \
-            if options.device == "cuda" else []
+        lists = {"cuda": ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
+                 "soft": [harness.program("ranks"), "gpus"], "cpu": ["true"]}
+        uuids = subprocess.run(lists[options.device], capture_output=True, text=True, check=False,
+                               env=harness.environment_with(environment)).stdout.split()
         self.uuids = [uuid.removeprefix("GPU-") for uuid in uuids]
 
     def right_gpus(self, spec, found):
@@ -241,6 +248,7 @@ class Measurement:
         if daemon:
             after, seconds = daemon.processor_seconds(), time.monotonic() - working
             more = {"daemon": daemon.counters(), "overlaps": daemon.overlaps[:3],
+                    "overlaps_seen": len(daemon.overlaps),
                     "looks": daemon.looks, "clients_at_once": daemon.most,
                     "processor_share": (after - before) / seconds
                     if None not in (after, before) and cell != "restart" else None,
@@ -251,7 +259,7 @@ class Measurement:
         self.results.add({"cell": cell, "mode": mode, "jobs": [s.name for s in specs],
                           "seconds": time.monotonic() - begin, "sum": total, **more})
         load = more.get("processor_share")
-        self.rows.append([cell, mode, "sum", "", f"{len(more['overlaps'])} overlaps" if more else
+        self.rows.append([cell, mode, "sum", "", f"{more['overlaps_seen']} overlaps" if more else
                           "", "", "", f"vitamind {load:.2f} CPU" if load is not None else "", "",
                           f"{total:.3f}" if total else "-",
                           f"{time.monotonic() - begin:.0f} s"])
@@ -267,6 +275,13 @@ def modes_of(cell, options):
     return ["MPS", *policies]
 
 
+def bad(row):
+    _, _, job, _, equal, hung, right_gpu, *_ = row
+    if job == "sum":
+        return equal not in ("", "0 overlaps")
+    return hung == "HUNG" or right_gpu == "NO" or len(set(equal.split(" of "))) > 1
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -278,7 +293,7 @@ def main():
     parser.add_argument("--size", choices=["small", "large"], default="large")
     parser.add_argument("--timeout", type=float, default=75, help="of one group of jobs")
     parser.add_argument("--budget", type=float, default=None, help="seconds; what is left is named")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--device", choices=["cuda", "soft", "cpu"], default="cuda")
     parser.add_argument("--out", default=harness.default_output())
     options = parser.parse_args()
     for cell in options.cells:
@@ -286,8 +301,10 @@ def main():
             parser.error(f"there is no cell '{cell}': {', '.join(CELLS)}")
     cells = [cell for cell in CELLS if cell in options.cells or not options.cells]
     if options.gpus is None:
-        import torch
-        options.gpus = torch.cuda.device_count() if options.device == "cuda" else 2
+        options.gpus = 2
+        if options.device == "cuda":
+            import torch
+            options.gpus = torch.cuda.device_count()
     if options.gpus < 2:
         parser.error(f"{options.gpus} GPU(s) here: two are needed")
     results = harness.Results(options.out, f"gpus_{options.gpus}")
@@ -295,6 +312,8 @@ def main():
     left = []
     with Surroundings(options.device) as surroundings:
         print(surroundings.words, flush=True)
+        if options.device == "soft":
+            surroundings.environment["VITAMIN_SOFT_DEVICES"] = str(options.gpus)
         measurement = Measurement(options, results, surroundings.environment)
         for cell in cells:
             specs = jobs_of(cell, options.gpus)
@@ -314,9 +333,7 @@ def main():
     print("\n" + harness.table(measurement.rows, HEADINGS))
     if left:
         print("not run: " + "; ".join(left))
-    bad = [row for row in measurement.rows if row[5] == "HUNG" or row[6] == "NO" or (
-        row[2] != "sum" and len(set(row[4].split(" of "))) > 1)]
-    return 1 if bad else 0
+    return 1 if any(map(bad, measurement.rows)) else 0
 
 
 if __name__ == "__main__":

@@ -78,12 +78,12 @@ inline std::uint64_t now_ns() {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// The first device with its primary context current, and the kernels.
+// A device with its primary context current, and the kernels.
 class Device {
  public:
-  Device() {
+  explicit Device(int ordinal = 0) {
     BENCH_MUST(cu.cuInit(0));
-    BENCH_MUST(cu.cuDeviceGet(&device, 0));
+    BENCH_MUST(cu.cuDeviceGet(&device, ordinal));
     CUcontext context = nullptr;
     BENCH_MUST(cu.cuDevicePrimaryCtxRetain(&context, device));
     BENCH_MUST(cu.cuCtxSetCurrent(context));

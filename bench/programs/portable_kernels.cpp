@@ -105,3 +105,53 @@ VITAMIN_WAITING_KERNEL(meet, std::uint32_t* mine, const std::uint32_t* other, st
 VITAMIN_KERNEL(fault, [[maybe_unused]] std::uint32_t* word) {
   VITAMIN_ONCE { VITAMIN_ILLEGAL_ADDRESS(); }
 }
+
+// One rank's part of a collective: hands over `count` floats, waits until every rank has handed
+// over those of this round, and takes all of them in the order of the ranks. `board`: two halves
+// of world * count floats, and `rounds`: a word for each rank and block, in memory that all ranks
+// see. As NCCL's kernels it ends only if those of all ranks run at one time.
+VITAMIN_WAITING_KERNEL(gather_ranks, const float* mine, float* all, std::uint32_t count,
+                       float* board, std::uint32_t* rounds, std::uint32_t rank, std::uint32_t world,
+                       std::uint32_t round) {
+  const std::uint32_t i = block.linear_index(), blocks = block.blocks();
+  const std::uint32_t begin = count / blocks * i;
+  const std::uint32_t end = i + 1 < blocks ? begin + count / blocks : count;
+  // A rank is at most a round ahead of the slowest, which may still read the other half.
+  float* const half = board + round % 2 * world * count;
+  VITAMIN_THREADS(t) {
+    for (std::uint32_t n = begin + t; n < end; n += block.threads())
+      half[rank * count + n] = mine[n];
+  }
+  VITAMIN_ONCE { vk::store_release(rounds + rank * blocks + i, round); }
+  for (std::uint32_t other = 0; other < world; ++other)
+    VITAMIN_SPIN_UNTIL(vk::load_acquire(rounds + other * blocks + i) >= round);
+  VITAMIN_THREADS(t) {
+    for (std::uint32_t other = 0; other < world; ++other)
+      for (std::uint32_t n = begin + t; n < end; n += block.threads())
+        all[other * count + n] = half[other * count + n];
+  }
+}
+
+// A layer of a rank's model: every weight moves towards a function of itself and its neighbour.
+VITAMIN_KERNEL(rank_layer, const float* weights, float* moved, std::uint32_t count, float rate) {
+  VITAMIN_THREADS(t) {
+    for (std::uint32_t n = block.linear_index() * block.threads() + t; n < count;
+         n += block.blocks() * block.threads()) {
+      const float x = weights[n], next = weights[n + 1 < count ? n + 1 : 0];
+      moved[n] = x + rate * (next * (1.0f - x * x) - 0.3f * x);
+    }
+  }
+}
+
+// The mean of what the ranks handed over, added up from rank `first` on.
+VITAMIN_KERNEL(rank_mean, const float* all, float* weights, std::uint32_t count,
+               std::uint32_t world, std::uint32_t first) {
+  VITAMIN_THREADS(t) {
+    for (std::uint32_t n = block.linear_index() * block.threads() + t; n < count;
+         n += block.blocks() * block.threads()) {
+      float sum = 0.0f;
+      for (std::uint32_t i = 0; i < world; ++i) sum += all[(first + i) % world * count + n];
+      weights[n] = sum / static_cast<float>(world);
+    }
+  }
+}

@@ -75,6 +75,30 @@ class Scripts(unittest.TestCase):
             self.assertTrue(record["same"], record)
             self.assertFalse(record["hung"], record)
 
+    def test_jobs_of_ranks_on_eight_gpus_end_with_their_bits(self):
+        """With ranks that are late or killed, GPUs in another order in every process, and another
+        vitamind in the middle of a collective."""
+        cells = {"three": 3, "exchange": 2, "overlap": 2, "late": 2, "restart": 2, "kill": 2}
+        records = self.run_script("many_gpus.py", *cells, "--gpus", "8", "--policies",
+                                  "slo,random,throughput", "--steps", "4", "--timed", "10",
+                                  "--timeout", str(time_limit(20)))
+        jobs = [r for r in records if "job" in r]
+        for record in jobs:
+            self.assertEqual(record["equal"], record["of"], record)
+            self.assertEqual((record["right_gpus"], record["hung"] and not record["killed"]),
+                             (True, False), record)
+            if record["mode"] not in ("native", "MPS") and not record["killed"]:
+                self.assertEqual([c["bound_share"] for c in record["coverage"]],
+                                 [1.0] * len(record["coverage"]), record)
+        for cell, count in cells.items():
+            shared = [r for r in jobs if r["cell"] == cell and r["mode"] not in ("native", "MPS")]
+            modes = {r["mode"] for r in shared}
+            self.assertGreater(len(modes), 0, cell)
+            self.assertEqual(len(shared), count * len(modes), cell)
+        daemons = [r for r in records if "looks" in r]
+        self.assertGreater(sum(r["looks"] for r in daemons), 0)
+        self.assertEqual([r["overlaps"] for r in daemons], [[]] * len(daemons))
+
     def test_loops_are_rated_alone_and_beside_each_other(self):
         for seconds in (0.2, 1, 4, 16):  # in which each loop ends something
             records = self.run_script("processes.py", "loops", "--repeats", "1",

@@ -57,6 +57,15 @@ int devices() {
   say("cuInit", cuInit(0));
   int count = 0;
   if (cuDeviceGetCount(&count) == CUDA_SUCCESS) std::printf("count %d\n", count);
+  for (CUdevice device = 0; device < count; ++device) {
+    CUuuid uuid{};
+    int bus = 0;
+    char address[16] = "";
+    say("cuDeviceGetUuid", cuDeviceGetUuid(&uuid, device));
+    say("cuDeviceGetAttribute", cuDeviceGetAttribute(&bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device));
+    say("cuDeviceGetPCIBusId", cuDeviceGetPCIBusId(address, sizeof address, device));
+    std::printf("device %d is %d on bus %x at %s\n", device, uuid.bytes[15], bus, address);
+  }
   return 0;
 }
 

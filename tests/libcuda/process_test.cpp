@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <initializer_list>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -43,12 +44,27 @@ TEST_CASE("before cuInit every call but the harmless ones says so") {
            "cuDriverGetVersion 0\ncuInit(1) 1\ncuInit 0\n");
 }
 
-TEST_CASE(
-    "there are as many devices as the environment says, and CUDA_VISIBLE_DEVICES hides some") {
-  CHECK_EQ(probe("devices").text, "cuInit 0\ncount 1\n");
-  CHECK_EQ(probe("devices", "VITAMIN_SOFT_DEVICES=3").text, "cuInit 0\ncount 3\n");
-  CHECK_EQ(probe("devices", "VITAMIN_SOFT_DEVICES=3 CUDA_VISIBLE_DEVICES=1,2").text,
-           "cuInit 0\ncount 2\n");
+TEST_CASE("CUDA_VISIBLE_DEVICES hides and orders devices, which stay what they are") {
+  const auto devices = [](std::initializer_list<int> numbers) {
+    std::string text = "cuInit 0\ncount " + std::to_string(numbers.size()) + "\n";
+    int ordinal = 0;
+    for (const int number : numbers) {
+      const std::string n = std::to_string(number);
+      text += "cuDeviceGetUuid 0\ncuDeviceGetAttribute 0\ncuDeviceGetPCIBusId 0\ndevice " +
+              std::to_string(ordinal++) + " is " + n + " on bus a" + n + " at 0000:a" + n +
+              ":00.0\n";
+    }
+    return text;
+  };
+  CHECK_EQ(probe("devices").text, devices({0}));
+  CHECK_EQ(probe("devices", "VITAMIN_SOFT_DEVICES=3").text, devices({0, 1, 2}));
+  const auto seen = [](const std::string& list) {
+    return probe("devices", "VITAMIN_SOFT_DEVICES=3 CUDA_VISIBLE_DEVICES=" + list).text;
+  };
+  CHECK_EQ(seen("1,2"), devices({1, 2}));
+  CHECK_EQ(seen("2,0,1"), devices({2, 0, 1}));
+  CHECK_EQ(seen("2,7,1"), devices({2}));
+  CHECK_EQ(seen("-1,1"), "cuInit 100\n");
   CHECK_EQ(probe("devices", "CUDA_VISIBLE_DEVICES=").text, "cuInit 100\n");
   CHECK_EQ(probe("devices", "VITAMIN_SOFT_DEVICES=0").text, "cuInit 100\n");
 }

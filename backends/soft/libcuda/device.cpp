@@ -21,37 +21,39 @@ namespace {
 constexpr char kDeviceName[] = "Vitamin Software GPU";
 constexpr int kComputeMajor = 9;
 constexpr int kComputeMinor = 0;
+constexpr int kFirstBus = 0xa0;  // of PCI
 
-CUuuid make_uuid(int ordinal) {
+CUuuid make_uuid(int device) {
   // Printed, this reads 56697461-6d69-6e00-5367-... : no hardware's.
   CUuuid uuid{};
   std::memcpy(uuid.bytes, "Vitamin\0Soft\0\0\0", sizeof uuid.bytes);
-  uuid.bytes[15] = static_cast<char>(ordinal);
+  uuid.bytes[15] = static_cast<char>(device);
   return uuid;
 }
 
-std::unique_ptr<Device> make_device(int ordinal, const Settings& settings) {
+std::unique_ptr<Device> make_device(int ordinal, int number, const Settings& settings) {
   EngineOptions options;
   options.device = DeviceDescription::h200();
   options.device.name = kDeviceName;
   options.clock = settings.clock;
-  options.seed = settings.seed + static_cast<std::uint64_t>(ordinal);
+  options.seed = settings.seed + static_cast<std::uint64_t>(number);
   if (!settings.ledger.empty()) {
     options.ledger_path = settings.ledger;
-    if (ordinal > 0) options.ledger_path += "." + std::to_string(ordinal);
+    if (number > 0) options.ledger_path += "." + std::to_string(number);
   }
   auto engine = Engine::create(std::move(options));
   if (!engine) {
-    std::fprintf(stderr, "software driver: device %d cannot be made: %s\n", ordinal,
+    std::fprintf(stderr, "software driver: device %d cannot be made: %s\n", number,
                  engine.error().message.c_str());
     return nullptr;
   }
   auto device = std::make_unique<Device>();
   device->ordinal = ordinal;
+  device->number = number;
   device->engine = std::move(*engine);
-  device->uuid = make_uuid(ordinal);
+  device->uuid = make_uuid(number);
   char bus_id[24];
-  std::snprintf(bus_id, sizeof bus_id, "0000:%02x:00.0", 0xa0 + ordinal);
+  std::snprintf(bus_id, sizeof bus_id, "0000:%02x:00.0", kFirstBus + number);
   device->pci_bus_id = bus_id;
   return device;
 }
@@ -128,7 +130,7 @@ std::optional<int> attribute_of(const Device& device, CUdevice_attribute attribu
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
       return static_cast<int>(about.sms());
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-      return 0xa0 + device.ordinal;
+      return kFirstBus + device.number;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
       return static_cast<int>(sm.threads);
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
@@ -157,9 +159,9 @@ CUresult api::cuInit(unsigned int flags) {
   Driver& self = driver();
   const std::lock_guard lock(self.mutex);
   if (self.initialised) return CUDA_SUCCESS;
-  if (self.settings.devices == 0) return CUDA_ERROR_NO_DEVICE;
-  for (int ordinal = 0; ordinal < self.settings.devices; ++ordinal) {
-    auto device = make_device(ordinal, self.settings);
+  if (self.settings.devices.empty()) return CUDA_ERROR_NO_DEVICE;
+  for (const int number : self.settings.devices) {
+    auto device = make_device(static_cast<int>(self.devices.size()), number, self.settings);
     if (device == nullptr) {
       self.devices.clear();
       return CUDA_ERROR_SYSTEM_NOT_READY;

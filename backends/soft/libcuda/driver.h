@@ -72,7 +72,8 @@ struct GraphMemoryUse {
 };
 
 struct Device {
-  int ordinal = 0;
+  int ordinal = 0;  // in this process
+  int number = 0;   // in the machine
   std::unique_ptr<Engine> engine;
   Context* primary = nullptr;
   unsigned primary_flags = 0;

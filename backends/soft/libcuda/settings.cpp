@@ -34,17 +34,20 @@ std::string variable(const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
-// How many of `devices` CUDA_VISIBLE_DEVICES leaves: a list of ordinals, cut, as NVIDIA's driver
-// does, at the first word that names none. The devices are alike, so their order does not matter.
-int visible_devices(const char* list, int devices) {
-  if (list == nullptr) return devices;
+// Which of the machine's `count` devices the process sees, in its order. CUDA_VISIBLE_DEVICES is a
+// list of their numbers, cut, as NVIDIA's driver does, at the first word that names none.
+std::vector<int> visible_devices(const char* list, int count) {
+  std::vector<int> visible;
+  if (list == nullptr) {
+    for (int device = 0; device < count; ++device) visible.push_back(device);
+    return visible;
+  }
   std::string_view rest = list;
-  int visible = 0;
   while (!rest.empty()) {
     const std::size_t comma = std::min(rest.find(','), rest.size());
-    const auto ordinal = number<int>(rest.substr(0, comma));
-    if (!ordinal || *ordinal < 0 || *ordinal >= devices) break;
-    ++visible;
+    const auto device = number<int>(rest.substr(0, comma));
+    if (!device || *device < 0 || *device >= count) break;
+    visible.push_back(*device);
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
   return visible;
@@ -99,12 +102,13 @@ std::vector<ScriptedFault> parse_faults(const std::string& value) {
 
 Settings Settings::from_environment() {
   Settings settings;
+  int devices = 1;
   if (const std::string value = variable("VITAMIN_SOFT_DEVICES"); !value.empty()) {
     const auto count = number<int>(value);
     if (!count || *count < 0 || *count > 16) refuse("VITAMIN_SOFT_DEVICES", value, "0 to 16");
-    settings.devices = *count;
+    devices = *count;
   }
-  settings.devices = visible_devices(std::getenv("CUDA_VISIBLE_DEVICES"), settings.devices);
+  settings.devices = visible_devices(std::getenv("CUDA_VISIBLE_DEVICES"), devices);
   if (const std::string value = variable("VITAMIN_SOFT_CLOCK"); !value.empty() && value != "real") {
     constexpr std::string_view kPrefix = "virtual:";
     const auto seed = value.starts_with(kPrefix)

@@ -22,7 +22,7 @@ struct ScriptedFault {
 };
 
 struct Settings {
-  int devices = 1;
+  std::vector<int> devices;  // of the machine's, those that this process sees, in its order
   Clock clock = Clock::kReal;
   std::uint64_t seed = 1;
   std::string ledger;
