@@ -279,9 +279,9 @@ Configuration configuration() {
         cooperative == nullptr || std::strcmp(cooperative, "0") != 0;
   }
   if (const char* names = std::getenv(environment::kCollectives)) {
-    std::istringstream prefixes(names);
-    for (std::string prefix; std::getline(prefixes, prefix, ',');)
-      if (!prefix.empty()) result.dispatch.collectives.push_back(prefix);
+    std::istringstream parts(names);
+    for (std::string part; std::getline(parts, part, ',');)
+      if (!part.empty()) result.dispatch.collectives.push_back(part);
   }
   const char* policy = std::getenv(environment::kPolicy);
   result.policy = policy != nullptr && *policy != '\0' ? policy : "fifo";

@@ -44,7 +44,8 @@ inline constexpr const char* kAbsent = "VITAMIN_ABSENT";
 // who decides on it (daemon/protocol/device_lock.h). Unset: /run/lock; empty: nowhere.
 inline constexpr const char* kLockDirectory = "VITAMIN_LOCK_DIRECTORY";
 inline constexpr const char* kUsualLockDirectory = "/run/lock";
-// Beginnings of the names of kernels that wait for other processes, between commas, besides NCCL's.
+// Parts of the names of kernels that wait for other processes, between commas, besides those that
+// runtime/collective_names.h knows.
 inline constexpr const char* kCollectives = "VITAMIN_COLLECTIVES";
 // "0": a cooperative launch under a daemon may be deferred for a lease. Unset: it may not, because
 // it may wait for other processes.

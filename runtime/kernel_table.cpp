@@ -2,8 +2,8 @@
 #include "runtime/kernel_table.h"
 
 #include <algorithm>
-#include <string_view>
 
+#include "runtime/collective_names.h"
 #include "runtime/profile/profiler.h"
 
 namespace vitamin::runtime {
@@ -12,13 +12,6 @@ namespace {
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   hash ^= value + 0x9e3779b97f4a7c15ULL + (hash << 6) + (hash >> 2);
   return hash * 0xff51afd7ed558ccdULL;
-}
-
-// Collectives wait for their peers in other processes. NCCL's kernels have kept these prefixes
-// since 2.x; whatever else does so is named by configuration.
-bool is_collective(std::string_view name) {
-  return name.starts_with("ncclDevKernel") || name.starts_with("ncclKernel") ||
-         name.starts_with("nvshmem");
 }
 
 }  // namespace
@@ -72,9 +65,11 @@ Kernel& KernelTable::add(hal::KernelHandle handle) {
   kernel->name = device_.kernels().name(handle);
   kernel->name_hash = name_hash(kernel->name);
   kernel->library = &page_.library(device_.kernels().origin(handle).c_str());
-  kernel->collective = is_collective(kernel->name) ||
-                       std::any_of(collectives_.begin(), collectives_.end(),
-                                   [&](auto& prefix) { return kernel->name.starts_with(prefix); });
+  kernel->collective =
+      names_collective(kernel->name) ||
+      std::any_of(collectives_.begin(), collectives_.end(), [&](const std::string& part) {
+        return kernel->name.find(part) != std::string::npos;
+      });
   kernel->resident = wide_only_.contains(kernel->name);
   kernel->doubted = cautious_ && !kernel->collective;
   if (const std::uint32_t bytes = device_.info().parameter_bytes_of_place; bytes != 0)

@@ -31,7 +31,8 @@ struct Kernel {
   // only where all of it is. Blocks of a larger one cannot wait for all others, on any device;
   // those that wait for some others only are not looked for.
   bool doubted = false;
-  // Waits for other processes (NCCL): runs on the application's stream, never waited for in a pool.
+  // Waits for kernels of other processes (collective_names.h): runs on the application's stream and
+  // needs no grant.
   bool collective = false;
   // Entries that refused a launch of it which we believed would fit: the remainder of a split takes
   // fewer clusters than its processors promise.
@@ -85,9 +86,9 @@ class KernelRef {
 
 class KernelTable {
  public:
-  // `wide_only`: names of kernels known to wait for their own blocks; `collectives`: beginnings of
-  // the names of those that wait for other processes, besides NCCL's; `cautious`: of all others it
-  // is doubted.
+  // `wide_only`: names of kernels known to wait for their own blocks; `collectives`: parts of
+  // the names of those that wait for other processes, besides what collective_names.h knows;
+  // `cautious`: of all others it is doubted.
   KernelTable(hal::Device& device, stats::DevicePage& page,
               std::unordered_set<std::string> wide_only, std::vector<std::string> collectives = {},
               bool cautious = false);

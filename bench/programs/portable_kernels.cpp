@@ -110,8 +110,8 @@ VITAMIN_KERNEL(fault, [[maybe_unused]] std::uint32_t* word) {
 // over those of this round, and takes all of them in the order of the ranks. `board`: two halves
 // of world * count floats, and `rounds`: a word for each rank and block, in memory that all ranks
 // see. As NCCL's kernels it ends only if those of all ranks run at one time.
-VITAMIN_WAITING_KERNEL(gather_ranks, const float* mine, float* all, std::uint32_t count,
-                       float* board, std::uint32_t* rounds, std::uint32_t rank, std::uint32_t world,
+VITAMIN_WAITING_KERNEL(all_gather, const float* mine, float* all, std::uint32_t count, float* board,
+                       std::uint32_t* rounds, std::uint32_t rank, std::uint32_t world,
                        std::uint32_t round) {
   const std::uint32_t i = block.linear_index(), blocks = block.blocks();
   const std::uint32_t begin = count / blocks * i;

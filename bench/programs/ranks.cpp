@@ -7,11 +7,10 @@
 //         [--late SECONDS] [--go DIRECTORY]
 //   ranks gpus     the UUIDs of the GPUs that this process sees
 //
-// Collectives go through memory of the host that the ranks share (gather_ranks): a rank's kernel
+// Collectives go through memory of the host that the ranks share (all_gather): a rank's kernel
 // waits on its GPU for the kernels of all others, as NCCL's do. A kind says how many of them a step
 // has and where.
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +22,7 @@
 #include <thread>
 
 #include "driver.h"
+#include "hal/file_memory.h"
 
 namespace {
 
@@ -103,12 +103,13 @@ class Board {
  public:
   Board(const std::string& file, std::uint32_t world) : world_(world) {
     const int made = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (made < 0 || ::ftruncate(made, static_cast<off_t>(bytes())) != 0)
+    if (made < 0 || !vitamin::hal::set_file_size(made, bytes()))
       bench::Driver::stop("ranks: --store " + file + " cannot be written");
-    words_ = static_cast<std::uint32_t*>(
-        ::mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, made, 0));
+    words_ =
+        static_cast<std::uint32_t*>(vitamin::hal::map_file(made, bytes(), PROT_READ | PROT_WRITE));
     ::close(made);
-    if (words_ == MAP_FAILED) bench::Driver::stop("ranks: --store " + file + " cannot be mapped");
+    if (words_ == nullptr || !vitamin::hal::make_room(words_, bytes()))
+      bench::Driver::stop("ranks: --store " + file + " cannot be mapped");
   }
 
   void* memory() const { return words_; }
@@ -203,7 +204,7 @@ class Rank {
   std::uint32_t rank_, world_, round_ = 0;
   bench::Device d_;
   CUstream stream_ = d_.stream();
-  CUfunction gather_ = d_.kernel("gather_ranks"), layer_ = d_.kernel("rank_layer"),
+  CUfunction gather_ = d_.kernel("all_gather"), layer_ = d_.kernel("rank_layer"),
              mean_ = d_.kernel("rank_mean");
   CUdeviceptr weights_ = d_.words(kWeights), moved_ = d_.words(kWeights),
               all_ = d_.words(std::size_t{kWeights} * world_);

@@ -78,10 +78,11 @@ struct Metrics {
   std::string accounting;  // file that gets a line for each client at its end; empty: none
 };
 
-// Kernels that wait for other processes, besides NCCL's and NVSHMEM's own: they are never deferred
-// for another tenant's lease, so that two distributed jobs cannot wait for each other.
+// Kernels that wait for other processes, besides those whose names say so
+// (runtime/collective_names.h): they are never deferred for another tenant's lease, so that two
+// distributed jobs cannot wait for each other.
 struct Collectives {
-  Patterns kernels;         // prefixes of their names
+  Patterns kernels;         // parts of their names
   bool cooperative = true;  // treat every cooperative launch under vitamind as such a kernel
 };
 

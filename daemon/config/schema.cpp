@@ -159,8 +159,8 @@ std::vector<SettingKey> operation_keys() {
              VITAMIN_SETTING(kDuration, mps.check_every_ns, "mps.check_every",
                              "how often vitamind checks that MPS runs")),
       VITAMIN_SETTING(kPatterns, collectives.kernels, "collectives.kernels",
-                      "prefixes of the names of kernels that wait for other processes, besides "
-                      "those of NCCL and NVSHMEM"),
+                      "parts of the names of kernels that wait for kernels of other processes, "
+                      "besides those whose names say so (NCCL, NVSHMEM, *all_reduce*, ...)"),
       VITAMIN_SETTING(kBoolean, collectives.cooperative, "collectives.cooperative",
                       "treat every cooperative launch as such a kernel"),
       VITAMIN_SETTING(kText, metrics.listen, "metrics.listen",

@@ -60,7 +60,7 @@ struct DispatchOptions {
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
   std::unordered_set<std::string> wide_only;   // kernels that need their whole grid resident
   bool cautious = false;                       // any other may (KernelTable)
-  // Kernels that wait for other processes, besides NCCL's own: beginnings of their names.
+  // Parts of the names of kernels that wait for other processes (KernelTable).
   std::vector<std::string> collectives;
   // Every cooperative launch may be one: among other tenants it is not deferred for a lease.
   bool cooperative_collective = false;

@@ -71,8 +71,9 @@ class Pages(unittest.TestCase):
         self.addCleanup(daemon.wait, time_limit(30))
         self.addCleanup(daemon.terminate)
         socket, end = self.root / "vitamin/vitamind.sock", time.monotonic() + time_limit(30)
-        while not socket.exists() and time.monotonic() < end:
+        while not socket.exists() and daemon.poll() is None and time.monotonic() < end:
             time.sleep(0.01)
+        self.assertTrue(socket.exists(), f"vitamind does not serve {page.name}")
 
     def run_page(self, name, together=False, before=()):
         """`together`: what a page starts in the background runs beside the rest of it. `before`:

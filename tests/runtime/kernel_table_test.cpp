@@ -6,11 +6,35 @@
 #include <doctest/doctest.h>
 
 #include "backends/soft/device.h"
+#include "runtime/collective_names.h"
 #include "tests/hal/call.h"
 #include "tests/soft/kernels.h"
 
 namespace vitamin::soft {
 namespace {
+
+TEST_CASE("Kernels that wait for other processes are known by their names") {
+  for (const char* name :
+       {"ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t",
+        "nvshmemi_init_array_kernel",
+        "_ZN4vllm26cross_device_reduce_1stageI13__nv_bfloat16Li8EEEvv",
+        "_ZN45_GLOBAL__N__9f1d26multimem_all_reduce_kernelIN3c108BFloat16ELi16EEEvPT_",
+        "_ZN45_GLOBAL__N__9f1d26one_shot_all_reduce_kernelIfLi16ELi8EEEvPPT_",
+        "_ZN12tensorrt_llm7kernels22oneShotAllReduceKernelI6__halfLi8EEEv",
+        "_ZN10flashinfer39allreduce_fusion_kernel_oneshot_lamportILi1EEEv",
+        "_ZN7deep_ep9intranode8dispatchILi8ELi768EEEv", "all_to_all_single", "ReduceScatter"}) {
+    CAPTURE(name);
+    CHECK(runtime::names_collective(name));
+  }
+  for (const char* name :
+       {"", "_", "_Z9vectorAddPKfS0_Pfi", "_Z20small_gather_elementPf", "overall_reduce",
+        "_ZN2at6native24vectorized_gather_kernelILi16ElEEvPcS2_PT0_illllb",
+        "_ZN2at6native13reduce_kernelILi512ELi1EEEv", "cutlass_80_tensorop_s16816gemm_bf16",
+        "_ZN2at6native29scatter_gather_elementwise_kernel", "nccccl", "all_", "barrier"}) {
+    CAPTURE(name);
+    CHECK_FALSE(runtime::names_collective(name));
+  }
+}
 
 TEST_CASE("Of a kernel that is doubted all of a grid that fits is there at once, of a known any") {
   EngineOptions options;

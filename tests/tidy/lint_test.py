@@ -24,7 +24,7 @@ def lint(root, *arguments, **settings):
 class TheTree(unittest.TestCase):
     def test_is_formatted(self):
         done = lint(SOURCE, "--format-only")
-        self.assertEqual(done.returncode, 0, "scripts/lint --fix --format-only mends this:\n" +
+        self.assertEqual(done.returncode, 0, "scripts/lint --fix --format-only fixes this:\n" +
                          done.stdout + done.stderr)
 
     def test_has_nothing_that_clang_tidy_finds(self):
@@ -68,7 +68,7 @@ class Lint(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (0, "1 files, nothing found\n"),
                          done.stderr)
 
-    def test_a_badly_set_line_is_found_and_mended(self):
+    def test_a_badly_set_line_is_found_and_fixed(self):
         self.write("hal/bad.cpp", BADLY_SET)
         done = lint(self.root, "--format-only")
         self.assertEqual(done.returncode, 1, done.stderr)
