@@ -74,6 +74,10 @@ class Kit:
     directory: pathlib.Path  # of logs
     log: io.TextIOBase = None  # of the running step
 
+    def limit(self, seconds):
+        """What is plenty on a GPU. The software one is slow, and tested on busy machines."""
+        return seconds * (20 if self.software else 1)
+
     def environment(self, **more):
         locks = {"VITAMIN_LOCK_DIRECTORY": str(self.directory / "locks")}
         if self.software:
@@ -93,11 +97,11 @@ class Kit:
         process = self.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                              env=self.environment(**variables))
         name = pathlib.Path(command[0]).name
-        with ended(process, limit):
+        with ended(process, self.limit(limit)):
             out, error = process.communicate()
         self.log.write(out + error + f"exit code {process.returncode}\n\n")
         if process.returncode == -signal.SIGKILL:
-            raise Failed(f"{name} did not end within {limit} s")
+            raise Failed(f"{name} did not end within {self.limit(limit)} s")
         if expect is not None and process.returncode != expect:
             line = next(iter((error.strip() or out.strip()).splitlines()[-1:]), "no output")
             raise Failed(f"{name} ended with exit code {process.returncode}: {line[:200]}")
@@ -122,7 +126,7 @@ class Kit:
 
 @contextlib.contextmanager
 def ended(process, limit):
-    """All that the process started ends with the block, and after so many seconds at the latest."""
+    """All that the process started ends with the block, and after `limit` seconds at the latest."""
     def end():
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -231,14 +235,14 @@ def isolation(kit):
 
 
 @contextlib.contextmanager
-def vitamind(kit, policy, limit):
+def vitamind(kit, policy):
     """A daemon of our own. Options of `vitamin run`."""
     with tempfile.TemporaryDirectory(prefix="vitamind-") as name:
         socket = pathlib.Path(name) / "socket"
         daemon = kit.start([kit.prefix / "bin/vitamind", "--socket", socket, "--policy", policy,
                             "--lock-directory", name], stdout=kit.log, stderr=kit.log,
                            env=kit.environment())
-        with ended(daemon, limit):
+        with ended(daemon, kit.limit(300)):
             answers = [kit.prefix / "bin/vitamin", "status", "--socket", socket]
             while subprocess.run(answers, capture_output=True, check=False).returncode != 0:
                 if daemon.poll() is not None:
@@ -247,12 +251,12 @@ def vitamind(kit, policy, limit):
             yield ["--daemon", "--socket", socket]
 
 
-def lease_run(kit, limit=120):
+def lease_run(kit):
     """Two processes with leases of half the GPU each, at one time. (CUs of each, launches that did
     not wait for the lease)"""
-    found, elsewhere, programs = [], 0, []
+    found, elsewhere, programs, limit = [], 0, [], kit.limit(120)
     with contextlib.ExitStack() as running:
-        options = running.enter_context(vitamind(kit, "static:parts=2", limit))
+        options = running.enter_context(vitamind(kit, "static:parts=2"))
         for number in range(2):
             report = kit.directory / f"lease{number}.json"
             programs.append(running.enter_context(ended(kit.start(

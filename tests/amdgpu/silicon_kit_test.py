@@ -37,7 +37,7 @@ class Kit(unittest.TestCase):
 
     def run_kit(self, *options, **arguments):
         process = self.start(*options, **arguments)
-        out, error = process.communicate(timeout=time_limit(900 if LONG else 300))
+        out, error = process.communicate(timeout=time_limit(900))
         return subprocess.CompletedProcess(process.args, process.returncode, out, error)
 
     def archive(self):
