@@ -26,6 +26,7 @@ import time
 import xml.etree.ElementTree
 
 OURS = ("VITAMIN", "HSA_", "HIP_", "ROC_", "ROCR_", "GPU_", "AMD_")
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 TOPOLOGY = pathlib.Path("/sys/class/kfd/kfd/topology")
 POLICIES = ("random", "static")
 # Programs of tests/amdgpu whose output does not depend on where their launches run.
@@ -85,19 +86,40 @@ class Kit:
             locks["LD_PRELOAD"] = ":".join(filter(None, [driver, os.environ.get("LD_PRELOAD")]))
         return os.environ | locks | more
 
-    def start(self, command, **arguments):
-        """In a process group of its own, so that all that it starts can be ended with it."""
+    @contextlib.contextmanager
+    def running(self, *command, limit, **arguments):
+        """The command as a process group of its own. All of it ends with the block, and after
+        `limit` seconds at the latest."""
         self.log.write(f"$ {' '.join(map(str, command))}\n")
         self.log.flush()
-        return subprocess.Popen(list(map(str, command)), text=True, start_new_session=True,
-                                errors="replace", **{"stdin": subprocess.DEVNULL} | arguments)
+        process = timer = None
+        came = []  # an interrupt while there is no process to end yet
+        for number in INTERRUPTS:
+            signal.signal(number, lambda *_: came.append(True))
+        try:
+            process = subprocess.Popen(list(map(str, command)), text=True, errors="replace",
+                                       start_new_session=True,
+                                       **{"stdin": subprocess.DEVNULL,
+                                          "env": self.environment()} | arguments)
+            for number in INTERRUPTS:
+                signal.signal(number, signal.default_int_handler)
+            if came:
+                raise KeyboardInterrupt
+            timer = threading.Timer(limit, end, [process])
+            timer.start()
+            yield process
+        finally:
+            if timer:
+                timer.cancel()
+            if process:
+                end(process)
+                process.wait()
 
     def run(self, *command, limit=120, expect=0, **variables):
         """What the command printed. Both of its streams go to the log."""
-        process = self.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             env=self.environment(**variables))
         name = pathlib.Path(command[0]).name
-        with ended(process, self.limit(limit)):
+        with self.running(*command, limit=self.limit(limit), stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, env=self.environment(**variables)) as process:
             out, error = process.communicate()
         self.log.write(out + error + f"exit code {process.returncode}\n\n")
         if process.returncode == -signal.SIGKILL:
@@ -124,20 +146,9 @@ class Kit:
         return bare
 
 
-@contextlib.contextmanager
-def ended(process, limit):
-    """All that the process started ends with the block, and after `limit` seconds at the latest."""
-    def end():
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    timer = threading.Timer(limit, end)
-    timer.start()
-    try:
-        yield process
-    finally:
-        timer.cancel()
-        end()
-        process.wait()
+def end(process):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 # ----------------------------------------------------------------------------------- the steps
@@ -239,10 +250,9 @@ def vitamind(kit, policy):
     """A daemon of our own. Options of `vitamin run`."""
     with tempfile.TemporaryDirectory(prefix="vitamind-") as name:
         socket = pathlib.Path(name) / "socket"
-        daemon = kit.start([kit.prefix / "bin/vitamind", "--socket", socket, "--policy", policy,
-                            "--lock-directory", name], stdout=kit.log, stderr=kit.log,
-                           env=kit.environment())
-        with ended(daemon, kit.limit(300)):
+        with kit.running(kit.prefix / "bin/vitamind", "--socket", socket, "--policy", policy,
+                         "--lock-directory", name, limit=kit.limit(300), stdout=kit.log,
+                         stderr=kit.log) as daemon:
             answers = [kit.prefix / "bin/vitamin", "status", "--socket", socket]
             while subprocess.run(answers, capture_output=True, check=False).returncode != 0:
                 if daemon.poll() is not None:
@@ -255,15 +265,14 @@ def lease_run(kit):
     """Two processes with leases of half the GPU each, at one time. (CUs of each, launches that did
     not wait for the lease)"""
     found, elsewhere, programs, limit = [], 0, [], kit.limit(120)
-    with contextlib.ExitStack() as running:
-        options = running.enter_context(vitamind(kit, "static:parts=2"))
+    with contextlib.ExitStack() as stack:
+        options = stack.enter_context(vitamind(kit, "static:parts=2"))
         for number in range(2):
             report = kit.directory / f"lease{number}.json"
-            programs.append(running.enter_context(ended(kit.start(
-                [kit.prefix / "bin/vitamin", "run", "--report", report, *options, "--",
-                 kit.prefix / "tests/amdgpu/silicon", "places"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=kit.log,
-                env=kit.environment()), limit)))
+            programs.append(stack.enter_context(kit.running(
+                kit.prefix / "bin/vitamin", "run", "--report", report, *options, "--",
+                kit.prefix / "tests/amdgpu/silicon", "places", limit=limit,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=kit.log)))
             if programs[-1].stdout.readline() != "ready\n":
                 raise Failed(f"a program with a lease ended early, or not within {limit} s")
         for program in programs:
@@ -485,6 +494,8 @@ def main():
         except (KitError, OSError) as error:
             print(f"amd-silicon: {error}", file=sys.stderr)
             return 2
+        for number in INTERRUPTS:
+            signal.signal(number, signal.default_int_handler)
         results = []
         try:
             for number, step in enumerate(arguments.steps, 1):

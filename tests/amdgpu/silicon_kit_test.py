@@ -13,6 +13,7 @@ import tarfile
 import tempfile
 import unittest
 
+import silicon_kit
 from time_limit import time_limit
 
 KIT = pathlib.Path(__file__).with_name("silicon_kit.py")
@@ -81,8 +82,8 @@ class OnTheSoftwareGpu(Kit):
         self.assertIn(step["verdict"], ("ok", "skipped"), result.stdout)
         if step["verdict"] == "skipped":
             self.skipTest(step["text"])
-        one, other = step["data"]["cus"]
-        self.assertEqual((len(one), len(other)), (52, 52))
+        for cus in step["data"]["cus"]:
+            self.assertGreaterEqual(len(cus), 16, step)
 
     @unittest.skipUnless(LONG, "minutes: VITAMIN_TEST_LONG=1")
     def test_every_step_ends_well(self):
@@ -219,19 +220,30 @@ echo '<testsuite><testcase name="Unit_hipStreamCreate" status="run"/>' \\
         self.assertIn("~/secret", self.archive()["isolation.log"])
         self.assertNotIn(str(pathlib.Path.home()) + "/", self.archive()["isolation.log"])
 
-    def test_interrupted_it_writes_what_there_is_and_leaves_no_process(self):
-        mark = self.directory / "started"
+    def test_a_program_that_hangs_is_ended_and_named(self):
+        self.fake("tests/amdgpu/silicon", "sleep 1000")
+        kit = silicon_kit.Kit(self.prefix, False, None, self.directory)
+        with open(self.directory / "log", "w", encoding="utf-8") as kit.log:
+            with self.assertRaisesRegex(silicon_kit.Failed, "silicon did not end within 1 s"):
+                kit.run(self.prefix / "tests/amdgpu/silicon", "bits", limit=1)
+
+    def interrupted(self, number):
+        mark = self.directory / f"started{number}"
         self.fake("tests/amdgpu/silicon", f"echo $$ >{mark}; sleep 1000")
         process = self.start("--software", "--only", "hip-tests,queues,masks", prefix=self.prefix)
         while not mark.exists() or not mark.read_text():
             self.assertIsNone(process.poll())
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, error = process.communicate(timeout=time_limit(60))
         self.assertEqual(process.returncode, 1)
         self.assertIn("interrupted: the archive has the steps that ended", error)
         self.assertEqual(list(self.steps()), ["hip-tests"])
         with self.assertRaises(ProcessLookupError):
             os.kill(int(mark.read_text()), 0)
+
+    def test_interrupted_it_writes_what_there_is_and_leaves_no_process(self):
+        self.interrupted(signal.SIGINT)
+        self.interrupted(signal.SIGTERM)
 
     def stops(self, *options, prefix=None):
         result = self.run_kit(*options, prefix=prefix or self.prefix)

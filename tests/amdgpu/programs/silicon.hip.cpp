@@ -297,8 +297,8 @@ void isolation() {
   while (copies({&whole}) < 5'000 && bytes < std::size_t{1} << 31) bytes *= 2;
   const double one = copies({&lower}), both = copies({&lower, &upper}), all = copies({&whole});
   const auto rate = [&](double us) { return 2 * static_cast<double>(bytes) / us / 1e3; };
-  std::printf("{\"bytes\": %zu, \"whole_gb_s\": %.1f, \"half_gb_s\": %.1f, "
-              "\"half_beside_half_gb_s\": %.1f, \"slowdown\": %.3f}\n",
+  std::printf("{\"bytes\": %zu, \"whole_gb_s\": %.4g, \"half_gb_s\": %.4g, "
+              "\"half_beside_half_gb_s\": %.4g, \"slowdown\": %.3f}\n",
               bytes, rate(all), rate(one), rate(both), both / one);
 }
 
@@ -323,6 +323,7 @@ void places() {
 }  // namespace
 
 int main(int count, char** arguments) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what was found stays when a GPU hangs
   return run_checks({{"device", device},
                      {"bits", bits},
                      {"queues", queues},
