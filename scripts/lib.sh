@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What scripts/demo and scripts/test share. Sourced, with `set -euo pipefail` on.
+# What the scripts of this directory share. Sourced, with `set -euo pipefail` on.
 # shellcheck shell=bash disable=SC2034
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -179,11 +179,12 @@ apt-get install$missing"
   }
 }
 
+# set_up_packages [BUT]: those of packages.txt whose names do not match BUT.
 set_up_packages() {
   [[ -z ${VITAMIN_SKIP_PACKAGES:-} ]] || return 0
   local packages started=$SECONDS
   step "system packages"
-  mapfile -t packages < <(grep -v '^#' "$root/scripts/packages.txt")
+  mapfile -t packages < <(grep -Ev "^#${1:+|$1}" "$root/scripts/packages.txt")
   install_packages "${packages[@]}"
   note "all there, after $(duration $((SECONDS - started)))"
 }

@@ -90,16 +90,20 @@ struct GpuBlock {
   }
   __device__ unsigned blocks() const { return gridDim.x * gridDim.y * gridDim.z; }
 #if defined(__HIP__)
-  // Engine, array and CU out of the hardware id: names a CU, numbers none. HIP has no word for how
-  // many there are.
+  // XCC, engine, array and CU out of the hardware ids: names a CU, numbers none. HIP has no word
+  // for how many there are.
   __device__ unsigned sm_id() const {
     unsigned id;
 #if defined(__GFX9__)
+    unsigned xcc = 0;
     asm volatile("s_getreg_b32 %0, hwreg(HW_REG_HW_ID)" : "=s"(id));
-    return id >> 8 & 0xff;
+#if defined(__gfx942__) || defined(__gfx950__)
+    asm volatile("s_getreg_b32 %0, hwreg(HW_REG_XCC_ID)" : "=s"(xcc));
+#endif
+    return (id >> 8 & 0xff) | (xcc & 15) << 8;
 #else
     asm volatile("s_getreg_b32 %0, hwreg(HW_REG_HW_ID1)" : "=s"(id));
-    return (id >> 9 & 1) | (id >> 10 & 15) << 1 | (id >> 16 & 1) << 5 | (id >> 18 & 3) << 6;
+    return (id >> 9 & 1) | (id >> 10 & 15) << 1 | (id >> 16 & 1) << 5 | (id >> 18 & 7) << 6;
 #endif
   }
 #else

@@ -13,6 +13,11 @@
 option(VITAMIN_REQUIRE_AMD "Stop when the AMD parts cannot be built" OFF)
 option(VITAMIN_SOFT_AMDGPU "Build the software AMD GPU where its packages are found" ON)
 
+# What programs of hipcc are built for. The tests over the software AMD GPU need both.
+set(VITAMIN_HIP_ARCHITECTURES gfx90a gfx1030 CACHE STRING "AMD parts that programs are built for")
+list(TRANSFORM VITAMIN_HIP_ARCHITECTURES PREPEND --offload-arch=
+     OUTPUT_VARIABLE VITAMIN_HIP_TARGETS)
+
 set(VITAMIN_AMD_MISSING "")
 function(_vitamin_amd_needs variable words)
   if(NOT ${variable})
@@ -27,7 +32,8 @@ find_program(VITAMIN_HIPCC hipcc HINTS $ENV{ROCM_PATH}/bin /opt/rocm/bin)
 find_file(VITAMIN_DEVICE_LIBRARY ockl.bc
           PATHS /usr/lib/x86_64-linux-gnu/amdgcn/bitcode $ENV{ROCM_PATH}/amdgcn/bitcode
                 /opt/rocm/amdgcn/bitcode NO_DEFAULT_PATH)
-find_path(VITAMIN_HSA_INCLUDE_DIR hsa/amd_hsa_queue.h)
+find_path(VITAMIN_HSA_INCLUDE_DIR hsa/amd_hsa_queue.h
+          HINTS $ENV{ROCM_PATH}/include /opt/rocm/include)
 find_path(VITAMIN_LLVM15_INCLUDE_DIR llvm-c/Disassembler.h
           PATHS /usr/lib/llvm-15/include NO_DEFAULT_PATH)
 find_library(VITAMIN_LLVM15_LIBRARY NAMES LLVM-15 PATHS /usr/lib/llvm-15/lib NO_DEFAULT_PATH)

@@ -5,10 +5,13 @@ Needs in the environment what software_amd.py says. The programs here speak to t
 Python opens /dev/kfd and calls ioctl() through libc, as ROCm's libhsakmt does.
 """
 import os
+import pathlib
+import re
 import subprocess
 import sys
 import unittest
 
+import newer_rocm
 from software_amd import NO_DEVICE, SoftwareAmd, read_trace
 from time_limit import time_limit
 
@@ -155,6 +158,31 @@ os.waitpid(child, 0)
 """, VITAMIN_SOFT_AMDGPU_TRACE=str(trace))
         names = [line[""] for line in read_trace(trace)]
         self.assertEqual(names, ["open", "summary"])
+
+
+class Tables(unittest.TestCase):
+    """Tables of documents against what they are about."""
+    ROOT = pathlib.Path(__file__).parents[2]
+    KFD = ROOT / "backends/soft/amdgpu/kfd"
+    ENTRY = re.compile(r'^    (served|refused|refused_by_linux)[<(].*"(\w+)"(?:, -(E\w+))?\)', re.M)
+    ROW = re.compile(r"^\| (served|refused(?: by Linux 6\.1 too,)?)(?:: [^|]*| with (E\w+)) "
+                     r"\| (.*) \|$", re.M)
+
+    def test_the_page_counts_the_programs_on_a_newer_rocm(self):
+        count, known = len(newer_rocm.ONE_GPU + newer_rocm.TWO_GPUS), len(newer_rocm.KNOWN)
+        page = (self.ROOT / "docs/quick-start-amd.md").read_text()
+        self.assertIn(f"| {count} programs of `tests/amdgpu/newer_rocm.py`, by hand", page)
+        self.assertIn(f"{count - known} the same under `random` and `static`, {known} differ", page)
+
+    def test_the_page_lists_what_is_served_and_refused_and_how(self):
+        code, page = ((self.KFD / file).read_text() for file in ("ioctl.cpp", "README.md"))
+        written = {name: (answer, errno) for answer, name, errno in self.ENTRY.findall(code)}
+        table = code[code.index("kEntries[] = {"):]
+        self.assertEqual(len(written), table[:table.index("};")].count("(0x"))
+        told = {name: ("refused_by_linux" if "Linux" in answer else answer, errno)
+                for answer, errno, names in self.ROW.findall(page)
+                for name in re.findall(r"\b[A-Z]+_[\w]+|\bSVM\b", names)}
+        self.assertEqual(told, written)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/test on machines without network, root, disk or memory, and after an interruption. Every
-program that it calls is a fake, which records its arguments."""
+"""scripts/test on machines without network, root, disk or memory, and after an interruption;
+scripts/amd-silicon. Every program that they call is a fake, which records its arguments."""
 import os
 import pathlib
 import shutil
@@ -292,6 +292,73 @@ class ScriptsTest(unittest.TestCase):
     def assert_stops_without_calls(self, done):
         self.assertEqual(done.returncode, 1)
         self.assertIn("another of these scripts, or a build", done.err)
+
+
+class AmdSiliconTest(unittest.TestCase):
+    PROGRAM = "scripts/amd-silicon"
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.machine = Machine(directory.name)
+        self.machine.fake("cmake", 'echo "cmake $*" >>"$ROOT/calls"\n' + CMAKE)
+        kit = self.machine.root / "tests/amdgpu/silicon_kit.py"
+        kit.parent.mkdir()
+        kit.write_text("import sys; print('kit', *sys.argv[1:])")
+
+    def run_with(self, versions, *options, **settings):
+        """On a machine whose nodes have these numbers; 0 is a CPU."""
+        for number, version in enumerate(versions):
+            node = self.machine.root / f"topology/nodes/{number}"
+            node.mkdir(parents=True)
+            (node / "properties").write_text(f"simd_count 4\ngfx_target_version {version}\n")
+        return self.machine.run(*options, program=self.PROGRAM, ROCM_PATH=str(self.machine.root),
+                                VITAMIN_KFD_TOPOLOGY=str(self.machine.root / "topology"),
+                                **settings)
+
+    def configured(self):
+        (call,) = (call for call in self.machine.calls() if call.startswith("cmake -S"))
+        return call
+
+    def test_without_a_gpu_it_says_what_to_do(self):
+        for versions in ((), (0,)):
+            done = self.run_with(versions)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.err, "the kernel driver lists no AMD GPU here. .*--software")
+            self.assertEqual(self.machine.calls(), [])
+
+    def test_it_builds_for_the_parts_that_are_there_and_starts_the_kit(self):
+        done = self.run_with((0, 90010, 90402, 90402, 110000), "--only", "bits")
+        self.assertEqual((done.returncode, done.err), (0, ""))
+        self.assertIn("-DVITAMIN_HIP_ARCHITECTURES=gfx90a;gfx942;gfx1100", self.configured())
+        self.assertIn("--target amd-silicon", "\n".join(self.machine.calls()))
+        self.assertEqual(done.out.splitlines()[-1], "kit --prefix build/release --only bits")
+
+    def test_on_the_software_gpu_it_builds_for_its_parts(self):
+        self.assertEqual(self.run_with((), "--software").returncode, 0)
+        self.assertIn("-DVITAMIN_HIP_ARCHITECTURES=gfx90a;gfx1030", self.configured())
+
+    def test_packages_of_debians_rocm_are_not_put_beside_another_rocm(self):
+        self.machine.fake("dpkg-query", "exit 1")
+        self.run_with((90010,))
+        debians = [call for call in self.machine.calls() if "install" in call][-1]
+        (self.machine.root / "calls").unlink()
+        hipcc = self.machine.root / "bin/hipcc"
+        hipcc.parent.mkdir()
+        hipcc.touch(0o755)
+        self.run_with(())
+        ours = [call for call in self.machine.calls() if "install" in call][-1]
+        self.assertEqual(set(debians.split()) - set(ours.split()),
+                         {"hipcc", "libamdhip64-dev", "libhiprand-dev", "libhsa-runtime-dev",
+                          "librocprim-dev", "librocrand-dev", "rocm-device-libs"})
+
+    def test_help_teaches_the_steps(self):
+        (self.machine.root / "tests/amdgpu/silicon_kit.py").write_text(
+            (SOURCE / "tests/amdgpu/silicon_kit.py").read_text())
+        done = self.machine.run("--help", program=self.PROGRAM)
+        self.assertEqual((done.returncode, done.err), (0, ""))
+        for words in ("attach it to an issue", "--hip-tests DIRECTORY", "which CU each bit"):
+            self.assertIn(words, done.out)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ FUNCTION_LINES = 80
 FILE_LINES = 600
 TABLES = (".def",)
 SUFFIXES = {".h", ".cpp", ".cu", ".def", ".py", ".cmake", ".sh", ".in"}
-NAMES = {"CMakeLists.txt", "demo", "test", "run"}
+NAMES = {"CMakeLists.txt", "amd-silicon", "demo", "test", "run"}
 SKIPPED = {".git", "build", "dist", "shared", "__pycache__", ".cache"}
 
 # What each directory may include from the others. The longest match counts; a directory may always

@@ -94,7 +94,7 @@ __global__ void unknown_instruction(float* out) {
   Vector sum = {0, 0, 0, 0};
   sum = __builtin_amdgcn_mfma_f32_16x16x4f32(1.0f, 2.0f, sum, 0, 0, 0);
   out[threadIdx.x] = sum.x;
-#else
+#elif defined(__gfx1030__)
   asm volatile("v_dot4_i32_i8 v0, v0, v0, v0" ::: "v0");
   out[threadIdx.x] = 0;
 #endif

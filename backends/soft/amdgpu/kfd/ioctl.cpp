@@ -90,7 +90,7 @@ constexpr Entry kEntries[] = {
     // Of AMD's driver packages only.
     served<&Driver::ipc_import>(0x80, "IPC_IMPORT_HANDLE"),
     served<&Driver::ipc_export>(0x81, "IPC_EXPORT_HANDLE"),
-    refused_by_linux(0x82, "DBG_TRAP (of AMD's packages)", -EINVAL),
+    refused_by_linux(0x82, "DBG_TRAP_0x82", -EINVAL),
     refused_by_linux(0x83, "CROSS_MEMORY_COPY", -EINVAL),
     refused_by_linux(0x84, "RLC_SPM", -EINVAL),
     refused_by_linux(0x85, "PC_SAMPLE", -EINVAL),
