@@ -71,6 +71,7 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
       return error_text(begun.error().message);
     }
     log::info("claim {}", rest);
+    limit_again(looked_ns_);  // its clients may have come back before it was told again
     return json_text(nlohmann::json{{"schema", 1}});
   }
   if (name == "claim-end") {
@@ -227,12 +228,14 @@ Server::Standing Server::standing_of(const Session& session) {
   return standing;
 }
 
-// The shares of classes may be others now; what else clients were told stays.
+// The shares of classes may be others now, and a claim known that was not; what else clients were
+// told stays.
 void Server::limit_again(std::uint64_t time) {
   for (const auto& [id, session] : sessions_) {
     if (session->dying) continue;
     const Standing now = standing_of(*session);
     session->standing.shares = now.shares;
+    if (session->standing.job.empty()) session->standing.job = now.job;
     session->standing.traits.terms.limits = now.traits.terms.limits;
     session->device->arbiter->limit(id, now.traits.terms.limits, time);
     session->device->touched = true;

@@ -4,13 +4,14 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
 import unittest
 
 from machine import BUILD, Machine, package, tool
-from time_limit import wait_until
+from time_limit import time_limit, wait_until
 
 VITAMIN = BUILD / "bin/vitamin"
 
@@ -95,6 +96,29 @@ class Specification(unittest.TestCase):
         said = vitamin("generate", "--output", "-", "--share", "0")
         self.assertEqual(said.returncode, 125)
         self.assertIn("0 is no percentage", said.stderr)
+
+
+class WithoutTheSocket(unittest.TestCase):
+    """A program in an image that has the library and its variables, but not /run/vitamin."""
+
+    TRAIN = [BUILD / "bin/demo-train", "20"]
+
+    def run_with(self, **environment):
+        return subprocess.run(self.TRAIN, text=True, capture_output=True, timeout=time_limit(60),
+                              env={"LD_LIBRARY_PATH": str(BUILD / "lib/soft"), **environment})
+
+    def test_it_says_so_in_one_line_and_has_the_bits_of_a_run_alone(self):
+        if not self.TRAIN[0].exists():
+            self.skipTest("no program of CUDA is built")
+        with tempfile.TemporaryDirectory() as locks:
+            done = self.run_with(LD_PRELOAD=str(BUILD / "lib/libvitamin_cuda.so"),
+                                 VITAMIN_LOCK_DIRECTORY=locks,
+                                 VITAMIN_DAEMON="/nowhere/vitamin/vitamind.sock")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr, r"\Avitamin: .* /nowhere/vitamin/vitamind\.sock .*No such "
+                                      r"file.*runs without coordination \[VIT-302\]\n\Z")
+        bits = [re.search(r"hash (\w+)", each.stdout)[1] for each in (done, self.run_with())]
+        self.assertEqual(bits[0], bits[1])
 
 
 class Podman(unittest.TestCase):

@@ -110,6 +110,20 @@ class DraTest(unittest.TestCase):
         """What vitamind knows: percent by name."""
         return {each["claim"]: each["share"] for each in self.status()["claims"]}
 
+    def start_member(self, job):
+        """A program of that claim. It speaks the protocol itself, and leaves its share out."""
+        member = subprocess.Popen([BUILD / "tests/daemon/daemon_member", self.socket, "serve"],
+                                  env={**os.environ, "MEMBER_JOB": job, "MEMBER_DEVICE": "GPU-1"},
+                                  stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0)
+        self.addCleanup(member.communicate)
+        self.addCleanup(member.kill)
+        member.stdin.write(b".")  # which begins its work
+
+    def clients(self):
+        """What vitamind knows: process, claim and bound of each."""
+        return [(each["process"], each["job"], each["processors_most"])
+                for each in self.status()["clients"]]
+
     def prepared(self, claim):
         answer = self.kubelet.prepare(claim)[claim["metadata"]["uid"]]
         self.assertEqual(answer.error, "")
@@ -259,13 +273,7 @@ class Prepared(DraTest):
         self.prepared(claim)
         variables = dict(line.split("=", 1) for line in json.loads(
             self.cdi(claim).read_text())["devices"][0]["containerEdits"]["env"])
-        # The member speaks the protocol itself, and leaves its share out.
-        variables = {"MEMBER_JOB": variables["VITAMIN_JOB"]}
-        member = subprocess.Popen([BUILD / "tests/daemon/daemon_member", self.socket, "hold"],
-                                  env={**os.environ, **variables, "MEMBER_DEVICE": "GPU-1"},
-                                  stdout=subprocess.DEVNULL)
-        self.addCleanup(member.wait)
-        self.addCleanup(member.kill)
+        self.start_member(variables["VITAMIN_JOB"])
         wait_until(lambda: self.status()["clients"], what="the member")
         client, = self.status()["clients"]
         processors = self.status()["devices"][0]["processors"]
@@ -290,17 +298,21 @@ class Prepared(DraTest):
 
     def test_restarts_of_the_driver_of_vitamind_and_of_the_node_forget_nothing(self):
         self.start_all()
-        claim = self.api.add_claim(claim_of("a", 60))
+        claim = self.api.add_claim(claim_of("a", 60, pods=()))
         uid = claim["metadata"]["uid"]
         first = self.prepared(claim)
+        self.start_member(f"{uid}.0")
+        client, = wait_until(self.clients, what="a client of the claim")
         self.end("vitamin-dra-driver")
         self.api.close()  # at the restart nothing else answers
         self.start_driver()
         self.kubelet.register()
         self.assertEqual(self.prepared(claim), first)
+        self.assertEqual(self.clients(), [client])
         self.end("vitamind")
         self.start_daemon()
         wait_until(lambda: self.claims() == {f"{uid}.0": 60}, what="that vitamind is told again")
+        wait_until(lambda: self.clients() == [client], what="the program as before", plenty=30)
         # A node that was started anew has an empty /var/run/cdi.
         self.cdi(claim).unlink()
         self.assertEqual(self.prepared(claim), first)

@@ -2,6 +2,7 @@
 //
 // The device plugin, as its own process beside a real vitamind, and a kubelet that is played here.
 #include <doctest/doctest.h>
+#include <google/protobuf/util/message_differencer.h>
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
 #include <spawn.h>
@@ -50,6 +51,7 @@ class Process {
     ::kill(id_, signal);
     return wait();
   }
+  bool runs() { return ::waitpid(id_, nullptr, WNOHANG) == 0; }
   // As waitpid() says it.
   int wait() {
     int status = 0;
@@ -159,26 +161,25 @@ struct Node {
     REQUIRE(::mkdtemp(directory.data()) != nullptr);
     kubelet = std::make_unique<Kubelet>(directory);
     start_daemon();
-    std::vector<std::string> words = {build + "/bin/vitamin-k8s-plugin",
-                                      "--kubelet",
-                                      directory,
-                                      "--socket",
-                                      socket(),
-                                      "--gpu",
-                                      "GPU-1",
-                                      "--gpu",
-                                      "GPU-2",
-                                      "--per-gpu",
-                                      "4",
-                                      "--every",
-                                      "20",
-                                      "--libraries",
-                                      build + "/lib"};
+    words = {build + "/bin/vitamin-k8s-plugin",
+             "--kubelet",
+             directory,
+             "--socket",
+             socket(),
+             "--gpu",
+             "GPU-1",
+             "--gpu",
+             "GPU-2",
+             "--per-gpu",
+             "4",
+             "--every",
+             "20",
+             "--libraries",
+             build + "/lib"};
     words.insert(words.end(), more.begin(), more.end());
     for (std::string& word : words)  // "here": the node's directory, which has a random name
       if (word.starts_with("here/")) word = directory + word.substr(4);
-    plugin = std::make_unique<Process>(words);
-    REQUIRE(soon([&] { return kubelet->registrations() > 0; }));
+    start_plugin();
   }
   ~Node() {
     plugin.reset();
@@ -190,6 +191,12 @@ struct Node {
   Node& operator=(const Node&) = delete;
 
   std::string socket() const { return directory + "/daemon/vitamind"; }
+  // Until it has registered.
+  void start_plugin() {
+    const std::size_t before = kubelet->registrations();
+    plugin = std::make_unique<Process>(words);
+    REQUIRE(soon([&] { return kubelet->registrations() > before; }));
+  }
   void start_daemon() {
     daemon = std::make_unique<Process>(std::vector<std::string>{
         build + "/bin/vitamind", "--socket", socket(), "--lock-directory", directory, "--quiet"});
@@ -198,6 +205,7 @@ struct Node {
 
   std::string build = ::getenv("BUILD");
   std::string directory = "/tmp/vitamin-kubelet-XXXXXX";
+  std::vector<std::string> words;  // the plugin's command line
   std::unique_ptr<Kubelet> kubelet;
   std::unique_ptr<Process> daemon, plugin;
 };
@@ -383,6 +391,24 @@ TEST_CASE("a kubelet that was restarted is registered with again") {
   const int status = node.plugin->end(SIGTERM);
   CHECK(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 0);
+}
+
+TEST_CASE("a plugin that is killed and started again gives the same, and clients go on") {
+  Node node;
+  ::setenv("MEMBER_DEVICE", "GPU-1", 1);
+  Process member({node.build + "/tests/daemon/daemon_member", node.socket(), "hold"});
+  v1beta1::AllocateResponse before, after;
+  REQUIRE(soon([&] { return allocate(node, {"GPU-1.0", "GPU-1.1"}, before).ok(); }));
+  for (int round = 0; round < 3; ++round) {
+    node.plugin->end(SIGKILL);
+    node.start_plugin();
+    REQUIRE(soon([&] { return allocate(node, {"GPU-1.0", "GPU-1.1"}, after).ok(); }));
+    CHECK(google::protobuf::util::MessageDifferencer::Equals(after, before));
+  }
+  CHECK(member.runs());
+  // vitamind still has the client: it knows a GPU from its clients only.
+  Process drain({node.build + "/bin/vitamin", "drain", "GPU-1", "--socket", node.socket()});
+  CHECK(drain.wait() == 0);
 }
 
 TEST_CASE("a plugin that starts before the kubelet waits for it") {

@@ -80,6 +80,7 @@ Examples:
   vitamin status                                      devices, leases and clients, once
   vitamin status --json                               the same for scripts
   vitamin status --socket /run/vitamin/vitamind.sock  the machine's vitamind
+  vitamin status --prometheus http://localhost:9090   nodes and GPUs that Prometheus scrapes
 )";
 
 constexpr const char* kAccountingFooter = R"(
@@ -199,6 +200,7 @@ struct CommandLine {
   bool json = false;
   std::string device = "all", client;
   std::string shell;
+  std::string prometheus;
   std::string bundle;
   double seconds = 0.5;
   int rounds = 0;
@@ -246,6 +248,9 @@ struct CommandLine {
     resume = app.add_subcommand("resume", "End that");
     for (CLI::App* verb : {status, accounting, explain, top, drain, resume})
       verb->add_option("--socket", options.socket, "Where vitamind listens (default: as for run)");
+    status->add_option("--prometheus", prometheus, "Show all nodes that this server scrapes")
+        ->type_name("URL")
+        ->excludes("--socket");
     top->add_option("--every", seconds, "Seconds between two looks")->capture_default_str();
     top->add_option("--rounds", rounds, "How many looks (0: until interrupted)");
     for (CLI::App* verb : {drain, resume})
@@ -459,7 +464,9 @@ int dispatch(CommandLine& line) {
   if (const auto code = line.config_verbs.run()) return *code;
   if (line.policy_list->parsed()) return list_policies(line.json);
   if (line.version->parsed()) return show_version(line.json);
-  if (line.status->parsed()) return show_status(line.options.socket, line.json);
+  if (line.status->parsed())
+    return line.prometheus.empty() ? show_status(line.options.socket, line.json)
+                                   : show_fleet(line.prometheus, line.json);
   if (line.accounting->parsed()) return show_accounting(line.options.socket, line.json);
   if (line.explain->parsed()) return show_explanation(line.options.socket, line.client, line.json);
   if (line.top->parsed()) return top(line.options.socket, line.seconds, line.rounds);

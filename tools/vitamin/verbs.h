@@ -41,6 +41,8 @@ struct RunOptions {
 int doctor(bool json, const std::string& bundle);
 // `socket` empty: as for `vitamin run --daemon`.
 int show_status(const std::string& socket, bool as_json);
+// Every node and GPU that the Prometheus server at this http:// URL knows of.
+int show_fleet(const std::string& url, bool as_json);
 // What clients used that have ended.
 int show_accounting(const std::string& socket, bool as_json);
 // Why each client has what it has; `which` empty: all of them (explain.h).
