@@ -17,13 +17,13 @@ ArbiterSettings arbiter_settings(const config::Configuration& configuration) {
   return settings;
 }
 
-Traits traits_of(const config::WorkloadClass* workload, std::uint32_t share,
-                 std::uint32_t processors) {
-  Traits traits;
+ClientTraits traits_of(const config::WorkloadClass* workload, std::uint32_t share,
+                       std::uint32_t sms) {
+  ClientTraits traits;
   if (workload != nullptr && workload->share_of == config::GroupOf::kProcess)
     share = std::min(share, workload->share);
   scheduler::Limits& limits = traits.terms.limits;
-  limits.max_sms = sms_of_share(share, processors);
+  limits.max_sms = sms_of_share(share, sms);
   if (workload == nullptr) return traits;
   limits.reserved_sms = workload->reservation;
   traits.terms.weight = static_cast<float>(workload->weight);
@@ -32,17 +32,17 @@ Traits traits_of(const config::WorkloadClass* workload, std::uint32_t share,
   slo.tpot_ns = workload->tpot_ns;
   slo.step_ns = workload->step_ns;
   slo.quantile = static_cast<float>(workload->percentile) / 100;
-  // Programs that announce no steps: what they do without a pause is one.
+  // For programs that announce no steps: a busy period without a pause is one step.
   for (const std::uint64_t bound :
        {workload->latency_ns, workload->tpot_ns, workload->ttft_ns, workload->step_ns})
     if (slo.latency_ns == 0) slo.latency_ns = bound;
-  // Whoever must not wait, and has no bound: as if it were alone (policies/slo.h: a bound that
-  // cannot be met alone becomes what it takes alone).
+  // A latency class without a bound gets an impossible one, which policies replace by the time that
+  // the program takes alone (policies/slo.h).
   if (workload->kind == config::Kind::kLatency && !slo.any()) slo.latency_ns = 1;
   return traits;
 }
 
-// Asked of the system once: its answer may come over a network.
+// Looked up once for each user: the answer may come over a network.
 const std::vector<std::string>& Classes::user_names(uid_t uid) {
   const auto known = user_names_.find(uid);
   if (known != user_names_.end()) return known->second;
@@ -57,7 +57,7 @@ std::vector<const config::WorkloadClass*> Classes::binding(uid_t uid) {
   return found;
 }
 
-// The one that is named, if the user may be in it; else what the program's name alone says.
+// The class that the program claims, if its user may be in it; else the class by its name alone.
 const config::WorkloadClass* Classes::of(const std::string& name, const std::string& program,
                                          uid_t uid) {
   const config::Configuration& configuration = settings_.configuration;
@@ -65,7 +65,7 @@ const config::WorkloadClass* Classes::of(const std::string& name, const std::str
   if (!name.empty()) {
     const config::WorkloadClass* const named = configuration.find_class(name);
     if (named != nullptr && config::may_be_in(*named, user_names(uid))) return named;
-    log::warn("a program of user {} says that it is of class '{}', {}", uid, name,
+    log::warn("a program of user {} claims the class '{}', {}", uid, name,
               named == nullptr ? "which is not configured" : "which is not for that user");
   }
   return config::class_of(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the daemon's parts want of the configuration, in their own terms.
+// Translates the configuration into the types of the arbiter and the server.
 #pragma once
 
 #include <map>
@@ -14,19 +14,18 @@
 namespace vitamin::daemon {
 
 ArbiterSettings arbiter_settings(const config::Configuration& configuration);
-// `workload` null: of no class. `share`: percent of the device that something else leaves the
-// process; the quotas of groups are not in it (daemon/jobs/groups.h).
-Traits traits_of(const config::WorkloadClass* workload, std::uint32_t share,
-                 std::uint32_t processors);
+// `workload`: the client's class; null: none. `share`: a further bound in percent of the device.
+// Quotas of groups are not included (daemon/jobs/groups.h).
+ClientTraits traits_of(const config::WorkloadClass* workload, std::uint32_t share,
+                       std::uint32_t sms);
 
-// Which class a program is of.
+// Finds the class of a program. Threads: one at a time.
 class Classes {
  public:
   explicit Classes(const Settings& settings) : settings_(settings) {}
-  // Null: of none. `name`: what it says itself.
+  // Null: none. `name`: the class that the program claims.
   const config::WorkloadClass* of(const std::string& name, const std::string& program, uid_t uid);
-  // The quotas that these set for a group hold for every program of the user, whatever class the
-  // program names.
+  // Classes whose group quotas apply to every program of the user, whatever class it claims.
   std::vector<const config::WorkloadClass*> binding(uid_t uid);
 
  private:

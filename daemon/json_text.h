@@ -6,7 +6,7 @@
 
 namespace vitamin::daemon {
 
-// Never throws: what is no UTF-8 (a path, a file of the system) is replaced.
+// Serialises without throwing: bytes that are not UTF-8 (of paths, of system files) are replaced.
 template <class Json>
 std::string json_text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);

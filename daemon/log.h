@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The daemon's log, on standard error: one line a message, with its time and level. A message that
-// has a problem's code ends with " [VIT-...]". Any thread may write.
+// The daemon's log, on standard error: one line for each message, with time and level. A message
+// that reports a problem of docs/errors.md ends with " [VIT-...]". Any thread may write.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,11 +13,11 @@ namespace vitamin::daemon::log {
 
 enum class Level { kInfo, kWarning, kError };
 
-// kJson: one object a line, {"ts", "level", "process", "text"} and, where the text ends with one,
-// "code". `ts` is UTC as RFC 3339 has it.
+// kJson: one object for each line, {"ts", "level", "process", "text"} and, if the text ends with
+// one, "code". `ts` is UTC in RFC 3339 format.
 enum class Format { kText, kJson };
 
-// Once, before the first message. `least`: messages below it are dropped.
+// Call it once, before the first message. Messages below `least` are dropped.
 void start(Format format, Level least);
 
 void write(Level level, std::string_view text);

@@ -23,32 +23,32 @@ namespace {
 namespace log = vitamin::daemon::log;
 
 std::atomic<vitamin::daemon::Server*> running{nullptr};
-volatile std::sig_atomic_t asked_early = 0;  // before there was a server; 0: nothing
+volatile std::sig_atomic_t early_signal = 0;  // received before there was a server; 0: none
 
 void on_signal(int signal) {
   vitamin::daemon::Server* const server = running;
   if (server == nullptr)
-    asked_early = signal;
+    early_signal = signal;
   else
     signal == SIGHUP ? server->reload() : server->stop();
 }
 
-// Options that are settings of vitamin.toml, too, and win over it.
+// Options that override settings of vitamin.toml.
 struct Shorthand {
   const char* option;
   const char* key;
-  const char* unit;  // of a bare number
+  const char* unit;  // appended to a bare number
   const char* meaning;
 };
 constexpr Shorthand kShorthands[] = {
-    {"--policy", "policy.name", "", "Who runs where: vitamin policy list"},
-    {"--seed", "policy.seed", "", "What the policy draws from"},
-    {"--quantum", "policy.quantum", "ms", "Until a grant is recalled for others (ms)"},
+    {"--policy", "policy.name", "", "Scheduling policy: vitamin policy list names them"},
+    {"--seed", "policy.seed", "", "Seed of the policy's random numbers"},
+    {"--quantum", "policy.quantum", "ms", "Time before a grant may be revoked for others (ms)"},
     {"--answer-within", "daemon.answer_within", "s",
-     "In which a client must answer a closed gate (s)"},
-    {"--spin", "daemon.spin", "us", "Look for work before sleeping (us)"},
-    {"--exit-when-idle", "daemon.exit_when_idle", "s", "End after so long without a client (s)"},
-    {"--lock-directory", "daemon.lock_directory", "", "Where the devices' locks lie"},
+     "Time in which a client must answer a closed gate (s)"},
+    {"--spin", "daemon.spin", "us", "Time to poll for work before sleeping (us)"},
+    {"--exit-when-idle", "daemon.exit_when_idle", "s", "End after this time without a client (s)"},
+    {"--lock-directory", "daemon.lock_directory", "", "Directory of the devices' locks"},
 };
 
 constexpr const char* kFooter = R"(
@@ -58,10 +58,10 @@ Examples:
   vitamin run --daemon -- python train.py  a client of it
   vitamin status                           what it does
 
-Clients that lose their daemon go on, on a small part of the device, and come back by themselves.
+Clients that lose their daemon go on in a small fallback partition, and reconnect by themselves.
 )";
 
-// Null, and said why: not possible.
+// Null: it failed, and the reason was logged.
 std::unique_ptr<vitamin::daemon::MetricsServer> serve_metrics(const std::string& address,
                                                               const std::string& socket) {
   namespace runtime = vitamin::runtime;
@@ -75,7 +75,7 @@ std::unique_ptr<vitamin::daemon::MetricsServer> serve_metrics(const std::string&
   return std::move(*started);
 }
 
-// Of the socket; one that is there already will do, unless it is somebody else's.
+// Makes the socket's directory. An existing one is used, unless it is another user's.
 bool make_directory(const std::string& socket, bool system) {
   const auto directory = std::filesystem::path(socket).parent_path();
   if (directory.empty() || ::mkdir(directory.c_str(), system ? 0755 : 0700) == 0) return true;
@@ -91,7 +91,7 @@ bool make_directory(const std::string& socket, bool system) {
 int main(int argc, char** argv) {
   using namespace vitamin;
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) std::signal(signal, &on_signal);
-  // A peer that is gone, a log that meets a limit on files: errors of the call.
+  // A peer that has hung up and a log at its size limit are errors of the call, not signals.
   for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
   daemon::Settings settings;
   CLI::App app("Shares the GPUs of this machine among the processes of `vitamin run --daemon`.",
@@ -128,18 +128,18 @@ int main(int argc, char** argv) {
              quiet ? log::Level::kWarning : log::Level::kInfo);
   if (system) {
     settings.any_user = true;
-    settings.socket_mode = 0666;  // who may do what is decided by the kernel's word on the peer
+    settings.socket_mode = 0666;  // permissions depend on the peer that the kernel reports
     if (settings.socket.empty()) settings.socket = protocol::kSystemSocket;
   }
   if (settings.socket.empty()) settings.socket = protocol::user_socket();
-  // What changes later is the files; the environment and the command line stay as they are.
+  // A reload reads the files again, with the same environment and command line.
   settings.reload = [=] { return config::load(config::sources(file, overrides)); };
   const config::Loaded loaded = settings.reload();
   for (const config::Problem& problem : loaded.problems)
     log::error("{}", config::text_of(problem, false));
   if (!loaded.valid()) return 1;
-  for (const config::Problem& vain : loaded.no_effect)
-    log::warn("{}", config::text_of(vain, false));
+  for (const config::Problem& unused : loaded.no_effect)
+    log::warn("{}", config::text_of(unused, false));
   for (const std::string& read : loaded.files) log::info("configuration: {}", read);
   settings.configuration = loaded.configuration;
   if (metrics.empty()) metrics = loaded.configuration.metrics.listen;
@@ -153,7 +153,7 @@ int main(int argc, char** argv) {
   std::unique_ptr<daemon::MetricsServer> scraped;
   if (!metrics.empty() && !(scraped = serve_metrics(metrics, settings.socket))) return 1;
   running = server->get();
-  if (asked_early != 0) on_signal(asked_early);
+  if (early_signal != 0) on_signal(early_signal);
   log::info("listens at {}, policy {}", settings.socket,
             settings.configuration.policy.specification());
   return (*server)->run();

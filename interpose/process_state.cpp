@@ -181,7 +181,7 @@ std::unique_ptr<runtime::Arbiter> connect_to_daemon(const hal::DeviceInfo& info,
   options.socket = daemon_socket();
   options.program = ::program_invocation_short_name;
   options.claim = claim_of_environment();
-  options.say = [](const char* line) { warn(Problem::kDaemonLeft, "%s", line); };
+  options.report = [](const char* line) { warn(Problem::kDaemonLeft, "%s", line); };
   auto arbiter = client::RemoteArbiter::connect(options, info);
   if (!arbiter) {
     refuse_alone(arbiter.error().message.c_str());

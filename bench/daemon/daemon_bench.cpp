@@ -176,7 +176,7 @@ void machine(benchmark::State& state) {
 }
 BENCHMARK(machine);
 
-class Nowhere final : public daemon::Outlet {
+class Nowhere final : public daemon::GrantSink {
  public:
   void set_word(scheduler::ClientId, runtime::LaneId, protocol::LeaseWord) override {}
   bool grant(scheduler::ClientId client, const protocol::Grant& grant) override {
@@ -227,7 +227,7 @@ void decision_beside(benchmark::State& state, const char* policy) {
     arbiter.request(id, protocol::Ready{}, time);
   }
   arbiter.step(time);
-  std::vector<daemon::DeviceArbiter::Held> held = arbiter.held();
+  std::vector<daemon::DeviceArbiter::GrantStatus> held = arbiter.held();
   std::size_t index = 0;
   for (auto unused : state) {
     (void)unused;
@@ -282,7 +282,7 @@ void decision_beside_drains(benchmark::State& state, const char* policy, std::ui
   daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()), settings, 1, nowhere);
   arbiter.use(std::move(*scheduler::make(policy, arbiter.context(1))));
   arbiter.attach(kHonest);
-  daemon::Traits traits;
+  daemon::ClientTraits traits;
   traits.terms.limits.max_sms = share;
   arbiter.attach(kMoving, traits);
   std::uint64_t time = 1;

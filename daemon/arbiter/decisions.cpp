@@ -37,7 +37,7 @@ std::uint32_t processors_of(const Device& device, EntryId entry) {
   return entry < layout.size() ? layout.at(entry).processors : 0;
 }
 
-// Rows of single streams, those that are alike as one.
+// Rows of single streams; equal ones are counted together.
 json streams_of(const Device& device, const std::vector<scheduler::Planned>& rows) {
   std::map<std::tuple<std::string, std::string, std::uint32_t>, std::size_t> alike;
   for (const scheduler::Planned& planned : rows)

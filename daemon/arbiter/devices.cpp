@@ -16,9 +16,9 @@
 
 namespace vitamin::daemon {
 
-Devices::Devices(const Settings& settings, std::uint32_t epoch, Outlet& outlet)
-    : settings_(settings), epoch_(epoch), outlet_(outlet) {
-  // Reading a large machine's topology takes tens of milliseconds: only where there is a choice.
+Devices::Devices(const Settings& settings, std::uint32_t epoch, GrantSink& sink)
+    : settings_(settings), epoch_(epoch), sink_(sink) {
+  // Reading a large machine's topology takes tens of milliseconds: only if there are two nodes.
   if (settings_.configuration.daemon.pin && ::access("/sys/devices/system/node/node1", F_OK) == 0) {
     placement_ = std::make_unique<Placement>();
     allowed_ = placement_->allowed();
@@ -27,7 +27,7 @@ Devices::Devices(const Settings& settings, std::uint32_t epoch, Outlet& outlet)
 
 namespace {
 
-// Equal for those who say the same of a device.
+// Equal for equal descriptions of a device.
 std::string key_of(const hal::DeviceInfo& info) {
   std::string key = info.uuid + '\n' + info.name + '\n' +
                     std::to_string(static_cast<unsigned>(info.vendor)) + '\n' +
@@ -38,7 +38,7 @@ std::string key_of(const hal::DeviceInfo& info) {
 
 }  // namespace
 
-hal::Result<Device*> Devices::enter(const protocol::Hello& hello, uid_t user) {
+hal::Result<Device*> Devices::begin_session(const protocol::Hello& hello, uid_t user) {
   auto info = protocol::device_of(hello);
   if (!info) return tl::unexpected(info.error());
   const std::string key = key_of(*info);
@@ -59,7 +59,7 @@ hal::Result<Device*> Devices::enter(const protocol::Hello& hello, uid_t user) {
     for (const auto& [other, device] : known_)
       if (device.info.uuid == made->info.uuid) made->view = std::max(made->view, device.view + 1);
     found = known_.emplace(key, std::move(*made)).first;
-    move_next_to_gpus();
+    pin_near_gpus();
   }
   Device& device = found->second;
   if (device.sessions == 0) {
@@ -67,18 +67,18 @@ hal::Result<Device*> Devices::enter(const protocol::Hello& hello, uid_t user) {
     if (lock.use_count() == 1)
       for (const pid_t process : lock->others().alone)
         log::warn(
-            "device {}: {} decides for itself alone, and no lease keeps it from anything: "
+            "device {}: {} uses it without vitamind, and leases do not restrain it: start it with "
             "vitamin run --daemon [{}]",
             device.info.uuid, protocol::name_of_process(process),
             runtime::code_of(runtime::Problem::kNotAlone));
     device.lock = std::move(lock);
-    tell_of_views(device);
+    warn_of_other_view(device);
   }
   ++device.sessions;
   return &device;
 }
 
-// That of another view, or one that is to be had from the system.
+// The lock that another view holds, or a new one.
 hal::Result<std::shared_ptr<protocol::DeviceLock>> Devices::lock_of(const hal::DeviceInfo& info) {
   for (const auto& [key, device] : known_)
     if (device.info.uuid == info.uuid && device.lock != nullptr) return device.lock;
@@ -95,19 +95,19 @@ const Device* Devices::other_view(const Device& device) const {
   return nullptr;
 }
 
-void Devices::tell_of_views(const Device& device) const {
+void Devices::warn_of_other_view(const Device& device) const {
   const Device* const other = other_view(device);
   if (other == nullptr) return;
   log::warn(
-      "device {}: a process of user {} says that it is a {} of {} processors in {} units, and "
-      "others, of whom one of user {} came first, a {} of {} in {}: no lease keeps the ones from "
-      "the others; is an MPS thread percentage set? [{}]",
+      "device {}: a process of user {} describes it as {} with {} SMs in {} units, other clients "
+      "(the first one of user {}) as {} with {} in {}: leases do not separate the two groups; is "
+      "an MPS thread percentage set? [{}]",
       device.info.uuid, device.user, device.info.name, device.info.processors, device.info.units(),
       other->user, other->info.name, other->info.processors, other->info.units(),
       runtime::code_of(runtime::Problem::kNotAlone));
 }
 
-void Devices::leave(Device& device) {
+void Devices::end_session(Device& device) {
   if (--device.sessions > 0) return;
   device.lock = nullptr;
   device.left = ++left_;
@@ -115,7 +115,8 @@ void Devices::leave(Device& device) {
     known_.erase(key_of(device.info));
 }
 
-// Whoever was left longest ago goes: first of this user's, when it has too many.
+// Forgets the device whose last session ended longest ago: one of this user's if it has too many,
+// else any if there are too many.
 hal::Status Devices::make_room(uid_t user) {
   auto forget = [&](auto concerns) {
     auto oldest = known_.end();
@@ -149,24 +150,23 @@ hal::Result<Device> Devices::make(hal::DeviceInfo info) {
   device.seed = mine.policy.seed;
   device.pool = mine.pool;
   device.arbiter = std::make_unique<DeviceArbiter>(runtime::PoolLayout::build(info, device.pool),
-                                                   arbiter_settings(mine), epoch_, outlet_);
+                                                   arbiter_settings(mine), epoch_, sink_);
   auto policy = scheduler::make(device.policy, device.arbiter->context(device.seed));
   if (!policy) return tl::unexpected(policy.error());
   device.arbiter->use(std::move(*policy));
-  log::info("device {} ({}): {} processors in {} units, {} entries, policy {}", info.uuid,
-            info.name, info.processors, info.units(), device.arbiter->layout().size(),
-            device.policy);
+  log::info("device {} ({}): {} SMs in {} units, {} partitions, policy {}", info.uuid, info.name,
+            info.processors, info.units(), device.arbiter->layout().size(), device.policy);
   for (const config::WorkloadClass& each : settings_.configuration.classes)
     if (each.reservation > info.processors)
-      log::warn("device {}: the class '{}' reserves {} processors for each client, and it has {}",
+      log::warn("device {}: the class '{}' reserves {} SMs for each client, and the device has {}",
                 info.uuid, each.name, each.reservation, info.processors);
   device.info = std::move(info);
   start_trace(device, arbiter_settings(mine));
   return device;
 }
 
-// Called by the loop, when it has heard of another GPU.
-void Devices::move_next_to_gpus() {
+// Called by the loop's thread for each new device.
+void Devices::pin_near_gpus() {
   if (placement_ == nullptr) return;
   const auto addresses = pci_of_gpus();
   std::vector<unsigned> nodes;
@@ -197,7 +197,7 @@ void Devices::start_trace(Device& device, const ArbiterSettings& settings) {
   device.arbiter->record(device.trace.get());
 }
 
-// What can fail comes first; then everything changes.
+// Does everything that can fail before it changes anything.
 hal::Status Devices::apply(const config::Configuration& configuration) {
   struct Change {
     Device& device;
@@ -228,15 +228,15 @@ hal::Status Devices::apply(const config::Configuration& configuration) {
     device.policy = change.mine.policy.specification();
     device.seed = change.mine.policy.seed;
     device.arbiter->use(std::move(*change.policy), runtime::now_ns());
-    device.fault_told = false;
+    device.fault_reported = false;
     log::info("device {}: policy {}", device.info.uuid, device.policy);
   }
   return {};
 }
 
-void Devices::tell_of_fault(Device& device) const {
+void Devices::report_policy_fault(Device& device) const {
   const std::string& fault = device.arbiter->scheduler().fault();
-  if (fault.empty() || std::exchange(device.fault_told, true)) return;
+  if (fault.empty() || std::exchange(device.fault_reported, true)) return;
   log::error("device {}: policy {}; fifo decides from now on [{}]", device.info.uuid, fault,
              runtime::code_of(runtime::Problem::kPolicy));
 }
@@ -252,7 +252,7 @@ std::size_t Devices::drain(const std::string& which, bool drained) {
   return changed;
 }
 
-bool Devices::somebody_waits() const {
+bool Devices::lease_is_awaited() const {
   return std::any_of(known_.begin(), known_.end(), [](const auto& device) {
     return device.second.arbiter->scheduler().waits_for_answer();
   });

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The devices that clients told of: each with its lock, its arbiter under the policy that the
-// configuration says, and its trace.
+// The devices that clients have reported: each with its lock, an arbiter under the configured
+// policy, and a trace.
 //
-// vitamind opens no device, and no source says how CUDA cuts one into units, or what a percentage
-// of MPS leaves of it to a process. So clients of one UUID that say different things of it (name,
-// vendor, processors, units) have different views of it, each with an arbiter of its own: whoever
-// says what is not so decides nothing for others, and is kept from nothing, as a process that is
-// nobody's client.
+// vitamind opens no device, and no system interface tells how CUDA divides one into units, or what
+// an MPS thread percentage leaves of it to a process. So clients that describe one UUID differently
+// (name, vendor, SM count, units) have different views of it, each with its own arbiter. A client
+// with a wrong description affects no client of another view, and no lease of another view
+// restrains it: it is in the position of a process that is not a client.
 //
-// The lock of a device is held while somebody uses any view of it. A view that nobody uses stays
-// for its figures until there are too many, or another view of the device is in use: drained ones
-// and those with a trace are not forgotten for that.
+// The lock of a device is held while any of its views has sessions. A view without sessions is kept
+// for its metrics until there are too many, or until another view of the device is in use; drained
+// views and views with a trace are always kept.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "daemon/arbiter/device_arbiter.h"
-#include "daemon/metrics/exposition.h"
+#include "daemon/metrics/prometheus_text.h"
 #include "daemon/protocol/device_lock.h"
 #include "daemon/protocol/handshake.h"
 #include "daemon/server/placement.h"
@@ -31,41 +31,44 @@ namespace vitamin::daemon {
 
 struct Device {
   hal::DeviceInfo info;
-  unsigned view = 1;                                // of those of this UUID
-  std::shared_ptr<protocol::DeviceLock> lock;       // of all views, while there are sessions
+  unsigned view = 1;                                // number among the views of this UUID
+  std::shared_ptr<protocol::DeviceLock> lock;       // shared by all views; null: no sessions
   std::unique_ptr<runtime::trace::Recorder> trace;  // null: none
   std::unique_ptr<DeviceArbiter> arbiter;
   std::string policy;
-  bool fault_told = false;  // that fifo took the policy's place
+  bool fault_reported = false;  // that fifo has replaced the policy
   std::uint64_t seed = 0;
   runtime::PoolLimits pool;
   std::size_t sessions = 0;
-  uid_t user = 0;               // who came first of those
-  std::uint64_t left = 0;       // in the order in which they were left
-  Exposition::Labels labels;    // of its metrics
-  bool drained = false;         // no new client
-  std::uint64_t key = 0;        // in the lease record; 0: that has not been asked yet
-  bool touched = false;         // something was said since the last step
-  std::uint64_t bounds_ns = 0;  // its clients' bounds were looked at then
+  uid_t user = 0;                 // of the first of these sessions
+  std::uint64_t left = 0;         // orders devices by when their last session ended
+  PrometheusText::Labels labels;  // of its metrics
+  bool drained = false;           // admits no new client
+  std::uint64_t key = 0;          // in the lease record; 0: the record was not read for it yet
+  bool touched = false;           // the arbiter was called since its last step()
+  std::uint64_t bounds_ns = 0;    // when its clients' latency bounds were checked last
 };
 
 class Devices {
  public:
-  // `epoch`: of this daemon. `outlet`: whom the arbiters answer.
-  Devices(const Settings& settings, std::uint32_t epoch, Outlet& outlet);
+  // `epoch`: of this daemon. `sink`: receives the arbiters' answers; must outlive this object.
+  Devices(const Settings& settings, std::uint32_t epoch, GrantSink& sink);
 
-  // One more session on the device that this client of that user says it has.
-  hal::Result<Device*> enter(const protocol::Hello& hello, uid_t user);
-  // One less. The device may be gone after that.
-  void leave(Device& device);
-  // Another configuration, from now on: all of it, or, when some device cannot have it, nothing.
+  // Counts a session on the device that a client of this user describes. The device is valid until
+  // end_session(). The error is a sentence for the user.
+  hal::Result<Device*> begin_session(const protocol::Hello& hello, uid_t user);
+  // May destroy the device.
+  void end_session(Device& device);
+  // Applies another configuration: all of it, or nothing if some device cannot take it.
   hal::Status apply(const config::Configuration& configuration);
-  // Once, when the policy failed.
-  void tell_of_fault(Device& device) const;
-  // How many devices there are of that name ("all": every one), which take new clients or do not.
+  // Logs, once, that the policy has failed.
+  void report_policy_fault(Device& device) const;
+  // Sets whether the devices of this UUID ("all": every device) admit no new client. Returns how
+  // many devices that were.
   std::size_t drain(const std::string& which, bool drained);
 
-  bool somebody_waits() const;
+  // Whether some stream waits for another client to return a lease.
+  bool lease_is_awaited() const;
   std::uint64_t wake_at() const;
 
   auto begin() { return known_.begin(); }
@@ -76,20 +79,20 @@ class Devices {
  private:
   using Known = std::map<std::string, Device>;
   hal::Result<std::shared_ptr<protocol::DeviceLock>> lock_of(const hal::DeviceInfo& info);
-  // Another one of the same device that has sessions; null: none.
+  // Another view of the same device that has sessions; null: none.
   const Device* other_view(const Device& device) const;
-  void tell_of_views(const Device& device) const;
+  void warn_of_other_view(const Device& device) const;
   hal::Result<Device> make(hal::DeviceInfo info);
   hal::Status make_room(uid_t user);
   void start_trace(Device& device, const ArbiterSettings& settings);
-  void move_next_to_gpus();
+  void pin_near_gpus();
 
   const Settings& settings_;
   std::uint32_t epoch_;
-  Outlet& outlet_;
+  GrantSink& sink_;
   std::unique_ptr<Placement> placement_;  // null: there is one NUMA node, or pinning is off
-  std::vector<unsigned> allowed_;         // processors that the loop was given
-  Known known_;                           // by all that clients say of them
+  std::vector<unsigned> allowed_;         // processors that the loop may run on
+  Known known_;                           // by key_of() their description
   std::uint64_t left_ = 0;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Work of before a session: of a former daemon, of home, of an older session of the same process.
+// Work that began before a session: under a former daemon, in the fallback partition, or in an
+// older session of the same process.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -13,15 +14,15 @@ using protocol::LeaseWord;
 using runtime::trace::Kind;
 using scheduler::Mode;
 
-void DeviceArbiter::had_before(ClientId id, EntryId entry, std::uint64_t until_ns) {
+void DeviceArbiter::accept_earlier_work(ClientId id, EntryId entry, std::uint64_t until_ns) {
   Client* const client = find(id);
   if (client == nullptr || entry >= layout_.size()) return;
   note({.kind = Kind::kBefore, .entry = entry, .client = id, .a = until_ns});
   client->before[entry] = until_ns;
 }
 
-void DeviceArbiter::expect_back(ClientId absent, std::uint64_t process, EntryId entry,
-                                std::uint64_t until_ns, std::uint64_t now_ns) {
+void DeviceArbiter::reserve_for_absent(ClientId absent, std::uint64_t process, EntryId entry,
+                                       std::uint64_t until_ns, std::uint64_t now_ns) {
   if (entry >= layout_.size() || until_ns <= now_ns) return;
   note({.time = now_ns,
         .kind = Kind::kExpect,
@@ -33,48 +34,51 @@ void DeviceArbiter::expect_back(ClientId absent, std::uint64_t process, EntryId 
   Client& client = known->second;
   if (is_new) {
     ++absent_;
-    client.absent = client.over = true;
+    client.absent = client.ignored = true;
     client.traits.process = process;
     client.answer_within_ns = settings_.answer_within_ns;
     client.lanes_on.assign(layout_.size(), 0);
   }
-  Hold hold;
-  hold.entry = entry;
-  hold.unnamed = true;
-  hold.heard_ns = hold.closed_ns = now_ns;
-  hold.until_ns = until_ns;
-  adopt(absent, client, 0, hold, now_ns);
+  HeldGrant held;
+  held.entry = entry;
+  held.unconfirmed = true;
+  held.answered_ns = held.closed_ns = now_ns;
+  held.until_ns = until_ns;
+  adopt(absent, client, 0, held, now_ns);
 }
 
-void DeviceArbiter::take(ClientId id, Client& client, const protocol::Holding& holding,
-                         std::uint64_t now_ns) {
+void DeviceArbiter::handle(ClientId id, Client& client, const protocol::Holding& holding,
+                           std::uint64_t now_ns) {
   const auto entry = static_cast<EntryId>(holding.entry);
-  if (!client.asked && !std::exchange(client.told, true)) inherit(id, client, now_ns);
-  // Of a lane on an entry there is one: what it has inherited may be newer work than that was.
-  for (Hold& hold : client.lanes[holding.head.lane].holds)
-    if (hold.unnamed && hold.entry == entry) {
-      hold.word = holding.word;
-      hold.first = protocol::generation_of(holding.word);
-      hold.unnamed = false;
+  if (!client.requested && !std::exchange(client.reported, true))
+    transfer_older_sessions(id, client, now_ns);
+  // A lane reports one grant for each partition. A transferred grant may cover newer work than the
+  // word that is reported.
+  for (HeldGrant& held : client.lanes[holding.head.lane].grants)
+    if (held.unconfirmed && held.entry == entry) {
+      held.word = holding.word;
+      held.first = protocol::generation_of(holding.word);
+      held.unconfirmed = false;
       return;
     }
-  const std::uint64_t until = believed_until(id, client, entry, holding.word, now_ns);
-  if (client.asked || until <= now_ns || !within_share(client, entry)) {
+  const std::uint64_t until = accepted_until(id, client, entry, holding.word, now_ns);
+  if (client.requested || until <= now_ns || !within_quota(client, entry)) {
     ++counters_.stale;
     return;
   }
-  Hold hold;
-  hold.entry = entry;
-  hold.word = holding.word;
-  hold.first = protocol::generation_of(holding.word);
-  hold.heard_ns = hold.closed_ns = now_ns;
-  hold.until_ns = until;
-  const bool expected = expects(client, entry);
-  if (!adopt(id, client, holding.head.lane, hold, now_ns) && !expected) ++counters_.overlaps;
+  HeldGrant held;
+  held.entry = entry;
+  held.word = holding.word;
+  held.first = protocol::generation_of(holding.word);
+  held.answered_ns = held.closed_ns = now_ns;
+  held.until_ns = until;
+  const bool expected = is_reserved_for(client, entry);
+  if (!adopt(id, client, holding.head.lane, held, now_ns) && !expected) ++counters_.overlaps;
 }
 
-// No other was granted any of it since this daemon is there: what overlaps it is of before, too.
-bool DeviceArbiter::expects(const Client& client, EntryId entry) const {
+// Whether the partition was reserved for the client's process since this daemon started, so that
+// whatever overlaps it there is earlier work, too.
+bool DeviceArbiter::is_reserved_for(const Client& client, EntryId entry) const {
   if (absent_ == 0) return false;
   return std::any_of(clients_.begin(), clients_.end(), [&](const auto& other) {
     return other.second.absent && other.second.traits.process == client.traits.process &&
@@ -82,107 +86,111 @@ bool DeviceArbiter::expects(const Client& client, EntryId entry) const {
   });
 }
 
-// Whatever others hold there by now: both are then waited for (scheduler::Ledger, `contested`).
-// False: others do, or the lane has as many as it can have.
-bool DeviceArbiter::adopt(ClientId id, Client& client, LaneId lane_id, Hold hold,
+// Adopts the grant even if other clients hold units of it by now; the scheduler then waits for both
+// (scheduler::Ledger, `contested`). False: there is such an overlap, or the lane has as many grants
+// as it can have.
+bool DeviceArbiter::adopt(ClientId id, Client& client, LaneId lane_id, HeldGrant held,
                           std::uint64_t now_ns) {
   const std::uint64_t before = scheduler_.ledger().counters().overlaps;
-  hold.adopted = true;
-  hold.grant = scheduler_.adopt(id, lane_id, hold.entry,
-                                hold.shared ? Mode::kShared : Mode::kExclusive, now_ns);
-  if (hold.grant == scheduler::kNoGrant) return false;
+  held.adopted = true;
+  held.grant = scheduler_.adopt(id, lane_id, held.entry,
+                                held.shared ? Mode::kShared : Mode::kExclusive, now_ns);
+  if (held.grant == scheduler::kNoGrant) return false;
   Lane& lane = client.lanes[lane_id];
-  add(id, client, lane, hold, now_ns);
-  overdue_at_ = std::min(overdue_at_, overdue_from(client, lane.holds.back()));
+  add(id, client, lane, held, now_ns);
+  overdue_at_ = std::min(overdue_at_, overdue_from(client, lane.grants.back()));
   return scheduler_.ledger().counters().overlaps == before;
 }
 
-// A lease of this daemon's is had from an older session or not at all. Until then work that it
-// tells of there may last; 0: that there is any is not believed.
-std::uint64_t DeviceArbiter::believed_until(ClientId id, const Client& client, EntryId entry,
+// Until when work that the client reports there may last; 0: the report is not accepted. Leases of
+// this daemon's epoch are transferred from an older session or not accepted at all.
+std::uint64_t DeviceArbiter::accepted_until(ClientId id, const Client& client, EntryId entry,
                                             LeaseWord word, std::uint64_t now_ns) const {
   if (protocol::epoch_of(word) == epoch_) return 0;
   if (const auto before = client.before.find(entry);
       before != client.before.end() && now_ns < before->second)
     return before->second;
   if (protocol::epoch_of(word) != 0 || client.traits.process == 0) return 0;
-  if (entry == runtime::kWholeDevice) return 0;  // as a home it is shared
-  const bool was_home = std::any_of(clients_.begin(), clients_.end(), [&](const auto& other) {
+  if (entry == runtime::kWholeDevice) return 0;  // as a fallback partition it is shared
+  const bool was_fallback = std::any_of(clients_.begin(), clients_.end(), [&](const auto& other) {
     return other.first != id && other.second.traits.process == client.traits.process &&
-           other.second.home.entry == entry;
+           other.second.fallback.entry == entry;
   });
-  return was_home ? kNever : 0;
+  return was_fallback ? kNever : 0;
 }
 
-// Its share may have become smaller than what it has, by as much as its home.
-bool DeviceArbiter::within_share(const Client& client, EntryId entry) const {
+// A client may hold SMs beyond its quota, by as many as its fallback partition has.
+bool DeviceArbiter::within_quota(const Client& client, EntryId entry) const {
   const std::uint32_t most = client.traits.terms.limits.most_sms();
   if (most == 0) return true;
   hal::ComputeSet units = layout_.at(entry).compute;
   for (const auto& [id, lane] : client.lanes)
-    for (const Hold& hold : lane.holds)
-      if (hold.is_lease()) units |= layout_.at(hold.entry).compute;
-  return widths_.of(units) <= most + layout_.at(client.home.entry).processors;
+    for (const HeldGrant& held : lane.grants)
+      if (held.is_lease()) units |= layout_.at(held.entry).compute;
+  return widths_.of(units) <= most + layout_.at(client.fallback.entry).processors;
 }
 
-// All that older sessions of the same process have, at once, because the parts may overlap: leases
-// of this daemon, and what they told it of before. What is not named before one of those is
-// closed was without work. They have said all that counts.
-void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
-  if (heir.traits.process == 0) return;
-  std::vector<std::pair<LaneId, Hold>> all;
+// Transfers all grants of older sessions of the same process: leases of this daemon and the earlier
+// work that those sessions reported. All at once, because the partitions may overlap. Grants that
+// the newer session has not confirmed when an older one is closed had no work. Nothing more is
+// taken from the older sessions.
+void DeviceArbiter::transfer_older_sessions(ClientId to, Client& newer, std::uint64_t now_ns) {
+  if (newer.traits.process == 0) return;
+  std::vector<std::pair<LaneId, HeldGrant>> all;
   for (auto& [id, client] : clients_) {
-    if (id >= to || client.absent || client.traits.process != heir.traits.process) continue;
+    if (id >= to || client.absent || client.traits.process != newer.traits.process) continue;
     for (auto& [lane_id, lane] : client.lanes) {
-      leave(id, client, lane_id, now_ns);
-      for (const Hold& hold : lane.holds) {
-        all.emplace_back(lane_id, hold);
-        dropped(id, client, hold, now_ns);
-        scheduler_.returned(id, lane_id, hold.grant, now_ns);
+      stop_submitting(id, client, lane_id, now_ns);
+      for (const HeldGrant& held : lane.grants) {
+        all.emplace_back(lane_id, held);
+        remove(id, client, held, now_ns);
+        scheduler_.returned(id, lane_id, held.grant, now_ns);
       }
-      lane.holds.clear();
-      // So that no grant has the word of another one.
-      std::uint32_t& generation = heir.lanes[lane_id].generation;
+      lane.grants.clear();
+      // So that no two grants have the same word.
+      std::uint32_t& generation = newer.lanes[lane_id].generation;
       generation = std::max(generation, lane.generation);
     }
-    client.over = true;
+    client.ignored = true;
   }
-  for (auto& [lane_id, hold] : all) {
-    hold.unnamed = true;
-    hold.heard_ns = now_ns;
-    const std::vector<Hold>& holds = heir.lanes[lane_id].holds;
-    const bool again = std::any_of(holds.begin(), holds.end(),
-                                   [&](const Hold& other) { return other.entry == hold.entry; });
-    if (again || !hold.is_lease()) continue;
-    adopt(to, heir, lane_id, hold, now_ns);
+  for (auto& [lane_id, held] : all) {
+    held.unconfirmed = true;
+    held.answered_ns = now_ns;
+    const std::vector<HeldGrant>& grants = newer.lanes[lane_id].grants;
+    const bool again = std::any_of(grants.begin(), grants.end(), [&](const HeldGrant& other) {
+      return other.entry == held.entry;
+    });
+    if (again || !held.is_lease()) continue;
+    adopt(to, newer, lane_id, held, now_ns);
   }
 }
 
-void DeviceArbiter::drop_unnamed(ClientId id, Client& client, std::uint64_t now_ns) {
+void DeviceArbiter::drop_unconfirmed(ClientId id, Client& client, std::uint64_t now_ns) {
   for (auto& [lane_id, lane] : client.lanes)
-    std::erase_if(lane.holds, [&, lane_id = lane_id](const Hold& hold) {
-      if (!hold.unnamed) return false;
-      dropped(id, client, hold, now_ns);
-      scheduler_.returned(id, lane_id, hold.grant, now_ns);
+    std::erase_if(lane.grants, [&, lane_id = lane_id](const HeldGrant& held) {
+      if (!held.unconfirmed) return false;
+      remove(id, client, held, now_ns);
+      scheduler_.returned(id, lane_id, held.grant, now_ns);
       return true;
     });
 }
 
-// What its process may have had under a former daemon, and has not named, was without work.
-void DeviceArbiter::told_all(ClientId id, Client& client, std::uint64_t now_ns) {
-  if (std::exchange(client.told_all, true)) return;
-  outlet_.told_all(id);
+// The client has reported all earlier work: what was reserved for its process and was not reported
+// has no work.
+void DeviceArbiter::reported_earlier_work(ClientId id, Client& client, std::uint64_t now_ns) {
+  if (std::exchange(client.reported_earlier_work, true)) return;
+  sink_.reported_earlier_work(id);
   if (absent_ == 0) return;
   for (auto& [other_id, other] : clients_)
     if (other.absent && other.traits.process == client.traits.process)
-      drop_unnamed(other_id, other, now_ns);
+      drop_unconfirmed(other_id, other, now_ns);
 }
 
 void DeviceArbiter::drop_absent() {
   for (auto it = clients_.begin(); it != clients_.end();) {
     const bool waits = !it->second.absent ||
                        std::any_of(it->second.lanes.begin(), it->second.lanes.end(),
-                                   [](const auto& lane) { return !lane.second.holds.empty(); });
+                                   [](const auto& lane) { return !lane.second.grants.empty(); });
     if (waits) {
       ++it;
       continue;

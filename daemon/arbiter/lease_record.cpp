@@ -25,7 +25,7 @@ constexpr std::size_t kMostSlots = 1 << 16;
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kRelease = std::memory_order_release;
 
-// All of a small file of our own. Empty: there is none that could be ours.
+// The contents of a file of this user. Empty: there is none, or another user may have written it.
 std::vector<std::byte> contents(const std::string& path, std::size_t most) {
   const protocol::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat facts {};
@@ -112,7 +112,7 @@ LeaseRecord LeaseRecord::at(const std::string& path, std::size_t sessions, std::
     error = errno;
   }
   ::unlink(before.c_str());
-  ::unlink(path.c_str());  // what it says is not kept up from now on
+  ::unlink(path.c_str());  // it would not be updated from now on
   problem = path + ": " + std::strerror(error);
   record.memory_ = nullptr;
   record.slots_ = {};
@@ -121,12 +121,13 @@ LeaseRecord LeaseRecord::at(const std::string& path, std::size_t sessions, std::
   return record;
 }
 
-// What of a daemon's record a daemon that starts now believes. Nothing, where the bytes are none.
+// What a daemon that starts now accepts of a former daemon's record. Empty: the bytes are no
+// record.
 std::vector<LeaseRecord::Past> LeaseRecord::past_of(std::span<const std::byte> bytes,
                                                     std::uint64_t now_ns) {
   if (bytes.size() < sizeof(Header)) return {};
   const auto header = copy_at<Header>(bytes, 0);
-  // A clock before the record's own: the machine was started again, and no process is the same.
+  // A clock behind the record's: the machine was restarted, and no process is the same.
   if (header.magic != kMagic || header.slots > kMostSlots ||
       bytes.size() != bytes_for(header.slots) || header.started_ns > now_ns)
     return {};
@@ -140,7 +141,7 @@ std::vector<LeaseRecord::Past> LeaseRecord::past_of(std::span<const std::byte> b
     std::copy_n(words.begin() + 5, kWords, one.held.begin());
     past.push_back(one);
   }
-  // A process may have come again and again while daemons did: the newest are enough.
+  // A process that reconnected to many daemons has many slots: keep the newest.
   if (past.size() > kMostSlots / 2) past.erase(past.begin(), past.end() - kMostSlots / 2);
   return past;
 }
@@ -154,7 +155,7 @@ void LeaseRecord::fill(std::byte* memory, std::size_t slots, std::uint64_t now_n
     Slot& slot = slots_[i];
     slot.started.store(past_[i].process.started, kRelaxed);
     slot.device.store(past_[i].device, kRelaxed);
-    slot.home.store(past_[i].home, kRelaxed);
+    slot.fallback.store(past_[i].fallback, kRelaxed);
     slot.former.store(1, kRelaxed);
     for (std::size_t word = 0; word < kWords; ++word)
       slot.held[word].store(past_[i].held[word], kRelaxed);
@@ -169,7 +170,7 @@ std::span<const std::byte> LeaseRecord::bytes() const {
 }
 
 std::size_t LeaseRecord::begin(const ProcessIdentity& process, std::uint64_t device,
-                               runtime::EntryId home) {
+                               runtime::EntryId fallback) {
   if (!process) return kNoSlot;
   for (Past& past : past_)
     if (past.process == process && past.device == device) past.back = true;
@@ -179,7 +180,7 @@ std::size_t LeaseRecord::begin(const ProcessIdentity& process, std::uint64_t dev
   Slot& slot = slots_[index];
   slot.started.store(process.started, kRelaxed);
   slot.device.store(device, kRelaxed);
-  slot.home.store(home, kRelaxed);
+  slot.fallback.store(fallback, kRelaxed);
   for (Word& word : slot.held) word.store(0, kRelaxed);
   slot.process.store(process.process, kRelease);
   return index;
@@ -195,7 +196,7 @@ void LeaseRecord::holds(std::size_t index, runtime::EntryId entry, bool held) {
   if (index == kNoSlot || entry >= runtime::kEntriesMax) return;
   Word& word = slots_[index].held[entry / 64];
   const std::uint64_t bit = std::uint64_t{1} << entry % 64;
-  const std::uint64_t before = word.load(kRelaxed);  // nobody else writes it
+  const std::uint64_t before = word.load(kRelaxed);  // this is the only writer
   word.store(held ? before | bit : before & ~bit, kRelease);
 }
 
@@ -204,9 +205,9 @@ std::vector<runtime::EntryId> LeaseRecord::before(const ProcessIdentity& process
   std::vector<runtime::EntryId> entries;
   if (!process) return entries;
   for (const Past& past : past_) {
-    if (past.process != process || past.device != device || past.told) continue;
+    if (past.process != process || past.device != device || past.reported) continue;
     for (std::size_t entry = 0; entry < runtime::kEntriesMax; ++entry)
-      if ((entry == past.home && entry != runtime::kWholeDevice) ||
+      if ((entry == past.fallback && entry != runtime::kWholeDevice) ||
           (past.held[entry / 64] >> entry % 64 & 1) != 0)
         entries.push_back(static_cast<runtime::EntryId>(entry));
   }
@@ -215,11 +216,11 @@ std::vector<runtime::EntryId> LeaseRecord::before(const ProcessIdentity& process
   return entries;
 }
 
-void LeaseRecord::told(const ProcessIdentity& process, std::uint64_t device) {
+void LeaseRecord::reported(const ProcessIdentity& process, std::uint64_t device) {
   for (std::size_t i = 0; i < past_.size(); ++i) {
     if (past_[i].process != process || past_[i].device != device) continue;
-    past_[i].told = true;
-    if (i < slots_.size()) slots_[i].process.store(0, kRelease);  // fill(): it lies there
+    past_[i].reported = true;
+    if (i < slots_.size()) slots_[i].process.store(0, kRelease);  // fill() has put it there
   }
 }
 

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which process held which parts of which device: the evidence by which the next daemon believes
-// what clients tell of work that began before it (protocol::Holding).
+// Which process held which partitions of which device: the evidence by which the next daemon
+// accepts clients' reports of work that began before it (protocol::Holding).
 //
 // A file beside the daemon's socket, which only the daemon's user can write: one slot for each
-// session, with the process (id and start time, by the kernel's word), the device, its home and the
-// entries that it holds. The daemon writes it with plain stores through a mapping, before the
-// client is told; so it says what is true even if the daemon is killed between any two
-// instructions. Its blocks are allocated when it is made: a disk that is full later faults nobody.
+// session, with the process (id and start time, from the kernel), the device, the fallback
+// partition and the partitions that the session holds. The daemon writes it with plain stores
+// through a mapping, before it answers the client; so the file is right even if the daemon is
+// killed between any two instructions. Its blocks are allocated when it is made: a disk that is
+// full later causes no fault.
 //
-// The next daemon reads it at its start and makes a new one in its place. What it has read counts
-// for `believed_ns` from its start, however often a process tells of it: that is how long work may
-// drain at all. If that daemon ends earlier, the one after it takes over what still counts.
+// The next daemon reads the file when it starts and replaces it. Its contents count for
+// `believed_ns` from that start, which is the longest time that work may drain, however often a
+// process reports. If that daemon ends earlier, the one after it takes over what still counts.
 //
 // Threads: one at a time.
 #pragma once
@@ -31,53 +32,53 @@
 
 namespace vitamin::daemon {
 
-// A process for as long as the machine runs: ids are used again, not with the same start time.
+// Identifies a process until the machine restarts: ids are reused, but not with the same start
+// time.
 struct ProcessIdentity {
   std::uint64_t process = 0;
   std::uint64_t started = 0;  // in ticks since the machine started
   bool operator==(const ProcessIdentity&) const = default;
   explicit operator bool() const { return process != 0 && started != 0; }
 };
-// Nothing: it cannot be named from here (another pid namespace, hidden /proc), or has ended.
+// Empty: the process cannot be seen from here (another pid namespace, hidden /proc), or has ended.
 ProcessIdentity identity_of(pid_t process);
 
-// A device as its clients have it: equal numbers of entries mean equal entries.
+// Identifies a device and its pool: for equal keys, equal partition numbers mean equal partitions.
 std::uint64_t key_of_device(const std::string& uuid, std::uint64_t pool_hash);
 
 class LeaseRecord {
  public:
   static constexpr std::size_t kNoSlot = static_cast<std::size_t>(-1);
 
-  // Keeps nothing: nobody's word on earlier work is believed then.
+  // Records nothing.
   LeaseRecord() = default;
-  // In memory, after `before` (null: the first).
+  // In memory, as the successor of `before` (null: there is none).
   LeaseRecord(std::size_t sessions, std::uint64_t now_ns, std::uint64_t believed_ns,
               const LeaseRecord* before);
-  // In a new file at `path`, after the one that is there. Without an error of its own there is a
-  // record in memory, which knows what the former daemon's said, too; `problem`: why there is no
-  // file, empty: there is one.
+  // In a new file at `path`, as the successor of the file that is there. `problem` becomes empty,
+  // or says why no file could be made; then the record still has the former daemon's contents, but
+  // begin() returns kNoSlot.
   static LeaseRecord at(const std::string& path, std::size_t sessions, std::uint64_t now_ns,
                         std::uint64_t believed_ns, std::string& problem);
   LeaseRecord(LeaseRecord&&) noexcept = default;
   LeaseRecord& operator=(LeaseRecord&&) noexcept = default;
 
-  // A session begins; kNoSlot: there is no room, or the process has no identity.
-  std::size_t begin(const ProcessIdentity& process, std::uint64_t device, runtime::EntryId home);
+  // Begins a session; kNoSlot: there is no room, or the process has no identity.
+  std::size_t begin(const ProcessIdentity& process, std::uint64_t device,
+                    runtime::EntryId fallback);
   void end(std::size_t slot);
   void holds(std::size_t slot, runtime::EntryId entry, bool held);
 
-  // Entries on which this process may have work that began under a former daemon: those that it
-  // held, and its homes. Until believed_until().
+  // Partitions on which this process may have work that began under a former daemon: those that it
+  // held, and its fallback partitions. Valid until believed_until().
   std::vector<runtime::EntryId> before(const ProcessIdentity& process, std::uint64_t device) const;
-  // The process has told its daemon all of that: it counts no more.
-  void told(const ProcessIdentity& process, std::uint64_t device);
-  // The processes of which before() says something for this device and that have begun no session
-  // since, each once.
+  // The process has reported all of that work: before() is empty for it from now on.
+  void reported(const ProcessIdentity& process, std::uint64_t device);
+  // Processes with such work on this device that have begun no session since, each once.
   std::vector<ProcessIdentity> absent(std::uint64_t device) const;
   std::uint64_t believed_until() const { return believed_until_; }
 
-  // The daemon ends in order. The file goes with it, unless it says something of a process that
-  // lives.
+  // Ends the record in order. Removes the file, unless it names a process that still runs.
   void close(std::uint64_t now_ns);
 
  private:
@@ -87,8 +88,8 @@ class LeaseRecord {
     Word process;  // 0: free; written last, and cleared first
     Word started;
     Word device;
-    Word home;
-    Word former;  // 1: of the daemon before this one
+    Word fallback;
+    Word former;  // 1: copied from the former daemon's file
     std::array<Word, kWords> held;
     std::array<Word, 3> unused;
   };
@@ -101,15 +102,15 @@ class LeaseRecord {
   static_assert(sizeof(Header) == 128);
   struct Past {
     ProcessIdentity process;
-    std::uint64_t device = 0, home = 0;
+    std::uint64_t device = 0, fallback = 0;
     std::array<std::uint64_t, kWords> held{};
-    bool back = false;  // it has begun a session
-    bool told = false;
+    bool back = false;      // it has begun a session
+    bool reported = false;  // reported()
   };
   struct Unmap {
     Unmap() : size(0) {}
     explicit Unmap(std::size_t bytes) : size(bytes) {}
-    std::size_t size;  // 0: the memory is our own
+    std::size_t size;  // 0: allocated by operator new
     void operator()(std::byte* memory) const;
   };
 

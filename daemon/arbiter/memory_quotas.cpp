@@ -10,8 +10,10 @@ namespace vitamin::daemon {
 
 namespace {
 
-constexpr std::size_t kMostGroups = 512;           // each has a descriptor
-constexpr std::uint64_t kToCome = 60'000'000'000;  // in which who was told of a ledger uses it
+constexpr std::size_t kMostGroups = 512;  // each has a descriptor
+// How long a group without processes is kept: a process that was told of a ledger may not have used
+// it yet.
+constexpr std::uint64_t kToCome = 60'000'000'000;
 
 std::uint64_t bytes_of(const config::MemoryBound& bound, std::uint64_t total) {
   if (bound.percent == 0) return bound.bytes;
@@ -28,7 +30,7 @@ std::uint64_t bytes_of(const std::string& memory, std::uint64_t total) {
 struct MemoryQuotas::Group {
   std::string device, workload_class, whose;  // workload_class empty: of a step or claim
   std::uint64_t total = 0;
-  std::uint64_t told_ns = 0;  // when a process was told of it last
+  std::uint64_t told_ns = 0;  // when it was last handed to a process
   protocol::Fd file{};
   protocol::MappedLedger ledger{};
 
@@ -52,7 +54,7 @@ hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(const config::WorkloadClass
                                                      std::uint64_t total, std::uint64_t now_ns) {
   std::string whose = group_name(workload.memory_of, workload, member);
   std::string key = workload.name + '\n' + whose + '\n' + uuid;
-  // Another process may have the same id one day.
+  // A later process may have the same id.
   if (workload.memory_of == config::GroupOf::kProcess) key += std::to_string(owner(member));
   return bound(std::move(key), {uuid, workload.name, std::move(whose), total},
                bytes_of(workload.memory, total), now_ns);
@@ -78,7 +80,7 @@ hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(std::string key, Group abou
     if (!file) return tl::unexpected(file.error());
     auto ledger = protocol::map_ledger(*file);
     if (!ledger) return tl::unexpected(ledger.error());
-    const protocol::DeadOwners here(**ledger);  // ids of owners are this namespace's
+    const protocol::DeadOwners here(**ledger);  // owners are ids of this pid namespace
     auto group = std::make_unique<Group>(std::move(about));
     group->file = std::move(*file);
     group->ledger = std::move(*ledger);
@@ -94,7 +96,7 @@ void MemoryQuotas::apply(const config::Configuration& configuration) {
   for (auto& [key, group] : groups_) {
     if (group->workload_class.empty()) continue;  // of a step or claim
     const config::WorkloadClass* const workload = configuration.find_class(group->workload_class);
-    // A class that is gone bounds no client.
+    // A class that was removed bounds no client.
     group->ledger->set_quota(workload != nullptr && !workload->memory.empty()
                                  ? bytes_of(workload->memory, group->total)
                                  : protocol::kMostBytes);
@@ -128,7 +130,7 @@ std::optional<std::uint64_t> MemoryQuotas::used_by(std::int32_t process,
   const std::uint64_t owner = groups_.empty() ? 0 : protocol::owner_of(process);
   for (const auto& [key, group] : groups_)
     if (owner != 0 && group->device == uuid)
-      used = std::max(used, group->ledger->used_by(owner));  // it counts the same in each
+      used = std::max(used, group->ledger->used_by(owner));  // it has the same in each ledger
   return used;
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quotas of device memory of vitamin.toml's classes, and of steps of Slurm and claims of Kubernetes
-// that were told one (daemon/jobs): for each group and device a ledger
-// (daemon/protocol/quota_ledger.h) that its processes share and count in by themselves. The daemon
-// says which groups a process is of, and takes back what the dead had.
+// Quotas of device memory: of vitamin.toml's classes, of Slurm steps and of Kubernetes claims that
+// have one (daemon/jobs). For each group and device there is a ledger
+// (daemon/protocol/quota_ledger.h), in shared memory, in which the group's processes count their
+// memory themselves. The daemon tells a process its groups, and frees what dead processes had.
 //
-// A ledger is a member's to write: quotas hold among programs that mean well. Ledgers end with the
-// daemon; its clients go on with theirs, and who comes later begins another one.
+// Every member can write its ledger, so quotas bind cooperating programs only. The daemon's end
+// drops its ledgers: clients go on with theirs, and processes that start later get new ones.
 #pragma once
 
 #include <cstdint>
@@ -29,31 +29,32 @@ class MemoryQuotas {
   ~MemoryQuotas();
 
   struct Bound {
-    int file = -1;
-    std::uint64_t quota = 0;
-    std::string whose;
+    int file = -1;            // the ledger's descriptor, owned by this object
+    std::uint64_t quota = 0;  // bytes
+    std::string whose;        // "of user 1000"
   };
-  // Of the class on a device with so much memory; the class has a quota.
+  // The quota that the class sets for the member's group on a device of `total` bytes. The class
+  // has a memory quota.
   hal::Result<Bound> bound(const config::WorkloadClass& workload, const Member& member,
                            const std::string& uuid, std::uint64_t total, std::uint64_t now_ns);
-  // Of a step or claim, "of job 12.0", on such a device.
+  // The quota of a step or claim; `whose`: "of job 12.0".
   hal::Result<Bound> bound(const std::string& whose, const config::MemoryBound& memory,
                            const std::string& uuid, std::uint64_t total, std::uint64_t now_ns);
-  // The classes may have other quotas now.
+  // Applies the classes' quotas of another configuration.
   void apply(const config::Configuration& configuration);
-  // Everything that members have, after what dead ones had was given back.
+  // What each group has, after freeing what dead members had.
   nlohmann::json status(std::uint64_t now_ns);
 
   struct Sum {
     std::uint64_t quota = 0, used = 0;
   };
-  // By device and class; class "" is all steps and claims.
+  // Sums by device and class; class "": all steps and claims.
   std::map<std::pair<std::string, std::string>, Sum> sums(std::uint64_t now_ns);
 
-  // What the process has of the device, if it counts in a ledger there.
+  // Bytes that the process has of the device; empty: it is in no ledger there.
   std::optional<std::uint64_t> used_by(std::int32_t process, const std::string& uuid) const;
 
-  // What a member is called in ledgers; 0: the daemon cannot see it.
+  // The member's owner number in ledgers; 0: the daemon cannot see the process.
   static std::uint64_t owner(const Member& member);
 
  private:

@@ -2,10 +2,9 @@
 //
 // What one client has used of a device. Pure: time is an argument and never goes back.
 //
-// A client has SMs from when a grant opens until it is returned, drained work included. SMs on
-// which it has several grants count once; SMs that several clients share count for each of them.
-// Busy SMs are those that it has while operations of it are outstanding, by its own word and only
-// while it measures that; never more than it has.
+// A client has SMs from when a grant opens until it is returned, draining included. SMs on which it
+// has several grants count once; SMs that several clients share count for each of them. Its SMs are
+// busy while it has outstanding operations, as it reports itself, and only while it measures that.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +18,13 @@
 namespace vitamin::daemon {
 
 struct UsageTotals {
-  std::uint64_t sm_ns = 0;    // SMs that it had, times for how long
-  std::uint64_t held_ns = 0;  // during which it had any
-  std::uint64_t wait_ns = 0;  // of all streams together, from request to grant or withdrawal
+  std::uint64_t sm_ns = 0;    // integral of the SMs that it had over time
+  std::uint64_t held_ns = 0;  // time during which it had any
+  std::uint64_t wait_ns = 0;  // sum over streams, from request to grant or withdrawal
   std::uint64_t grants = 0;
-  std::uint64_t operations = 0;  // launches and others that it submitted, by its own word
-  // Of sm_ns: while it measured its busy time, and of these while it was busy.
-  std::uint64_t measured_sm_ns = 0;
-  std::uint64_t busy_sm_ns = 0;
+  std::uint64_t operations = 0;      // submitted launches and other operations, as it reports
+  std::uint64_t measured_sm_ns = 0;  // part of sm_ns during which it measured its busy time
+  std::uint64_t busy_sm_ns = 0;      // part of measured_sm_ns during which it was busy
   UsageTotals& operator+=(const UsageTotals& other) {
     sm_ns += other.sm_ns;
     held_ns += other.held_ns;
@@ -41,7 +39,7 @@ struct UsageTotals {
 
 class Usage {
  public:
-  // The grants on these units are one more, or one less.
+  // A grant on these units begins, or ends.
   void takes(hal::ComputeSet units, const scheduler::UnitWidths& widths, std::uint64_t now_ns) {
     change(units, widths, now_ns, 1);
   }
@@ -50,20 +48,20 @@ class Usage {
   }
   void granted() { ++totals_.grants; }
   void waited(std::uint64_t ns) { totals_.wait_ns += ns; }
-  // It measures its busy time from now on, or not any more.
+  // Whether the client measures its busy time from now on.
   void measures(bool on, std::uint64_t now_ns) {
     settle(now_ns);
     measures_ = on;
   }
-  // So far it measured `busy_ns` (ClientSegment::busy_ns). Counts with the SMs that it had on
-  // average since the call before.
+  // `busy_ns`: cumulative (ClientSegment::busy_ns). The increase is multiplied by the average
+  // number of SMs that the client had since the previous call.
   void busy(std::uint64_t busy_ns, std::uint64_t now_ns) {
     const std::uint64_t sm_ns = totals(now_ns).measured_sm_ns, ns = measured_ns(now_ns);
     if (ns > looked_.ns && busy_ns > looked_.busy_ns) {
-      const double share = static_cast<double>(busy_ns - looked_.busy_ns) /
-                           static_cast<double>(ns - looked_.ns);
-      totals_.busy_sm_ns += static_cast<std::uint64_t>(
-          std::min(share, 1.0) * static_cast<double>(sm_ns - looked_.sm_ns));
+      const double share =
+          static_cast<double>(busy_ns - looked_.busy_ns) / static_cast<double>(ns - looked_.ns);
+      totals_.busy_sm_ns += static_cast<std::uint64_t>(std::min(share, 1.0) *
+                                                       static_cast<double>(sm_ns - looked_.sm_ns));
     }
     looked_ = {sm_ns, ns, busy_ns};
   }
@@ -112,10 +110,10 @@ class Usage {
   std::array<std::uint32_t, hal::ComputeSet::kMaxUnits> grants_{};
   std::uint32_t sms_ = 0;
   bool measures_ = false;
-  std::uint64_t since_ns_ = 0;     // totals_ and measured_ns_ are of that time
-  std::uint64_t measured_ns_ = 0;  // during which it had SMs and measured
+  std::uint64_t since_ns_ = 0;     // totals_ and measured_ns_ are as of this time
+  std::uint64_t measured_ns_ = 0;  // time during which it had SMs and measured
   UsageTotals totals_;
-  Look looked_;  // of busy(), the last time
+  Look looked_;  // as of the last busy()
 };
 
 }  // namespace vitamin::daemon

@@ -5,7 +5,7 @@ namespace vitamin::client {
 
 Link Connection::link() {
   Link link(*memory.client, *memory.daemon);
-  link.home = static_cast<EntryId>(welcome.home);
+  link.fallback = static_cast<EntryId>(welcome.fallback);
   link.answer_within_ns = welcome.answer_within_ns;
   link.daemon_minor = welcome.preamble.minor;
   return link;
@@ -28,7 +28,7 @@ hal::Result<std::unique_ptr<Connection>> connect(const std::string& path,
       protocol::exchange(connection->socket, protocol::bytes_of(hello), 4096, limit);
   if (!parcel) return tl::unexpected(parcel.error());
   if (parcel->bytes.empty())
-    return hal::fail(hal::Errc::kUnavailable, "vitamind went away while it was asked");
+    return hal::fail(hal::Errc::kUnavailable, "vitamind hung up during the handshake");
   const auto welcome = protocol::parse<protocol::Welcome>(parcel->bytes);
   if (!welcome) return tl::unexpected(welcome.error());
   connection->welcome = *welcome;
@@ -38,10 +38,10 @@ hal::Result<std::unique_ptr<Connection>> connect(const std::string& path,
   if (!memory) return tl::unexpected(memory.error());
   connection->memory = std::move(*memory);
   const auto layout = runtime::PoolLayout::build(info, protocol::limits_of(*welcome));
-  if (protocol::hash_of(layout) != welcome->pool_hash || welcome->home >= layout.size())
+  if (protocol::hash_of(layout) != welcome->pool_hash || welcome->fallback >= layout.size())
     return hal::fail(hal::Errc::kUnsupported,
-                     "the daemon cuts the device into other parts than this library: install the "
-                     "same release of both");
+                     "the daemon divides the device into other partitions than this library: "
+                     "install the same release of both");
   return connection;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One connection of a client to a daemon, for one device: the socket, the shared memory and what
-// was agreed.
+// One connection of a client to a daemon, for one device: the socket, the shared memory and the
+// daemon's Welcome.
 #pragma once
 
 #include <chrono>
@@ -21,12 +21,12 @@ struct Connection {
   protocol::ClientMemory memory;
   protocol::Welcome welcome;
 
-  // Valid while this object is.
+  // Refers to this object, which must outlive it.
   Link link();
 };
 
-// Blocks until the limit. The error is a sentence for the user: no daemon, another version,
-// a refusal.
+// Connects and does the handshake; blocks until `limit` at most. The error is a sentence for the
+// user: no daemon, another version, or a refusal.
 hal::Result<std::unique_ptr<Connection>> connect(const std::string& socket,
                                                  const hal::DeviceInfo& info,
                                                  const std::string& program,

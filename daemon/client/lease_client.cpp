@@ -19,26 +19,26 @@ using runtime::kWholeDevice;
 namespace {
 
 constexpr std::size_t kPage = 4096;
-// A request is repeated after this long, in case that its answer was lost to a full ring.
+// A request is repeated after this time, in case its answer was lost to a full ring.
 constexpr std::uint64_t kAskAgain = 20'000'000;
-// An operation that was not tried for this long does not wait any more: it went another way.
+// An operation that was not retried for this time does not wait any more: it went elsewhere.
 constexpr std::uint64_t kStillWaits = 10'000'000;
 
-// A grant that no operation claims for this long is returned: the lane has nothing to submit, as
-// far as anybody can tell, and others may be waiting.
+// A grant that no operation claims for this time is returned: the lane seems to have nothing to
+// submit, and other clients may be waiting.
 constexpr std::uint64_t kUnclaimed = 200'000;
 
-// Who reports is idle when nothing of it was outstanding, and nothing was submitted, for so long.
+// A client that reports is idle after this time without outstanding or submitted operations.
 constexpr std::uint64_t kUnused = 1'000'000;
 
-// What the grant of a lane at home says. No daemon has epoch 0.
-constexpr LeaseWord kHomeWord = protocol::lease_word(0, 1, protocol::Gate::kOpen);
+// The word of grants without a daemon. No daemon has epoch 0.
+constexpr LeaseWord kFallbackWord = protocol::lease_word(0, 1, protocol::Gate::kOpen);
 
-// What every lane reads while there is no daemon: it equals kHomeWord and no daemon's grant.
-const protocol::LeaseWords& home_words() {
+// What every lane reads while there is no daemon: it equals kFallbackWord and no daemon's grant.
+const protocol::LeaseWords& fallback_words() {
   static const auto* const words = [] {
     auto* made = new protocol::LeaseWords;
-    for (auto& word : *made) word.store(kHomeWord, std::memory_order_relaxed);
+    for (auto& word : *made) word.store(kFallbackWord, std::memory_order_relaxed);
     return made;
   }();
   return *words;
@@ -47,7 +47,7 @@ const protocol::LeaseWords& home_words() {
 static_assert(static_cast<std::uint8_t>(runtime::OperationClass::kBestEffort) + 1 ==
               protocol::kKinds);
 
-// 0 stays 0: nothing was said. What is over is as near as can be said.
+// 0 stays 0 (not set); a time that has passed becomes 1.
 std::uint64_t from_now(std::uint64_t at_ns, std::uint64_t now_ns) {
   if (at_ns == 0) return 0;
   return at_ns > now_ns ? std::min(at_ns - now_ns, protocol::kLongest) : 1;
@@ -71,15 +71,15 @@ LeaseClient::LeaseClient(const runtime::PoolLayout& layout, std::function<void()
   void* page = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) throw std::bad_alloc();
   ::madvise(page, kPage, MADV_WIPEONFORK);
-  page_ = new (page) Page{&home_words()};
+  page_ = new (page) Page{&fallback_words()};
 }
 
 LeaseClient::~LeaseClient() { ::munmap(page_, kPage); }
 
-void LeaseClient::lose() { page_->words.store(&home_words(), std::memory_order_release); }
+void LeaseClient::lose() { page_->words.store(&fallback_words(), std::memory_order_release); }
 
-bool LeaseClient::away() const {
-  return page_->words.load(std::memory_order_acquire) == &home_words();
+bool LeaseClient::daemon_is_lost() const {
+  return page_->words.load(std::memory_order_acquire) == &fallback_words();
 }
 
 void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
@@ -87,10 +87,10 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   gates_seen_ = link_.gate_changes->load(std::memory_order_acquire);
   for (LaneId id = 0; id < lanes_used_; ++id) {
     Lane& lane = lanes_[id];
-    put_down(lane);
-    lane.wanting = false;
-    // The daemon knows one hold of a lane on an entry: what runs there of several grants, and of
-    // home, is told as one, which lasts until the last of it has ended.
+    close_grant(lane);
+    lane.requested = false;
+    // The daemon accepts one report for each lane and partition: drains of several grants there,
+    // and of fallback work, are merged into one, which lasts until the last of them has ended.
     std::vector<Drain> remain;
     for (const Drain& drain : lane.drains) {
       if (drain.outstanding == 0) continue;
@@ -101,19 +101,19 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
         remain.push_back(drain);
       } else {
         same->outstanding += drain.outstanding;
-        if (same->word == kHomeWord) same->word = drain.word;  // a lease says more
+        if (same->word == kFallbackWord) same->word = drain.word;  // prefer a daemon's word
       }
     }
     drains_ -= static_cast<std::uint32_t>(lane.drains.size() - remain.size());
     lane.drains = std::move(remain);
   }
-  telling_ = false;
+  reports_pending_ = false;
   for (LaneId id = 0; id < lanes_used_; ++id)
-    for (Drain& drain : lanes_[id].drains) tell_of_old_work(id, drain, now_ns);
-  // That was all: what else it had before is free.
-  if (lanes_used_ > 0 && !telling_) send(protocol::encode(protocol::Idle{}));
+    for (Drain& drain : lanes_[id].drains) report_earlier_work(id, drain, now_ns);
+  // An Idle ends the reports: everything else that the process had before is free.
+  if (lanes_used_ > 0 && !reports_pending_) send(protocol::encode(protocol::Idle{}));
   flush();
-  at_home_ = false;
+  in_fallback_ = false;
   parked_ = false;
   operations_ = launches_ = work_ = misplaced_ = busy_ns_ = 0;
   reporting_ = outstanding_ = seen_outstanding_ = false;
@@ -123,9 +123,9 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   page_->words.store(link_.words, std::memory_order_release);
 }
 
-void LeaseClient::tell_of_old_work(LaneId id, Drain& drain, std::uint64_t now_ns) {
+void LeaseClient::report_earlier_work(LaneId id, Drain& drain, std::uint64_t now_ns) {
   if (drain.entry == kWholeDevice && link_.daemon_minor < 8) {
-    drain.known = Known::kNot;
+    drain.known = Known::kNo;
     return;
   }
   protocol::Holding holding;
@@ -135,7 +135,7 @@ void LeaseClient::tell_of_old_work(LaneId id, Drain& drain, std::uint64_t now_ns
   holding.outstanding = drain.outstanding;
   drain.told_ns = now_ns;
   drain.known = send(protocol::encode(holding)) ? Known::kYes : Known::kToBeTold;
-  telling_ = telling_ || drain.known == Known::kToBeTold;
+  reports_pending_ = reports_pending_ || drain.known == Known::kToBeTold;
 }
 
 Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
@@ -144,54 +144,56 @@ Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
   Lane& lane = lanes_[index];
   lanes_used_ = std::max<std::size_t>(lanes_used_, index + 1);
   if (page_->words.load(std::memory_order_relaxed) == nullptr) return {eligible.back(), 1};
-  if (away()) return go_home(lane, operation, eligible);
+  if (daemon_is_lost()) return place_in_fallback(lane, operation, eligible);
   take_grants(now_ns);
   if (lane.entry != kNoEntry && !is_open(index)) notice_closed();
   bool moves_on = false;
   if (lane.entry != kNoEntry) {
     const bool wide_enough = layout_.at(lane.entry).processors >= operation.processors;
-    const bool fresh = !lane.told || lane.launches == kUntilChanged;
+    const bool fresh = !lane.claimed || lane.launches == kUntilChanged;
     if (wide_enough && !is_eligible(eligible, lane.entry)) {
-      // The driver refused this kernel there, or no queue is free yet: this launch only goes wide.
+      // The driver refused this kernel there, or no queue is free yet: only this launch goes to the
+      // whole device.
       set_waiting(lane, false);
       return is_eligible(eligible, kWholeDevice) ? Choice{kWholeDevice, 1} : Choice{kNoEntry, 0};
     }
     if (wide_enough && fresh) {
-      lane.told = true;
+      lane.claimed = true;
       lane.unclaimed_ns = 0;
       set_waiting(lane, false);
       lane.admitted = lane.word;
       return {lane.entry, lane.launches, lane.ahead_ns, lane.leased};
     }
-    put_down(lane);
-    give_back(index, lane, now_ns);
+    close_grant(lane);
+    return_drained(index, lane, now_ns);
     moves_on = !lane.drains.empty() && lane.drains.back().word == lane.word;
     lane.word = 0;
   }
-  // What is asked for comes after all that is to be told.
-  if (!telling_ && (!lane.wanting || moves_on || operation.processors != lane.asked_width ||
-                    now_ns - lane.asked_ns >= kAskAgain))
+  // Earlier work must be reported before the first request.
+  if (!reports_pending_ &&
+      (!lane.requested || moves_on || operation.processors != lane.asked_width ||
+       now_ns - lane.asked_ns >= kAskAgain))
     ask(index, lane, operation, moves_on, now_ns);
-  lane.waited_ns = now_ns;
+  lane.tried_ns = now_ns;
   set_waiting(lane, true);
   flush();
   return {kNoEntry, 0};
 }
 
-Choice LeaseClient::go_home(Lane& lane, const runtime::ReadyOperation& operation,
-                            std::span<const EntryId> eligible) {
-  leave_for_home();
+Choice LeaseClient::place_in_fallback(Lane& lane, const runtime::ReadyOperation& operation,
+                                      std::span<const EntryId> eligible) {
+  enter_fallback();
   set_waiting(lane, false);
-  ++counters_.at_home;
-  const bool fits = link_.home != kWholeDevice && is_eligible(eligible, link_.home) &&
-                    layout_.at(link_.home).processors >= operation.processors;
-  const EntryId entry = fits                                  ? link_.home
+  ++counters_.in_fallback;
+  const bool fits = link_.fallback != kWholeDevice && is_eligible(eligible, link_.fallback) &&
+                    layout_.at(link_.fallback).processors >= operation.processors;
+  const EntryId entry = fits                                  ? link_.fallback
                         : is_eligible(eligible, kWholeDevice) ? kWholeDevice
                                                               : eligible.back();
   if (lane.entry != entry) {
-    put_down(lane);
+    close_grant(lane);
     lane.entry = entry;
-    lane.word = lane.admitted = kHomeWord;
+    lane.word = lane.admitted = kFallbackWord;
     lane.launches = lane.left = kUntilChanged;
     lane.outstanding = 0;
     lane.leased = entry != kWholeDevice;
@@ -199,13 +201,13 @@ Choice LeaseClient::go_home(Lane& lane, const runtime::ReadyOperation& operation
   return {entry, fits ? kUntilChanged : 1, runtime::kNever, lane.leased};
 }
 
-void LeaseClient::leave_for_home() {
-  if (at_home_) return;
-  at_home_ = true;
+void LeaseClient::enter_fallback() {
+  if (in_fallback_) return;
+  in_fallback_ = true;
   for (LaneId id = 0; id < lanes_used_; ++id) {
     Lane& lane = lanes_[id];
-    put_down(lane);
-    lane.wanting = false;
+    close_grant(lane);
+    lane.requested = false;
     set_waiting(lane, false);
   }
 }
@@ -224,15 +226,15 @@ void LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& oper
   ready.last_entry = lane.last_entry;
   ready.moves_on = moves_on ? 1 : 0;
   ready.iteration_end = operation.iteration_end ? 1 : 0;
-  // Not sent: asked again at the next try.
-  lane.wanting = send(protocol::encode(ready));
+  // If it was not sent, the next try sends it.
+  lane.requested = send(protocol::encode(ready));
   lane.asked_width = operation.processors;
   lane.asked_ns = now_ns;
-  counters_.asked += lane.wanting ? 1 : 0;
+  counters_.asked += lane.requested ? 1 : 0;
 }
 
 void LeaseClient::hint(const runtime::Hint& hint, std::uint64_t now_ns) {
-  if (page_->words.load(std::memory_order_relaxed) == nullptr || away()) return;
+  if (page_->words.load(std::memory_order_relaxed) == nullptr || daemon_is_lost()) return;
   protocol::HintRecord said;
   said.head.lane = hint.lane % static_cast<LaneId>(kLanes);
   said.kernel = hint.kernel;
@@ -247,7 +249,7 @@ void LeaseClient::hint(const runtime::Hint& hint, std::uint64_t now_ns) {
 }
 
 void LeaseClient::timed(const runtime::TimedLaunches& launches) {
-  if (page_->words.load(std::memory_order_relaxed) == nullptr || away()) return;
+  if (page_->words.load(std::memory_order_relaxed) == nullptr || daemon_is_lost()) return;
   if (link_.daemon_minor < 2 || link_.requests.room() < protocol::kRequests / 2) return;
   protocol::Timed said;
   said.mean_ns = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(launches.mean_ns));
@@ -266,9 +268,9 @@ void LeaseClient::submitted(EntryId entry, LaneId id) {
     if (lane.left != kUntilChanged && lane.left > 0) --lane.left;
     return;
   }
-  // Accepted by the driver after the grant had gone (a retry on a wider entry): count it all the
-  // same, so that it is waited for.
-  lane.drains.push_back({entry, 0, 1, 0, Known::kNot});
+  // The driver accepted the launch after the grant had ended (a retry on a wider partition): count
+  // it, so that its end is waited for.
+  lane.drains.push_back({entry, 0, 1, 0, Known::kNo});
   ++drains_;
 }
 
@@ -302,7 +304,7 @@ void LeaseClient::busy(std::uint64_t ns) {
   page->busy_ns.store(busy_ns_, std::memory_order_relaxed);
 }
 
-// --- the daemon's word -----------------------------------------------------------------------
+// --- answers of the daemon -------------------------------------------------------------------
 
 void LeaseClient::take_grants(std::uint64_t now_ns) {
   const protocol::Bounds bounds{layout_.size(), layout_.at(kWholeDevice).processors};
@@ -310,50 +312,50 @@ void LeaseClient::take_grants(std::uint64_t now_ns) {
   protocol::RingState state = protocol::RingState::kOk;
   while ((state = link_.grants.read(copy)) == protocol::RingState::kOk) {
     const auto reply = protocol::decode_reply(copy, bounds);
-    if (!reply) return distrust();
+    if (!reply) return protocol_error();
     const auto& grant = std::get<protocol::Grant>(*reply);
     Lane& lane = lanes_[grant.head.lane];
     lanes_used_ = std::max<std::size_t>(lanes_used_, grant.head.lane + 1);
-    // Other terms of a grant that was given up meanwhile: it is returned by its former word.
-    if (grant.amends != 0 && !take_up(lane, grant.amends)) continue;
-    // What is outstanding under the grant stays so. Before 1.7 the same entry says as much.
+    // An amendment of a grant that was closed meanwhile: the grant is returned by its former word.
+    if (grant.amends != 0 && !reopen_grant(lane, grant.amends)) continue;
+    // An amended grant keeps its outstanding work. Daemons before 1.7 amend by granting the same
+    // partition again.
     const bool same = lane.entry == grant.entry && (grant.amends != 0 || link_.daemon_minor < 7);
     const std::uint32_t outstanding = same ? lane.outstanding : 0;
-    if (!same) put_down(lane);
+    if (!same) close_grant(lane);
     lane.entry = static_cast<EntryId>(grant.entry);
     lane.word = grant.word;
     lane.launches = lane.left = grant.launches;
     lane.ahead_ns = grant.ahead_ns != 0 ? grant.ahead_ns : runtime::kNever;
     lane.outstanding = outstanding;
     lane.leased = lane.entry != kWholeDevice || grant.exclusive != 0;
-    lane.told = false;
-    lane.unused_ns = now_ns;
-    // Grants that follow each other unclaimed are one wait.
+    lane.claimed = false;
+    lane.used_ns = now_ns;
+    // The time without a claim goes on when one unclaimed grant replaces another.
     if (lane.unclaimed_ns == 0) lane.unclaimed_ns = now_ns;
     ++counters_.granted;
     if (lane.last_entry != kNoEntry && lane.last_entry != lane.entry) ++counters_.moves;
     lane.last_entry = lane.entry;
   }
-  if (state == protocol::RingState::kBroken) return distrust();
+  if (state == protocol::RingState::kBroken) return protocol_error();
   link_.grants.release();
 }
 
-// A daemon that breaks the protocol is not listened to: as if it had gone.
-void LeaseClient::distrust() {
+// A daemon that breaks the protocol is treated as lost.
+void LeaseClient::protocol_error() {
   ++counters_.malformed;
   lose();
 }
 
-// The lane goes on under the grant of this word: its own, or one that it put down because the word
-// changed before the record was here. False: it has given that up.
-bool LeaseClient::take_up(Lane& lane, LeaseWord word) {
+// Makes the grant of this word the lane's open grant: it is already, or it was closed because the
+// lease word changed before the record arrived. False: that grant was returned.
+bool LeaseClient::reopen_grant(Lane& lane, LeaseWord word) {
   if (lane.entry != kNoEntry) return lane.word == word;
-  const auto drain =
-      std::find_if(lane.drains.begin(), lane.drains.end(), [&](const Drain& put_down) {
-        return put_down.word == word && put_down.known == Known::kYes;
-      });
+  const auto drain = std::find_if(lane.drains.begin(), lane.drains.end(), [&](const Drain& closed) {
+    return closed.word == word && closed.known == Known::kYes;
+  });
   if (drain == lane.drains.end()) return false;
-  // It was not returned, so that the grant is still there.
+  // It was not returned, so the daemon still has the grant.
   lane.entry = drain->entry;
   lane.word = word;
   lane.outstanding = drain->outstanding;
@@ -362,9 +364,9 @@ bool LeaseClient::take_up(Lane& lane, LeaseWord word) {
   return true;
 }
 
-void LeaseClient::put_down(Lane& lane) {
+void LeaseClient::close_grant(Lane& lane) {
   if (lane.entry == kNoEntry) return;
-  const Known known = lane.word == kHomeWord ? Known::kNot : Known::kYes;
+  const Known known = lane.word == kFallbackWord ? Known::kNo : Known::kYes;
   lane.drains.push_back({lane.entry, lane.word, lane.outstanding, 0, known});
   ++drains_;
   parked_ = false;
@@ -377,18 +379,18 @@ void LeaseClient::notice_closed() {
   for (LaneId id = 0; id < lanes_used_; ++id) {
     Lane& lane = lanes_[id];
     if (lane.entry == kNoEntry || is_open(id)) continue;
-    put_down(lane);
+    close_grant(lane);
     ++counters_.closed;
   }
 }
 
-void LeaseClient::give_back(LaneId id, Lane& lane, std::uint64_t now_ns) {
+void LeaseClient::return_drained(LaneId id, Lane& lane, std::uint64_t now_ns) {
   std::erase_if(lane.drains, [&](Drain& drain) {
     bool over = drain.outstanding == 0;
-    if (at_home_ || drain.known == Known::kNot) {
-      // Nobody waits to hear of it.
+    if (in_fallback_ || drain.known == Known::kNo) {
+      // The daemon does not know of it.
     } else if (drain.known == Known::kToBeTold) {  // the ring was full
-      if (!over) tell_of_old_work(id, drain, now_ns);
+      if (!over) report_earlier_work(id, drain, now_ns);
     } else if (over) {
       protocol::Returned returned;
       returned.head.lane = id;
@@ -410,37 +412,37 @@ void LeaseClient::give_back(LaneId id, Lane& lane, std::uint64_t now_ns) {
 
 void LeaseClient::service(std::uint64_t now_ns) {
   if (page_->words.load(std::memory_order_relaxed) == nullptr) return;
-  if (away()) leave_for_home();
-  if (!at_home_) {
+  if (daemon_is_lost()) enter_fallback();
+  if (!in_fallback_) {
     take_grants(now_ns);
     if (link_.gate_changes->load(std::memory_order_acquire) != gates_seen_) notice_closed();
   }
-  reporting_ = !at_home_ && page_->reports != nullptr && link_.reporting != nullptr &&
+  reporting_ = !in_fallback_ && page_->reports != nullptr && link_.reporting != nullptr &&
                link_.reporting->load(std::memory_order_acquire) != 0;
   bool any_unclaimed = false;
-  telling_ = false;  // unless somebody finds the ring full again
+  reports_pending_ = false;  // return_drained() sets it if the ring is full again
   for (LaneId id = 0; id < lanes_used_; ++id) {
     Lane& lane = lanes_[id];
     if (lane.waiting) stop_waiting(lane, now_ns);
-    // Used up and nothing outstanding: no reason to keep it until somebody asks.
-    if (lane.entry != kNoEntry && lane.left == 0 && lane.outstanding == 0) put_down(lane);
-    if (!at_home_ && lane.entry != kNoEntry && !lane.waiting) {
+    // A grant that is used up and has nothing outstanding is returned without being asked.
+    if (lane.entry != kNoEntry && lane.left == 0 && lane.outstanding == 0) close_grant(lane);
+    if (!in_fallback_ && lane.entry != kNoEntry && !lane.waiting) {
       if (reporting_)
-        any_unclaimed = give_up_unused(lane, now_ns) || any_unclaimed;
-      else if (!lane.told)
-        any_unclaimed = give_up_unclaimed(lane, now_ns) || any_unclaimed;
+        any_unclaimed = close_unused(lane, now_ns) || any_unclaimed;
+      else if (!lane.claimed)
+        any_unclaimed = close_unclaimed(lane, now_ns) || any_unclaimed;
     }
-    if (!lane.drains.empty()) give_back(id, lane, now_ns);
-    if (!at_home_ && lane.wanting && !lane.waiting && lane.entry == kNoEntry) {
+    if (!lane.drains.empty()) return_drained(id, lane, now_ns);
+    if (!in_fallback_ && lane.requested && !lane.waiting && lane.entry == kNoEntry) {
       protocol::Idle idle;
       idle.head.lane = id;
-      lane.wanting = !send(protocol::encode(idle));
+      lane.requested = !send(protocol::encode(idle));
     }
   }
   seen_operations_ = operations_;
   seen_outstanding_ = outstanding_;
   flush();
-  if (at_home_) {
+  if (in_fallback_) {
     parked_ = true;
   } else {
     link_.own_park->unpark();
@@ -451,33 +453,33 @@ void LeaseClient::service(std::uint64_t now_ns) {
   }
 }
 
-// The lane's grant, when nothing was outstanding for a while: the daemon is to know that the lane
-// is idle. Also one that no operation waited for: the launch of a graph goes elsewhere until there
-// is a grant, and the next one is a step away. True: look again soon.
-bool LeaseClient::give_up_unused(Lane& lane, std::uint64_t now_ns) {
+// Closes the lane's grant when the client has been idle for kUnused, so that the daemon sees it
+// idle. A grant that no operation claimed is kept until then, too: a graph launch goes elsewhere
+// while there is no grant, and the next one may be a step away. True: check again soon.
+bool LeaseClient::close_unused(Lane& lane, std::uint64_t now_ns) {
   if (outstanding_ || seen_outstanding_ || operations_ != seen_operations_) {
-    lane.unused_ns = now_ns;
+    lane.used_ns = now_ns;
     return !outstanding_;
   }
-  if (now_ns - lane.unused_ns < kUnused) return true;
-  put_down(lane);
+  if (now_ns - lane.used_ns < kUnused) return true;
+  close_grant(lane);
   return false;
 }
 
-// The lane's grant, when no operation has taken it. True: look again soon.
-bool LeaseClient::give_up_unclaimed(Lane& lane, std::uint64_t now_ns) {
+// Closes the lane's grant when no operation has claimed it for kUnclaimed. True: check again soon.
+bool LeaseClient::close_unclaimed(Lane& lane, std::uint64_t now_ns) {
   if (now_ns - lane.unclaimed_ns < kUnclaimed) return true;
-  put_down(lane);
+  close_grant(lane);
   lane.unclaimed_ns = 0;
   return false;
 }
 
-// By when service() saw the last try, not by when it was made: a process that gets no processor
-// time for a while has not gone another way, and a daemon that is stopped meanwhile is to be
-// noticed.
+// Ends the lane's wait when the operation was not retried for kStillWaits. The time counts from
+// when service() saw the last try, not from the try itself: in a process that gets no CPU time the
+// operation still waits, and a daemon that is stopped meanwhile must be noticed.
 void LeaseClient::stop_waiting(Lane& lane, std::uint64_t now_ns) {
-  if (lane.seen_try_ns != lane.waited_ns) {
-    lane.seen_try_ns = lane.waited_ns;
+  if (lane.seen_try_ns != lane.tried_ns) {
+    lane.seen_try_ns = lane.tried_ns;
     lane.seen_ns = now_ns;
   } else if (now_ns - lane.seen_ns >= kStillWaits) {
     set_waiting(lane, false);
@@ -488,7 +490,7 @@ void LeaseClient::set_waiting(Lane& lane, bool waiting) {
   if (lane.waiting == waiting) return;
   lane.waiting = waiting;
   waiting_ += waiting ? 1 : ~0U;
-  if (waiting && !at_home_) link_.own_park->unpark();
+  if (waiting && !in_fallback_) link_.own_park->unpark();
   if (waiting) parked_ = false;
 }
 
@@ -497,7 +499,7 @@ bool LeaseClient::send(const protocol::Record& record) {
     case protocol::RingState::kOk:
       return unsent_ = true;
     case protocol::RingState::kBroken:
-      distrust();
+      protocol_error();
       return false;
     default:
       break;

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A client's half of the lease protocol: what its lanes hold, what it asks for, what it gives back.
+// A client's half of the lease protocol: requests grants for its lanes, admits launches under them
+// and returns them.
 //
-// Pure: no thread, socket or clock; rings and words are objects that somebody else mapped. The
-// preloaded library runs it over shared memory, the simulator over its own.
+// Pure: no thread, socket or clock; the caller maps the rings and lease words. The preloaded
+// library runs it over shared memory, the simulator over its own.
 //
-// A lane (one logical stream) holds at most one open grant: an entry on which it may submit while
-// its lease word says so. Grants that were closed stay, as *drains*, until nothing that counts
-// under them is outstanding (runtime/arbiter.h says what counts); then they are returned.
+// A lane (one stream; streams beyond protocol::kLanes share lanes) holds at most one open grant: a
+// partition on which it may submit while its lease word is the grant's. A closed grant becomes a
+// *drain* until nothing that counts under it is outstanding (runtime/arbiter.h says what counts);
+// then it is returned.
 //
-//     ask()            Ready -->                 the lane has something to submit
-//     admits()         one load                  may it be submitted now?
-//     submitted(), retired()                     what is outstanding under the grant, where
-//                                                its Choice says that it counts
+//     grant()          Ready -->                 requests a grant when the lane has none
+//     admits()         one load                  may the lane submit there now?
+//     submitted(), retired()                     what is outstanding under the grant, if its
+//                                                Choice says that it counts
 //     service()        <-- grants, closed gates; Returned, Draining, Idle -->
 //
-// Without a daemon (before the first connection, or after it was lost) every word reads as closed,
-// and the lanes are at home: a small entry that was agreed upon at the connection, or the whole
-// device for what home cannot hold. Going home takes one store by any thread (lose()), and takes
-// effect at the next submission.
+// Without a daemon (before the first connection, or after it was lost) every grant of a daemon
+// reads as closed, and the lanes submit to the fallback partition, which the Welcome named, or to
+// the whole device where a launch does not fit. lose() switches to that by one store from any
+// thread; it takes effect at the next submission.
 //
-// Threads: all but lose() want the device lock.
+// Threads: all but lose() require the device lock.
 #pragma once
 
 #include <atomic>
@@ -42,11 +44,11 @@ using runtime::Choice;
 using runtime::EntryId;
 using runtime::LaneId;
 
-// The shared objects of one connection, and what was agreed. They outlive the connection: until
-// connect() with another link, or the destructor.
+// The shared objects of one connection, and values of its Welcome. The objects must stay mapped
+// until LeaseClient::connect() with another link, or its destructor.
 struct Link {
   Link() = default;
-  // What was agreed is still to be said.
+  // Refers to the segments; the caller sets the last three members.
   Link(protocol::ClientSegment& mine, const protocol::DaemonSegment& theirs);
   protocol::RequestProducer requests;
   protocol::GrantConsumer grants;
@@ -57,7 +59,7 @@ struct Link {
   protocol::Shared<std::uint64_t>* progress = nullptr;
   protocol::ClientSegment* reports = nullptr;  // null: nothing is reported
   const protocol::Shared<std::uint32_t>* reporting = nullptr;
-  EntryId home = runtime::kWholeDevice;
+  EntryId fallback = runtime::kWholeDevice;
   std::uint64_t answer_within_ns = 0;
   std::uint16_t daemon_minor = protocol::kMinor;
 };
@@ -65,11 +67,11 @@ struct Link {
 struct ClientCounters {
   std::uint64_t asked = 0;
   std::uint64_t granted = 0;
-  std::uint64_t moves = 0;    // grants of another entry than the lane's one before
-  std::uint64_t closed = 0;   // gates that were closed under us
-  std::uint64_t at_home = 0;  // launches that went home for want of a daemon
+  std::uint64_t moves = 0;        // grants of another partition than the lane's one before
+  std::uint64_t closed = 0;       // gates that the daemon closed
+  std::uint64_t in_fallback = 0;  // launches without a daemon
   std::uint64_t ring_full = 0;
-  std::uint64_t malformed = 0;  // the daemon sent what cannot be: it is not listened to any more
+  std::uint64_t malformed = 0;  // invalid records or indices of the daemon; each loses it
 };
 
 class LeaseClient {
@@ -80,11 +82,12 @@ class LeaseClient {
   LeaseClient(const LeaseClient&) = delete;
   LeaseClient& operator=(const LeaseClient&) = delete;
 
-  // A new epoch. Work of the one before stays outstanding, and the daemon is told where.
+  // Switches to a new connection. Outstanding work of earlier connections is reported to its
+  // daemon.
   void connect(const Link& link, std::uint64_t now_ns);
-  // From now on nothing is admitted but at home. Any thread.
+  // The daemon is lost: only the fallback partition and the whole device are admitted. Any thread.
   void lose();
-  bool at_home() const { return at_home_; }
+  bool in_fallback() const { return in_fallback_; }
 
   // The launch path: may the lane submit on the entry now?
   bool admits(EntryId entry, LaneId lane) const {
@@ -93,53 +96,55 @@ class LeaseClient {
     return words != nullptr && mine.entry == entry &&
            (*words)[lane % protocol::kLanes].load(std::memory_order_acquire) == mine.admitted;
   }
-  // One more operation was submitted, on whichever entry, the whole device included.
+  // One more operation was submitted, to any partition or to the whole device.
   void progressed() {
     if (protocol::Shared<std::uint64_t>* told = page_->progress) [[likely]]
       told->store(++operations_, std::memory_order_relaxed);
   }
   // The daemon wants completions, as of the last service().
   bool reports() const { return reporting_; }
-  // So many launches of the lane, which weigh `work`, were observed complete on the entry.
+  // So many launches of the lane, with the total weight `work`, were observed complete there.
   void completed(EntryId entry, LaneId lane, std::uint32_t launches, std::uint64_t work);
-  // Operations were outstanding for so long since the call before.
+  // Operations were outstanding for so long since the previous call.
   void busy(std::uint64_t ns);
-  // While it reports: whether operations are outstanding, on whichever entry. A client of which
-  // none were for a millisecond gives its grants back.
+  // While reports() is true: whether any operation is outstanding. After a millisecond without any,
+  // the client returns its grants.
   void outstanding(bool any) {
     outstanding_ = any;
     parked_ = parked_ && (any || !reporting_);
   }
-  // What the lane may submit on, at once or not at all (kNoEntry: asked for, retry). An element of
-  // `eligible`.
+  // The partition on which the lane may submit, an element of `eligible`. kNoEntry: a grant was
+  // requested, retry later.
   Choice grant(LaneId lane, const runtime::ReadyOperation& operation,
                std::span<const EntryId> eligible, std::uint64_t now_ns);
-  // Something is expected of the lane, or not any more.
+  // An operation of the lane is expected, or its announcement is cancelled.
   void hint(const runtime::Hint& hint, std::uint64_t now_ns);
-  // Launches were timed. Lost while the ring has little room: requests come first.
+  // Launches were timed. Dropped while the ring is more than half full, to leave room for requests.
   void timed(const runtime::TimedLaunches& launches);
   void submitted(EntryId entry, LaneId lane);
   void retired(EntryId entry, LaneId lane, std::uint32_t operations);
 
-  // Takes what has come, returns what has drained.
+  // Takes the daemon's grants and closed gates; returns grants that have drained.
   void service(std::uint64_t now_ns);
-  // The daemon has taken all that it was told of.
-  bool heard() const { return !telling_ && link_.requests.room() == protocol::kRequests; }
-  // Somebody must watch for the end of outstanding work, so that grants can be returned.
+  // All earlier work was reported, and the daemon has read all records.
+  bool has_reported_all() const {
+    return !reports_pending_ && link_.requests.room() == protocol::kRequests;
+  }
+  // Closed grants have outstanding work: the caller must watch for its end.
   bool draining() const { return drains_ > 0; }
   // Some lane waits for a grant.
   bool waiting() const { return waiting_ > 0; }
-  // After service(): there is nothing to do until the daemon rings.
+  // After service(): nothing is to be done until the daemon rings.
   bool parked() const { return parked_; }
 
   const ClientCounters& counters() const { return counters_; }
-  // Outstanding operations of the lane on the entry, for tests.
+  // Outstanding operations of the lane on the partition, for tests.
   std::uint32_t outstanding(LaneId lane, EntryId entry) const;
 
  private:
-  // Does the daemon know that there is such work?
-  enum class Known : std::uint8_t { kYes, kNot, kToBeTold };
-  // A grant that was closed, with work outstanding or not yet returned.
+  // Whether the daemon knows of the work of a drain.
+  enum class Known : std::uint8_t { kYes, kNo, kToBeTold };
+  // A closed grant that has outstanding work or was not returned yet.
   struct Drain {
     EntryId entry = runtime::kNoEntry;
     LeaseWord word = 0;
@@ -150,78 +155,79 @@ class LeaseClient {
   struct Lane {
     EntryId entry = runtime::kNoEntry;  // of the open grant; kNoEntry: there is none
     LeaseWord word = 0;
-    // The word as of the last Choice: terms that the pipeline was not told of admit nothing.
+    // The word as of the last Choice: terms that grant() has not returned yet admit nothing.
     LeaseWord admitted = 0;
     std::uint32_t launches = 0;
     std::uint32_t left = 0;  // launches not yet submitted
     std::uint64_t ahead_ns = runtime::kNever;
     std::uint32_t outstanding = 0;
-    bool leased = false;   // what is submitted under it counts (runtime::Arbiter::submitted)
-    bool told = false;     // the pipeline was told of it
-    bool wanting = false;  // the daemon believes that the lane has something to submit
-    bool waiting = false;  // an operation of it waits for a grant
-    std::uint32_t asked_width = 0;
-    std::uint64_t unused_ns = 0;     // when its grant was seen to be of use last
-    std::uint64_t unclaimed_ns = 0;  // since when a grant lies here that nobody used; 0: none
-    std::uint64_t asked_ns = 0;      // when the daemon was asked last
-    std::uint64_t waited_ns = 0;     // when an operation was seen to wait last
-    std::uint64_t seen_try_ns = 0, seen_ns = 0;  // waited_ns, as service() saw it, and since when
+    bool leased = false;     // what is submitted under it counts (runtime::Arbiter::submitted)
+    bool claimed = false;    // grant() has returned it
+    bool requested = false;  // the daemon takes the lane to have something to submit
+    bool waiting = false;    // an operation of the lane waits for a grant
+    std::uint32_t asked_width = 0;   // SM count of the last request
+    std::uint64_t used_ns = 0;       // when the grant was last in use
+    std::uint64_t unclaimed_ns = 0;  // since when there is a grant that no launch used; 0: none
+    std::uint64_t asked_ns = 0;      // when the last request was sent
+    std::uint64_t tried_ns = 0;      // when grant() last returned nothing
+    // The last value of tried_ns that service() saw, and when it saw it first.
+    std::uint64_t seen_try_ns = 0, seen_ns = 0;
     EntryId last_entry = runtime::kNoEntry;
     std::vector<Drain> drains;
   };
-  // The gate of the lane's grant.
+  // Whether the gate of the lane's grant is open.
   bool is_open(LaneId id) const {
     const protocol::LeaseWords* words = page_->words.load(std::memory_order_acquire);
     return words != nullptr && (*words)[id].load(std::memory_order_acquire) == lanes_[id].word;
   }
 
-  Choice go_home(Lane& lane, const runtime::ReadyOperation& operation,
-                 std::span<const EntryId> eligible);
+  Choice place_in_fallback(Lane& lane, const runtime::ReadyOperation& operation,
+                           std::span<const EntryId> eligible);
   void ask(LaneId id, Lane& lane, const runtime::ReadyOperation& operation, bool moves_on,
            std::uint64_t now_ns);
   void take_grants(std::uint64_t now_ns);
-  bool take_up(Lane& lane, LeaseWord word);
-  void put_down(Lane& lane);
-  bool give_up_unused(Lane& lane, std::uint64_t now_ns);
-  bool give_up_unclaimed(Lane& lane, std::uint64_t now_ns);
+  bool reopen_grant(Lane& lane, LeaseWord word);
+  void close_grant(Lane& lane);
+  bool close_unused(Lane& lane, std::uint64_t now_ns);
+  bool close_unclaimed(Lane& lane, std::uint64_t now_ns);
   void notice_closed();
-  void give_back(LaneId id, Lane& lane, std::uint64_t now_ns);
-  void tell_of_old_work(LaneId id, Drain& drain, std::uint64_t now_ns);
-  bool away() const;
-  void leave_for_home();
+  void return_drained(LaneId id, Lane& lane, std::uint64_t now_ns);
+  void report_earlier_work(LaneId id, Drain& drain, std::uint64_t now_ns);
+  bool daemon_is_lost() const;
+  void enter_fallback();
   void stop_waiting(Lane& lane, std::uint64_t now_ns);
   void set_waiting(Lane& lane, bool waiting);
   bool send(const protocol::Record& record);
   void flush();
-  void distrust();
+  void protocol_error();
 
   const runtime::PoolLayout& layout_;
   std::function<void()> ring_;
-  // What the launch path goes through, in a page that a forked child finds empty: a child is not
-  // this client.
+  // What the launch path reads, in a page that is empty in a forked child: a child is not this
+  // client.
   struct Page {
     std::atomic<const protocol::LeaseWords*> words;
     protocol::Shared<std::uint64_t>* progress = nullptr;
     protocol::ClientSegment* reports = nullptr;
   };
   Page* page_;
-  std::uint64_t operations_ = 0;  // submitted since the connection
-  // Reported since the connection.
+  std::uint64_t operations_ = 0;  // submitted in this connection
+  // Reported in this connection.
   std::uint64_t launches_ = 0, work_ = 0, misplaced_ = 0, busy_ns_ = 0;
   bool reporting_ = false;
-  bool outstanding_ = false;  // operations are, as far as the runtime has seen
-  // At the last service().
+  bool outstanding_ = false;  // outstanding()
+  // As of the last service().
   bool seen_outstanding_ = false;
   std::uint64_t seen_operations_ = 0;
   Link link_;
   std::vector<Lane> lanes_;
-  std::size_t lanes_used_ = 0;  // none at or beyond this index ever asked or was granted anything
+  std::size_t lanes_used_ = 0;  // lanes from this index on never requested or got a grant
   std::uint32_t gates_seen_ = 0;
   std::uint32_t drains_ = 0;
   std::uint32_t waiting_ = 0;
-  bool at_home_ = true;
+  bool in_fallback_ = true;
   bool unsent_ = false;
-  bool telling_ = false;  // the daemon is not told yet of all that ran when it came
+  bool reports_pending_ = false;  // some earlier work was not reported yet
   bool parked_ = true;
   ClientCounters counters_;
 };

@@ -31,7 +31,7 @@ scheduler::StreamDemand demand_of(const runtime::ReadyOperation& operation) {
   return demand;
 }
 
-// What a launch or a hint says of the step that it belongs to.
+// The announcement of a step that a launch or a hint carries.
 template <class Said>
 scheduler::Announcement announcement_of(const Said& said) {
   scheduler::Announcement announcement;
@@ -46,19 +46,19 @@ scheduler::Announcement announcement_of(const Said& said) {
 }  // namespace
 
 hal::Result<runtime::MakeArbiter> local_arbiter(const std::string& policy, std::uint64_t seed,
-                                                SayPolicy say) {
+                                                ReportFault report) {
   if (const auto known = scheduler::check(policy); !known) return tl::unexpected(known.error());
   return [=](const hal::DeviceInfo& info, runtime::PoolLimits& limits) {
-    auto arbiter = std::make_unique<LocalArbiter>(runtime::PoolLayout::build(info, limits), say);
-    // It could be made a moment ago; a shared object that cannot any more leaves fifo.
+    auto arbiter = std::make_unique<LocalArbiter>(runtime::PoolLayout::build(info, limits), report);
+    // check() has made it once; if its shared object cannot be loaded any more, fifo stays.
     if (auto made = scheduler::make(policy, arbiter->context(seed))) arbiter->use(std::move(*made));
     return std::unique_ptr<runtime::Arbiter>(std::move(arbiter));
   };
 }
 
-LocalArbiter::LocalArbiter(runtime::PoolLayout layout, SayPolicy say)
+LocalArbiter::LocalArbiter(runtime::PoolLayout layout, ReportFault report)
     : layout_(std::move(layout)),
-      say_(say),
+      report_(report),
       estimator_(layout_.entries()),
       scheduler_(layout_.entries(), scheduler::make_fifo(), {}, &estimator_),
       ledger_(layout_.entries(), scheduler::Ledger::kGrantsMost) {}
@@ -108,8 +108,8 @@ Choice LocalArbiter::place(const runtime::ReadyOperation& operation,
       !is_eligible(eligible, placement.partition))
     fault = "place() returned a partition that is not eligible";
   if (!fault.empty()) {
-    tell_of_fault(name_ + ": " + fault);
-    if (!isolated_) {  // else the dispatcher goes on to ask for lanes that are apart
+    report_fault(name_ + ": " + fault);
+    if (!isolated_) {  // else the caller still relies on isolated lanes
       placement_ = nullptr;
       return allocate(operation, eligible, now_ns);
     }
@@ -144,13 +144,13 @@ Choice LocalArbiter::allocate(const runtime::ReadyOperation& operation,
   said.iteration_end = operation.iteration_end;
   lanes_[operation.lane].steps.launch(scheduler_, kSelf, operation.lane, steps_, said, now_ns);
   scheduler_.wants(kSelf, demand_of(operation), now_ns);
-  obey(now_ns);
+  apply_decisions(now_ns);
   const Lane& lane = lanes_[operation.lane];
   if (lane.grant == scheduler::kNoGrant) return {kNoEntry, 0};
   if (is_eligible(eligible, lane.entry))
     return {lane.entry, lane.launches != 0 ? lane.launches : kUntilChanged, lane.ahead_ns};
-  // The driver refused this kernel there, or no queue is free yet: a part of what was granted does
-  // for this launch.
+  // The driver refused this kernel there, or no queue is free yet: this launch takes a partition
+  // within the granted one.
   const hal::ComputeSet granted = layout_.at(lane.entry).compute;
   const auto inside = std::find_if(eligible.rbegin(), eligible.rend(), [&](EntryId id) {
     return id != kWholeDevice && granted.contains(layout_.at(id).compute);
@@ -159,8 +159,9 @@ Choice LocalArbiter::allocate(const runtime::ReadyOperation& operation,
   return {is_eligible(eligible, kWholeDevice) ? kWholeDevice : eligible.back(), 1};
 }
 
-// What ends is returned at once, which may be news.
-void LocalArbiter::obey(std::uint64_t now_ns) {
+// Applies the scheduler's decisions. Grants that end are returned at once, which may lead to
+// further decisions.
+void LocalArbiter::apply_decisions(std::uint64_t now_ns) {
   constexpr int kRounds = 4;
   for (int round = 0; round < kRounds; ++round) {
     std::vector<std::pair<LaneId, scheduler::GrantId>> ended;
@@ -181,7 +182,7 @@ void LocalArbiter::obey(std::uint64_t now_ns) {
     for (const auto& [id, grant] : ended) scheduler_.returned(kSelf, id, grant, now_ns);
     if (ended.empty()) break;
   }
-  if (!scheduler_.fault().empty()) tell_of_fault(scheduler_.fault());
+  if (!scheduler_.fault().empty()) report_fault(scheduler_.fault());
 }
 
 bool LocalArbiter::admits(EntryId entry, LaneId id) const {
@@ -223,7 +224,7 @@ void LocalArbiter::release(EntryId entry, LaneId lane) {
   returned(*held);
 }
 
-// If nothing of it is left.
+// Returns the grant if it was released and has nothing outstanding.
 void LocalArbiter::returned(Held& held) {
   if (!held.released || held.outstanding != 0) return;
   ledger_.returned(lanes_[held.lane].stream, held.grant);
@@ -240,12 +241,12 @@ void LocalArbiter::expect(const runtime::Hint& hint) {
   } else {
     steps.announce(scheduler_, kSelf, hint.lane, steps_, announcement_of(hint), now);
   }
-  obey(now);
+  apply_decisions(now);
 }
 
-void LocalArbiter::tell_of_fault(const std::string& fault) {
-  if (std::exchange(told_, true) || say_ == nullptr) return;
-  say_(("policy " + fault + "; fifo decides from now on").c_str());
+void LocalArbiter::report_fault(const std::string& fault) {
+  if (std::exchange(fault_reported_, true) || report_ == nullptr) return;
+  report_(("policy " + fault + "; fifo decides from now on").c_str());
 }
 
 }  // namespace vitamin::client

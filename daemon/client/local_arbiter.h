@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arbiter of a process that shares its device with nobody Vitamin knows: the scheduler that
-// vitamind runs, with one client. A policy that places launches is asked for each, over the entries
-// that the dispatcher found for it.
+// The arbiter of a process that runs without vitamind: the scheduler that vitamind runs, with one
+// client. A placement policy is asked for every launch, over its eligible partitions.
 //
-// One client has nobody to wait for, so what it holds is followed only where the policy keeps its
-// streams apart.
+// A single client never waits for another, so grants are tracked only for a policy that isolates
+// streams from each other.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +21,17 @@
 
 namespace vitamin::client {
 
-// Told once when the policy failed, which fifo takes the place of; null: nobody is told.
-using SayPolicy = void (*)(const char* line);
+// Gets one line when the policy has failed and fifo replaces it; at most once. May be null.
+using ReportFault = void (*)(const char* line);
 
-// Makes the arbiters of one process. An error: the policy cannot be made, and why.
+// Makes the arbiters of one process. The error says why the policy cannot be made.
 hal::Result<runtime::MakeArbiter> local_arbiter(const std::string& policy, std::uint64_t seed,
-                                                SayPolicy say = nullptr);
+                                                ReportFault report = nullptr);
 
 class LocalArbiter final : public runtime::Arbiter {
  public:
-  explicit LocalArbiter(runtime::PoolLayout layout, SayPolicy say = nullptr);
-  // The policy is to be made for this; use() comes before everything else.
+  explicit LocalArbiter(runtime::PoolLayout layout, ReportFault report = nullptr);
+  // The argument of scheduler::make() for the policy. Call use() before any other function.
   scheduler::PolicyContext context(std::uint64_t seed) {
     return {layout_.entries(), estimator_, nullptr, seed};
   }
@@ -50,7 +49,7 @@ class LocalArbiter final : public runtime::Arbiter {
 
  private:
   static constexpr scheduler::ClientId kSelf = 1;
-  // An entry on which an isolated lane may submit, or has work.
+  // A partition on which an isolated lane may submit, or has work.
   struct Held {
     runtime::EntryId entry;
     runtime::LaneId lane;
@@ -59,13 +58,13 @@ class LocalArbiter final : public runtime::Arbiter {
     bool released;
   };
   struct Lane {
-    bool known = false;  // to the ledger, which is asked where lanes are isolated
+    bool known = false;  // to the ledger, which is used if lanes are isolated
     scheduler::Ledger::StreamIndex stream = 0;
     scheduler::AnnouncedSteps steps;
-    // By the scheduler.
+    // The scheduler's last decision.
     scheduler::GrantId grant = scheduler::kNoGrant;
     runtime::EntryId entry = runtime::kNoEntry;
-    std::uint32_t launches = 0;  // 0: no such end
+    std::uint32_t launches = 0;  // of the grant; 0: unlimited
     std::uint64_t ahead_ns = scheduler::kNever;
   };
 
@@ -74,23 +73,23 @@ class LocalArbiter final : public runtime::Arbiter {
                         std::span<const runtime::EntryId> eligible, std::uint64_t now_ns);
   runtime::Choice allocate(const runtime::ReadyOperation& operation,
                            std::span<const runtime::EntryId> eligible, std::uint64_t now_ns);
-  void obey(std::uint64_t now_ns);
+  void apply_decisions(std::uint64_t now_ns);
   void returned(Held& held);
   Held* find(runtime::EntryId entry, runtime::LaneId lane);
-  void tell_of_fault(const std::string& fault);
+  void report_fault(const std::string& fault);
 
   runtime::PoolLayout layout_;
-  SayPolicy say_;
+  ReportFault report_;
   scheduler::Estimator estimator_;
   std::unique_ptr<scheduler::PlacementPolicy> placement_;  // null: scheduler_ decides
-  std::string name_;                                       // of that
+  std::string name_;                                       // of the placement policy
   bool isolated_ = false;
   scheduler::Scheduler scheduler_;
   scheduler::Ledger ledger_;
   std::vector<Lane> lanes_;
   std::vector<Held> held_;
-  std::uint64_t steps_ = 0;  // that were announced
-  bool told_ = false;
+  std::uint64_t steps_ = 0;  // announced so far
+  bool fault_reported_ = false;
 };
 
 }  // namespace vitamin::client

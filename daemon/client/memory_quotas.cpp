@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A daemon that has many questions refuses some: who is told so asks again.
+// A daemon that has too many pending requests refuses further ones: retry.
 hal::Result<protocol::Told> ask(const std::string& socket, const std::string& verb) {
   constexpr int kTries = 20;
   for (int left = kTries;; --left) {
@@ -44,13 +44,13 @@ std::uint64_t number(std::string_view word) {
 
 hal::Result<std::vector<MemoryQuota>> memory_quotas(const MemoryQuestion& question) {
   const std::string said = question.workload_class.empty() ? "-" : question.workload_class;
-  auto told = ask(question.socket, "memory-quotas " + question.uuid + " " +
-                                       std::to_string(question.total) + " " + said + " " +
-                                       question.program);
+  auto told =
+      ask(question.socket, "memory-quotas " + question.uuid + " " + std::to_string(question.total) +
+                               " " + said + " " + question.program);
   if (!told) return tl::unexpected(told.error());
   std::vector<MemoryQuota> quotas;
   std::string_view rest = told->text;
-  if (next_word(rest, ' ') != "owner") return quotas;  // a daemon that knows none
+  if (next_word(rest, ' ') != "owner") return quotas;  // an older daemon without quotas
   const std::uint64_t owner = number(next_word(rest, '\n'));
   for (const protocol::Fd& file : told->files) {
     const std::uint64_t bytes = number(next_word(rest, ' '));
@@ -64,7 +64,7 @@ hal::Result<std::vector<MemoryQuota>> memory_quotas(const MemoryQuestion& questi
 
 bool any_memory_quota(const std::string& socket) {
   const auto told = protocol::ask_for_files(socket, "memory-quotas", milliseconds(2000));
-  // One that is there and does not answer now is asked again for each device.
+  // A daemon that does not answer now is asked again for each device.
   return told ? told->text == "some" : protocol::connect_to(socket).has_value();
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a vitamind lets this process have of a device's memory: for each group that the process is
-// of, the ledger that its processes share. Whose a process is the daemon knows from the kernel.
+// The quotas of device memory that vitamind sets for this process: one ledger for each group that
+// the process belongs to. The daemon identifies the process by what the kernel reports.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,22 @@ namespace vitamin::client {
 
 struct MemoryQuota {
   protocol::MappedLedger ledger;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;  // the quota
   std::string whose;        // "of user 1000"
-  std::uint64_t owner = 0;  // what the process is called in the ledger; 0: as it calls itself
+  std::uint64_t owner = 0;  // the process's owner number in the ledger; 0: own_owner()
 };
 
 struct MemoryQuestion {
   std::string socket;
   std::string uuid;
-  std::uint64_t total = 0;  // bytes that the device has
-  std::string workload_class;  // that the program says it is of; empty: none
+  std::uint64_t total = 0;     // bytes of the device
+  std::string workload_class;  // that the program claims; empty: none
   std::string program;
 };
-// Empty: nothing bounds it there.
+// Empty: no quota applies. Blocks for some seconds at most.
 hal::Result<std::vector<MemoryQuota>> memory_quotas(const MemoryQuestion& question);
 
-// Whether the daemon may bound the memory of programs. False, too, when none is there.
+// Whether the daemon has memory quotas at all. False if there is no daemon.
 bool any_memory_quota(const std::string& socket);
 
 }  // namespace vitamin::client

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <csignal>
 
-#include "daemon/protocol/life.h"
+#include "daemon/protocol/liveness.h"
 #include "runtime/clock.h"
 
 namespace vitamin::client {
@@ -19,27 +19,27 @@ using std::chrono::nanoseconds;
 
 hal::Result<std::unique_ptr<RemoteArbiter>> RemoteArbiter::connect(const RemoteOptions& options,
                                                                    const hal::DeviceInfo& info) {
-  auto connection =
-      client::connect(options.socket, info, options.program, options.claim, options.patience);
+  auto connection = client::connect(options.socket, info, options.program, options.claim,
+                                    options.handshake_timeout);
   if (!connection) return tl::unexpected(connection.error());
-  // Without it the thread could not be told to end.
-  protocol::Fd poke(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!poke) return hal::fail(hal::Errc::kUnavailable, "no descriptor is left for vitamind");
+  // Without it the thread could not be stopped.
+  protocol::Fd wake_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_fd) return hal::fail(hal::Errc::kUnavailable, "no descriptor is left for vitamind");
   return std::unique_ptr<RemoteArbiter>(
-      new RemoteArbiter(options, info, std::move(*connection), std::move(poke)));
+      new RemoteArbiter(options, info, std::move(*connection), std::move(wake_fd)));
 }
 
 RemoteArbiter::RemoteArbiter(const RemoteOptions& options, const hal::DeviceInfo& info,
-                             std::unique_ptr<Connection> connection, protocol::Fd poke)
+                             std::unique_ptr<Connection> connection, protocol::Fd wake_fd)
     : options_(options),
       info_(info),
       layout_(runtime::PoolLayout::build(info, protocol::limits_of(connection->welcome))),
       pool_hash_(connection->welcome.pool_hash),
       connection_(std::move(connection)),
       client_(layout_, [this] { protocol::ring_doorbell(connection_->socket); }),
-      poke_(std::move(poke)) {
+      wake_fd_(std::move(wake_fd)) {
   client_.connect(connection_->link(), now_ns());
-  // Signals of the application are for its own threads.
+  // The application's signals must be delivered to its own threads.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -52,7 +52,7 @@ RemoteArbiter::~RemoteArbiter() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  ::eventfd_write(poke_.get(), 1);
+  ::eventfd_write(wake_fd_.get(), 1);
   thread_.join();
 }
 
@@ -69,7 +69,7 @@ Choice RemoteArbiter::grant(const runtime::ReadyOperation& operation,
   const std::uint64_t until = time + static_cast<std::uint64_t>(options_.spin.count());
   for (;;) {
     const Choice choice = client_.grant(operation.lane, operation, eligible, time);
-    // Nobody waits on the spot for a daemon that must be woken first.
+    // Do not poll for a daemon that must be woken first.
     if (choice.entry != runtime::kNoEntry || time >= until ||
         connection_->memory.daemon->park.asleep())
       return choice;
@@ -90,35 +90,35 @@ void RemoteArbiter::service() {
   if (next != nullptr) adopt(std::move(next));
   const std::uint64_t time = now_ns();
   client_.service(time);
-  if (!before_.empty() && !client_.at_home() && client_.heard()) before_.clear();
-  suspect(time);
+  if (!previous_.empty() && !client_.in_fallback() && client_.has_reported_all()) previous_.clear();
+  check_daemon_polls(time);
 }
 
 void RemoteArbiter::adopt(std::unique_ptr<Connection> connection) {
   std::swap(connection_, connection);
   client_.connect(connection_->link(), now_ns());
-  turned_ns_ = 0;
-  before_.push_back(std::move(connection));  // nothing here refers to it any more
+  turn_seen_ns_ = 0;
+  previous_.push_back(std::move(connection));  // client_ does not refer to it any more
 }
 
-// Does the daemon turn while we wait for it?
-void RemoteArbiter::suspect(std::uint64_t time) {
-  if (!client_.waiting() || client_.at_home()) {
-    turned_ns_ = 0;
+// Loses a daemon whose loop does not run while a lane waits for a grant.
+void RemoteArbiter::check_daemon_polls(std::uint64_t time) {
+  if (!client_.waiting() || client_.in_fallback()) {
+    turn_seen_ns_ = 0;
     return;
   }
   const std::uint64_t turns = connection_->memory.daemon->turns.load(std::memory_order_relaxed);
-  const auto silence = static_cast<std::uint64_t>(nanoseconds(options_.silence).count());
-  if (turned_ns_ == 0 || turns != turns_) {
+  const auto poll_timeout = static_cast<std::uint64_t>(nanoseconds(options_.poll_timeout).count());
+  if (turn_seen_ns_ == 0 || turns != turns_) {
     turns_ = turns;
-    turned_ns_ = time;
+    turn_seen_ns_ = time;
     rung_ = false;
-  } else if (time - turned_ns_ >= silence) {
+  } else if (time - turn_seen_ns_ >= poll_timeout) {
     client_.lose();
-    silent_.store(true, std::memory_order_release);
-    ::eventfd_write(poke_.get(), 1);
-  } else if (time - turned_ns_ >= silence / 4 && !rung_) {
-    rung_ = true;  // asleep it does not turn either: now it must
+    daemon_stopped_.store(true, std::memory_order_release);
+    ::eventfd_write(wake_fd_.get(), 1);
+  } else if (time - turn_seen_ns_ >= poll_timeout / 4 && !rung_) {
+    rung_ = true;  // the loop does not run while it sleeps either: wake it
     protocol::ring_doorbell(connection_->socket);
   }
 }
@@ -127,15 +127,15 @@ void RemoteArbiter::suspect(std::uint64_t time) {
 
 void RemoteArbiter::run() {
   ::pthread_setname_np(::pthread_self(), "vitamin-watch");
-  Connection* watched = connection_.get();  // nothing replaces it before we offer another one
+  Connection* watched = connection_.get();  // not replaced before this thread sets next_
   for (;;) {
     if (!watch(*watched)) return;
     client_.lose();
     raise_attention();
-    say("vitamind is gone; the program continues on its home part of the device");
+    report("vitamind is gone; the program continues in its fallback partition");
     std::unique_ptr<Connection> next = reconnect();
     if (next == nullptr) return;
-    say("vitamind is back");
+    report("vitamind is back");
     watched = next.get();
     {
       const std::lock_guard lock(mutex_);
@@ -145,25 +145,25 @@ void RemoteArbiter::run() {
   }
 }
 
-// Until the daemon is gone (true) or we are (false).
+// Returns true when the daemon is lost, false when this object is being destroyed.
 bool RemoteArbiter::watch(Connection& connection) {
-  const protocol::LifeLine life(connection.memory.client->life);
+  const protocol::LivenessFutex alive(connection.memory.client->liveness);
   pollfd watched[] = {{connection.socket.get(), POLLIN, 0},
                       {connection.daemon.pidfd.get(), POLLIN, 0},
-                      {poke_.get(), POLLIN, 0}};
+                      {wake_fd_.get(), POLLIN, 0}};
   for (;;) {
     if (::poll(watched, std::size(watched), -1) < 0) continue;
     if ((watched[2].revents & POLLIN) != 0) {
       eventfd_t count = 0;
-      ::eventfd_read(poke_.get(), &count);
+      ::eventfd_read(wake_fd_.get(), &count);
       const std::lock_guard lock(mutex_);
       if (stopping_) return false;
-      if (silent_.exchange(false)) return true;
+      if (daemon_stopped_.exchange(false)) return true;
     }
     if ((watched[1].revents & POLLIN) != 0) return true;
     if ((watched[0].revents & (POLLHUP | POLLERR)) != 0) return true;
     if ((watched[0].revents & POLLIN) == 0) continue;
-    // Every ring of the doorbell so far means the same.
+    // Several rings of the doorbell are one notification.
     for (;;) {
       const auto message = protocol::receive_message(connection.socket, 16);
       if (!message) break;
@@ -177,19 +177,19 @@ std::unique_ptr<Connection> RemoteArbiter::reconnect() {
   milliseconds pause(5);
   std::string told;
   for (;;) {
-    // A process that ends does not wait for a daemon that is stopped.
+    // The destructor cancels the handshake, so a process does not end late for a stopped daemon.
     auto made = client::connect(options_.socket, info_, options_.program, options_.claim,
-                                {options_.patience, poke_.get()});
+                                {options_.handshake_timeout, wake_fd_.get()});
     if (made && (*made)->welcome.pool_hash == pool_hash_) return std::move(*made);
     const std::string why =
         made ? "vitamind is back with another pool, which this process cannot follow"
              : made.error().message;
-    // No daemon is what we know; anything else the user should.
-    if ((made || made.error().code != hal::Errc::kUnavailable) && why != told) say(told = why);
-    pollfd poked{poke_.get(), POLLIN, 0};
-    if (::poll(&poked, 1, static_cast<int>(pause.count())) > 0) {
+    // The user knows already that there is no daemon; report any other error, once.
+    if ((made || made.error().code != hal::Errc::kUnavailable) && why != told) report(told = why);
+    pollfd woken{wake_fd_.get(), POLLIN, 0};
+    if (::poll(&woken, 1, static_cast<int>(pause.count())) > 0) {
       eventfd_t count = 0;
-      ::eventfd_read(poke_.get(), &count);
+      ::eventfd_read(wake_fd_.get(), &count);
       const std::lock_guard lock(mutex_);
       if (stopping_) return nullptr;
     }
@@ -203,8 +203,8 @@ void RemoteArbiter::raise_attention() {
   if (wake_) wake_();
 }
 
-void RemoteArbiter::say(const std::string& line) const {
-  if (options_.say != nullptr) options_.say(line.c_str());
+void RemoteArbiter::report(const std::string& line) const {
+  if (options_.report != nullptr) options_.report(line.c_str());
 }
 
 }  // namespace vitamin::client

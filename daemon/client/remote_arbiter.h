@@ -3,12 +3,13 @@
 // The arbiter of a device that lives in vitamind: LeaseClient over a Connection, and a thread that
 // watches the daemon.
 //
-// The thread lives as long as the process. It holds the life line (daemon/protocol/life.h), so its
-// end is how the daemon learns of ours; sleeps until the daemon rings, dies or hangs up; sends the
-// lanes home when the daemon is gone and connects again when there is one. It never takes the
-// device lock itself: it raises a flag and wakes the pipeline's thread (Arbiter::on_change).
+// The thread lives as long as the process. It holds the liveness futex
+// (daemon/protocol/liveness.h), by which the daemon learns at once that this process dies. It
+// sleeps until the daemon rings, dies or hangs up; then it moves the lanes to the fallback
+// partition and reconnects. It never takes the device lock: it sets a flag and wakes the pipeline's
+// thread (Arbiter::on_change).
 //
-// A daemon that does not turn while a request waits (stopped, or starved) counts as gone too.
+// A daemon whose loop does not run while a request waits (stopped or starved) counts as lost, too.
 #pragma once
 
 #include <atomic>
@@ -28,26 +29,26 @@
 namespace vitamin::client {
 
 struct RemoteOptions {
-  std::string socket;                        // where the daemon listens
-  std::string program;                       // what it shows to people
-  protocol::Claim claim;                     // what it says of itself
-  std::chrono::milliseconds patience{1000};  // for the answer to a connection
-  // While a request waits, a daemon that does not turn for this long is gone.
-  std::chrono::milliseconds silence{200};
-  // How long a launch waits for a grant on the spot, before it is deferred.
+  std::string socket;     // where the daemon listens
+  std::string program;    // name for logs and status
+  protocol::Claim claim;  // class, job and share that the program claims
+  std::chrono::milliseconds handshake_timeout{1000};
+  // While a request waits, a daemon whose loop does not run for this time is lost.
+  std::chrono::milliseconds poll_timeout{200};
+  // How long a launch polls for a grant before it is deferred.
   std::chrono::nanoseconds spin{3000};
-  // Told what a user should know, one line each; any thread. Unset: nothing is said.
-  void (*say)(const char* line) = nullptr;
+  // Gets one line for each event that a user should know; called from any thread. May be null.
+  void (*report)(const char* line) = nullptr;
 };
 
 class RemoteArbiter final : public runtime::Arbiter {
  public:
-  // The first connection: an error means that there is no daemon for this device, and why.
+  // Makes the first connection. The error says why no daemon can be used for this device.
   static hal::Result<std::unique_ptr<RemoteArbiter>> connect(const RemoteOptions& options,
                                                              const hal::DeviceInfo& info);
   ~RemoteArbiter() override;
 
-  hal::ComputeSet barred(LaneId) const override { return {}; }  // the daemon's business
+  hal::ComputeSet barred(LaneId) const override { return {}; }  // the daemon decides
   Choice grant(const runtime::ReadyOperation& operation,
                std::span<const EntryId> eligible) override;
   bool admits(EntryId entry, LaneId lane) const override { return client_.admits(entry, lane); }
@@ -70,7 +71,7 @@ class RemoteArbiter final : public runtime::Arbiter {
   void on_change(std::function<void()> wake) override;
   bool wants_service() const override {
     return attention_.load(std::memory_order_acquire) || !client_.parked() ||
-           (!before_.empty() && !client_.at_home());
+           (!previous_.empty() && !client_.in_fallback());
   }
   void service() override;
   bool draining() const override { return client_.draining(); }
@@ -81,37 +82,37 @@ class RemoteArbiter final : public runtime::Arbiter {
 
  private:
   RemoteArbiter(const RemoteOptions& options, const hal::DeviceInfo& info,
-                std::unique_ptr<Connection> connection, protocol::Fd poke);
+                std::unique_ptr<Connection> connection, protocol::Fd wake_fd);
   void adopt(std::unique_ptr<Connection> connection);
-  void suspect(std::uint64_t now_ns);
+  void check_daemon_polls(std::uint64_t now_ns);
   void run();
   bool watch(Connection& connection);
   std::unique_ptr<Connection> reconnect();
   void raise_attention();
-  void say(const std::string& line) const;
+  void report(const std::string& line) const;
 
   RemoteOptions options_;
   hal::DeviceInfo info_;
   runtime::PoolLayout layout_;
   std::uint64_t pool_hash_;
-  // Replaced under the device lock only. A connection that was lost stays mapped until then.
+  // Replaced under the device lock only. A lost connection stays mapped until then.
   std::unique_ptr<Connection> connection_;
-  // Those before, until the daemon has heard in the newest what runs under leases of theirs: a
-  // daemon that was only silent, perhaps twice, holds them for as long as these are open.
-  std::vector<std::unique_ptr<Connection>> before_;
+  // Lost connections, kept open until the earlier work was reported over the newest one: a daemon
+  // that was stopped for a while, perhaps twice, keeps the leases of sessions that are open.
+  std::vector<std::unique_ptr<Connection>> previous_;
   LeaseClient client_;
-  std::uint64_t turns_ = 0;  // of the daemon, when they were seen to change last
-  std::uint64_t turned_ns_ = 0;
+  std::uint64_t turns_ = 0;  // the daemon's counter when it last changed, and when that was
+  std::uint64_t turn_seen_ns_ = 0;
   bool rung_ = false;
 
   std::atomic<bool> attention_{true};
-  std::mutex mutex_;  // of the next two
+  std::mutex mutex_;  // protects the next two
   std::unique_ptr<Connection> next_;
   bool stopping_ = false;
-  std::mutex wake_mutex_;  // of wake_, held while it runs: on_change() waits for it
+  std::mutex wake_mutex_;  // protects wake_ and is held while it runs, so on_change() waits for it
   std::function<void()> wake_;
-  protocol::Fd poke_;  // an eventfd: something changed for the thread
-  std::atomic<bool> silent_{false};
+  protocol::Fd wake_fd_;  // an eventfd that wakes the thread
+  std::atomic<bool> daemon_stopped_{false};
   std::thread thread_;
 };
 

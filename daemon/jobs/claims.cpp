@@ -62,7 +62,7 @@ hal::Status Claims::begin(std::string_view text) {
   }
   const auto known = claims_.find(name);
   if (known == claims_.end() && claims_.size() >= kMost)
-    return hal::fail(hal::Errc::kUnavailable, "as many claims are known as may be");
+    return hal::fail(hal::Errc::kUnavailable, "vitamind has as many claims as it may have");
   claim->number = known != claims_.end() ? known->second.number : kFirstNumber + begun_++;
   if (known != claims_.end()) claim->pods.merge(known->second.pods);
   claims_.insert_or_assign(name, std::move(*claim));

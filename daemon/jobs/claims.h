@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The claims of Kubernetes that are prepared on this node (resource.k8s.io): how much of which GPU
-// the processes of a pod may use. Told by the DRA driver, which is root; ended when the claim is
-// unprepared. Any process that names a claim without pods has it: a UID cannot be guessed.
+// The Kubernetes claims that are prepared on this node (resource.k8s.io): how much of which GPU the
+// processes of a pod may use. The DRA driver, which runs as root, registers a claim when it is
+// prepared and ends it when it is unprepared. A claim without pods may be used by any process that
+// names it: a UID cannot be guessed.
 //
-// Text, as in daemon/jobs/jobs.h: "claim-begin CLAIM POD SHARE CLASS MEMORY DEVICES" and "claim-end
-// CLAIM", where
-//   CLAIM    UID and number of the request in it: "UID.0"; to end all of it: "UID"
-//   POD      UID of a pod that may use it, or "-"; another one is told with another claim-begin
+// Requests are text, as in daemon/jobs/jobs.h: "claim-begin CLAIM POD SHARE CLASS MEMORY DEVICES"
+// and "claim-end CLAIM", where
+//   CLAIM    UID and number of the request in it: "UID.0"; to end all of the claim: "UID"
+//   POD      UID of a pod that may use it, or "-"; further pods are added by further claim-begins
 //   SHARE    percent of each device that the claim's processes may have together: 1 to 100
 //   CLASS    of vitamin.toml, or "-"
 //   MEMORY   bytes of each device that the claim's processes may have together, or "-"
@@ -29,7 +30,7 @@
 namespace vitamin::daemon {
 
 struct ClaimedShare {
-  std::uint32_t number = 0;  // of this claim, as long as it is known; never 0
+  std::uint32_t number = 0;  // identifies the claim while it is registered; never 0
   std::set<std::string, std::less<>> pods;
   std::uint32_t share = 100;
   std::string workload_class;  // empty: none
@@ -39,24 +40,25 @@ struct ClaimedShare {
 
 class Claims {
  public:
-  static constexpr std::size_t kMost = 4096;  // claims; a driver that ends none fills no memory
+  // The most registered claims, so that a driver that never ends one does not exhaust memory.
+  static constexpr std::size_t kMost = 4096;
 
-  // `words`: what stands behind "claim-begin ". A claim that is known has the pod added and is
-  // otherwise replaced. Error, with a sentence: malformed words, more claims than kMost, or
-  // shares of a device that add up to more than 100.
+  // `words`: the text behind "claim-begin ". If the claim is registered, the pod is added to it and
+  // everything else replaced. The error is a sentence: malformed words, more claims than kMost, or
+  // shares of a device that add up to more than 100 percent.
   hal::Status begin(std::string_view words);
-  // How many that ended; none is no error.
+  // Returns the number of claims that it ended; none is no error.
   std::size_t end(std::string_view claim);
 
-  // Of a client whose control group is of this pod ("": of none), and which names a claim ("": it
-  // does not): the claim that it names, if its pod may use it; else the largest of its pod. Valid
-  // until the next begin() or end().
+  // The claim of a client. `pod`: the pod of its control group, or ""; `named`: the claim that it
+  // names, or "". The named claim if its pod may use it, else the largest of its pod. Valid until
+  // the next begin() or end().
   struct Found {
     std::string_view name;
     const ClaimedShare* claim = nullptr;
   };
   Found of(std::string_view pod, std::string_view named) const;
-  bool bounds_memory() const;  // of any claim
+  bool bounds_memory() const;  // some claim has a memory quota
   nlohmann::json status() const;
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Groups of processes that have a quota of vitamin.toml together. Which group a process is in
-// follows from its user and control group, as the kernel tells them, and from its class.
+// Groups of processes that share a quota of vitamin.toml. The group of a process follows from its
+// user and control group, which the kernel reports, and from its class.
 //
 // Threads: any; no state.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace vitamin::daemon {
 
-// A process, as the kernel tells of it.
+// A process, as the kernel reports it.
 struct Member {
   std::int32_t process = 0;  // 0: of another pid namespace
   std::uint32_t user = 0;
@@ -23,22 +23,22 @@ struct Member {
   std::string job;        // of Slurm, or its claim; empty: in none
 };
 
-// "of user 1000". A process that is in no container or job is of its user's group.
+// The group's name, "of user 1000". A process in no container or job is in its user's group.
 std::string group_name(config::GroupOf of, const config::WorkloadClass& workload,
                        const Member& member);
 
-// A share of a device's SMs that the clients of a group have together.
+// The share of a device's SMs that the clients of a group have together.
 struct GroupShare {
-  std::uint32_t group = 0;  // 0: a client by itself
-  std::uint32_t share = 100;
-  std::string name;  // of the group; empty: of the client
+  std::uint32_t group = 0;    // 0: a single client
+  std::uint32_t share = 100;  // percent
+  std::string name;           // of the group; empty: a single client
 };
 
-// At least one SM; 0: all of them.
+// The quota in SMs, at least one; 0: no quota.
 std::uint32_t sms_of_share(std::uint32_t share, std::uint32_t sms);
 
-// Puts the shares into `limits`; the first is that of the group which has the reservation. `alone`
-// numbers the client among groups. At most 1 + Limits::outer.size() of them.
+// Sets the quotas of `limits` from the shares, at most 1 + Limits::outer.size(); the first one is
+// of the group that has the reservation. `alone`: the number of a single client among groups.
 void set_quotas(scheduler::Limits& limits, std::span<const GroupShare> shares, std::uint32_t sms,
                 std::uint32_t alone);
 

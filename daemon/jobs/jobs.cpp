@@ -66,7 +66,8 @@ hal::Status Jobs::begin(std::string_view text) {
                       device, held, job->share));
   }
   if (steps_.size() >= kMost && !steps_.contains(step))
-    return hal::fail(hal::Errc::kUnavailable, "as many jobs are known as may be; job-end ends one");
+    return hal::fail(hal::Errc::kUnavailable,
+                     "vitamind has as many jobs as it may have; job-end ends one");
   const auto known = steps_.find(step);
   job->number = known != steps_.end() ? known->second.number : ++begun_;
   if (known != steps_.end()) job->used_sm_ns = known->second.used_sm_ns;
@@ -94,7 +95,7 @@ const Job* Jobs::find(std::string_view step, uid_t user) const {
   return found != steps_.end() && found->second.user == user ? &found->second : nullptr;
 }
 
-// `job` empty: of any.
+// The step with the largest share. `job` empty: of any job.
 Jobs::Found Jobs::widest(uid_t user, std::string_view job) const {
   Found found;
   for (const auto& [step, known] : steps_)
@@ -108,7 +109,8 @@ Jobs::Found Jobs::of(uid_t user, std::string_view group, std::string_view claime
   for (const std::string_view step : {group, group.empty() ? claimed : ""})
     if (const auto known = steps_.find(step); known != steps_.end() && known->second.user == user)
       return {known->first, &known->second, true};
-  // Another step of the same job: one that was not begun with a share, or where a shell was opened.
+  // The largest step of the same job: the client's step was begun without a share, or a shell was
+  // opened in the job.
   const Found same = group.empty() ? Found() : widest(user, group.substr(0, group.find('.')));
   return same.job != nullptr ? same : widest(user, "");
 }

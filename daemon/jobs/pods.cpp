@@ -22,7 +22,7 @@ std::string_view container_id(std::string_view part) {
   return known && std::all_of(id.begin(), id.end(), is_hexadecimal) ? id : std::string_view();
 }
 
-// "pod<uid>" or "kubepods-burstable-pod<uid>.slice", where systemd wants '_' for '-'.
+// "pod<uid>" or "kubepods-burstable-pod<uid>.slice", where systemd requires '_' for '-'.
 std::string pod_uid(std::string_view part) {
   if (part.ends_with(".slice")) part.remove_suffix(std::string_view(".slice").size());
   constexpr std::string_view kPod = "pod";
@@ -55,7 +55,7 @@ Container container_of(std::string_view cgroup) {
       const std::size_t slash = std::min(path.find('/'), path.size());
       const std::string_view part = path.substr(0, slash);
       path.remove_prefix(std::min(slash + 1, path.size()));
-      // Of nested ones the innermost.
+      // The innermost of nested containers wins.
       if (const std::string uid = pod_uid(part); !uid.empty()) found.pod = uid;
       if (const std::string_view id = container_id(part); !id.empty()) found.id = id;
     }
@@ -72,7 +72,7 @@ void find_names(Container& container, const std::string& logs) {
   for (const auto& entry : std::filesystem::directory_iterator(logs, none)) {
     const std::string file = entry.path().filename();
     if (!file.ends_with(end)) continue;
-    // No name of Kubernetes has a '_'.
+    // Names in Kubernetes contain no '_'.
     const std::size_t first = file.find('_'), second = file.find('_', first + 1);
     if (first == file.npos || second == file.npos) continue;
     container.pod_name = file.substr(0, first);

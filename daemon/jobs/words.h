@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The words of a tool's request ("job-begin STEP USER ..."): split, and read strictly. Threads:
+// Splits a tool's request ("job-begin STEP USER ...") into words and parses them strictly. Threads:
 // any.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace vitamin::daemon {
 
-// Empty parts count. The parts refer to `text`.
+// Keeps empty parts. The parts refer to `text`.
 inline std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   for (std::size_t at = 0; at <= text.size();) {
@@ -23,7 +23,7 @@ inline std::vector<std::string_view> split(std::string_view text, char separator
   return parts;
 }
 
-// Nothing: the text is no decimal number, or a larger one than fits.
+// Empty: the text is no decimal number, or the number does not fit.
 template <class Number>
 std::optional<Number> number_of(std::string_view text) {
   Number value = 0;
@@ -32,7 +32,7 @@ std::optional<Number> number_of(std::string_view text) {
   return value;
 }
 
-// Letters, digits and the marks, `longest` of them at most.
+// Whether the text consists of letters, digits and `marks`, at least one and at most `longest`.
 inline bool is_name(std::string_view text, std::size_t longest, std::string_view marks) {
   return !text.empty() && text.size() <= longest &&
          std::all_of(text.begin(), text.end(), [&](char c) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The figures of the Prometheus endpoint (docs/metrics.md has them all, and a test compares).
+// The metrics of the Prometheus endpoint. docs/metrics.md lists them, and a test compares.
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
 
-#include "daemon/metrics/exposition.h"
+#include "daemon/metrics/prometheus_text.h"
 #include "daemon/server/server.h"
 #include "hal/read_file.h"
 
@@ -16,8 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// NVML's index of the device, as DCGM has it in its label `gpu`: the driver's list by PCI address.
-// Where there is no such driver, `otherwise`; where it does not know the device, nothing.
+// NVML's index of the device, which DCGM uses as label `gpu`: its place in the driver's list,
+// sorted by PCI address. `otherwise` if there is no such driver; empty if the driver does not list
+// it.
 std::string gpu_index(const std::string& uuid, std::size_t otherwise) {
   std::error_code none;
   std::vector<fs::path> directories;
@@ -34,7 +35,7 @@ std::string gpu_index(const std::string& uuid, std::size_t otherwise) {
 
 }  // namespace
 
-void Server::name_devices() {
+void Server::label_devices() {
   std::size_t order = 0;
   for (auto& [key, device] : devices_) {
     if (device.labels.empty()) {
@@ -48,8 +49,8 @@ void Server::name_devices() {
 }
 
 std::string Server::metrics() {
-  Exposition out;
-  // One sample for each device; `value` is asked for each.
+  PrometheusText out;
+  // One sample for each device, value(device).
   auto each = [&](const char* name, const char* type, const char* help, auto value) {
     out.family(name, type, help);
     for (const auto& [key, device] : devices_) out.sample(device.labels, value(device));
@@ -58,10 +59,10 @@ std::string Server::metrics() {
     out.family(name, "counter", help);
     out.sample({}, static_cast<double>(value));
   };
-  name_devices();
+  label_devices();
   out.family("vitamind_build_info", "gauge", "1; the label says which release runs.");
   out.sample({{"version", VITAMIN_VERSION}}, 1);
-  const double up = static_cast<double>(looked_ns_ - started_ns_) * 1e-9;
+  const double up = static_cast<double>(polled_ns_ - started_ns_) * 1e-9;
   out.family("vitamind_uptime_seconds", "gauge", "How long this vitamind has run.");
   out.sample({}, up);
   counter("vitamind_turns_total", "Rounds of the event loop.", turns_);
@@ -69,28 +70,28 @@ std::string Server::metrics() {
   counter("vitamind_doorbell_rings_total", "Times that a client woke the event loop.",
           counters_.rings);
   counter("vitamind_connections_total", "Connections, tools and scrapes included.",
-          reception_->connections());
-  counter("vitamind_refused_total", "Connections refused with a sentence.", reception_->refused());
-  counter("vitamind_let_go_total", "Clients let go for breaking the protocol.", counters_.let_go);
+          pending_->connections());
+  counter("vitamind_refused_total", "Connections refused with a sentence.", pending_->refused());
+  counter("vitamind_let_go_total", "Clients evicted for breaking the protocol.", counters_.evicted);
   counter("vitamind_mps_faults_total",
           "Faults on the GPU that took their contexts from MPS clients.", mps_->facts().faults);
-  out.family("vitamind_deaths_total", "counter", "Deaths of clients, by who told of it.");
+  out.family("vitamind_deaths_total", "counter", "Deaths of clients, by what reported them first.");
   out.sample({{"seen_by", "life_line"}}, static_cast<double>(counters_.deaths_by_life_line));
   out.sample({{"seen_by", "pidfd"}}, static_cast<double>(counters_.deaths_by_pidfd));
 
-  memory_figures(out);
-  usage_figures(out);
+  add_memory_metrics(out);
+  add_usage_metrics(out);
   each("vitamin_gpu_clients", "gauge", "Processes that share the GPU.", [&](const Device& device) {
     return static_cast<double>(
         std::count_if(sessions_.begin(), sessions_.end(),
                       [&](const auto& session) { return session.second->device == &device; }));
   });
-  each("vitamin_gpu_processors", "gauge", "Processors (SMs or CUs) of the GPU.",
+  each("vitamin_gpu_processors", "gauge", "SMs (or CUs) of the GPU.",
        [](const Device& device) { return static_cast<double>(device.info.processors); });
-  each("vitamin_gpu_leased_processors", "gauge", "Processors on which a client has a grant.",
+  each("vitamin_gpu_leased_processors", "gauge", "SMs (or CUs) on which a client has a grant.",
        [](const Device& device) {
          hal::ComputeSet units;
-         for (const DeviceArbiter::Held& held : device.arbiter->held())
+         for (const DeviceArbiter::GrantStatus& held : device.arbiter->held())
            units |= device.arbiter->layout().at(held.entry).compute;
          std::uint32_t processors = 0;
          for (unsigned unit = 0; unit < device.info.units(); ++unit)
@@ -102,11 +103,11 @@ std::string Server::metrics() {
       const auto held = device.arbiter->held();
       return static_cast<double>(
           std::count_if(held.begin(), held.end(),
-                        [&](const DeviceArbiter::Held& hold) { return hold.open == open; }));
+                        [&](const DeviceArbiter::GrantStatus& hold) { return hold.open == open; }));
     };
   };
   each("vitamin_gpu_open_grants", "gauge", "Grants under which clients submit.", grants(true));
-  each("vitamin_gpu_draining_grants", "gauge", "Grants closed whose work has not ended.",
+  each("vitamin_gpu_draining_grants", "gauge", "Closed grants whose work has not ended.",
        grants(false));
   each("vitamin_gpu_waiting_lanes", "gauge", "Streams that wait for a grant.",
        [](const Device& device) {
@@ -114,7 +115,7 @@ std::string Server::metrics() {
        });
   each("vitamin_gpu_drained", "gauge", "1 when the GPU takes no new client.",
        [](const Device& device) { return device.drained ? 1.0 : 0.0; });
-  device_counters(out);
+  add_device_counters(out);
   each("vitamind_trace_dropped_total", "counter", "Records of the trace that found no room.",
        [](const Device& device) {
          return device.trace != nullptr ? static_cast<double>(device.trace->dropped()) : 0.0;
@@ -125,26 +126,26 @@ std::string Server::metrics() {
 }
 
 UsageOwner Server::owner_of(const Session& session) const {
-  const Standing& standing = session.standing;
-  return {session.device->info.uuid,        std::to_string(session.peer.uid),
-          standing.workload_class,          standing.job,
-          standing.container.pod_namespace, standing.container.pod_name};
+  const Entitlement& entitlement = session.entitlement;
+  return {session.device->info.uuid,           std::to_string(session.peer.uid),
+          entitlement.workload_class,          entitlement.job,
+          entitlement.container.pod_namespace, entitlement.container.pod_name};
 }
 
-// Of clients that are there and of those that ended, by who they are.
-void Server::usage_figures(Exposition& out) {
+// Usage of connected clients and of clients that have ended, by owner.
+void Server::add_usage_metrics(PrometheusText& out) {
   struct Now {
     UsageTotals totals;
     std::uint64_t clients = 0, sms = 0;
   };
   std::map<UsageOwner, Now> all;
   for (const auto& [id, session] : sessions_)
-    accounting_.counted(owner_of(*session), looked_ns_);  // before the sums are read: it may move
+    accounting_.counted(owner_of(*session), polled_ns_);  // may change sums: before they are read
   for (const auto& [owner, ended] : accounting_.sums()) all[owner].totals = ended.totals;
   for (const auto& [id, session] : sessions_) {
-    Now& now = all[accounting_.counted(owner_of(*session), looked_ns_)];
-    now.totals += used_by(*session, looked_ns_);
-    now.sms += session->device->arbiter->usage(id, looked_ns_).sms();
+    Now& now = all[accounting_.counted(owner_of(*session), polled_ns_)];
+    now.totals += used_by(*session, polled_ns_);
+    now.sms += session->device->arbiter->usage(id, polled_ns_).sms();
     ++now.clients;
   }
   const auto family = [&](const char* name, const char* type, const char* help, auto value) {
@@ -159,7 +160,7 @@ void Server::usage_figures(Exposition& out) {
                  value(now));
   };
   const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; };
-  family("vitamin_usage_clients", "gauge", "Clients that are there.",
+  family("vitamin_usage_clients", "gauge", "Connected clients.",
          [](const Now& now) { return static_cast<double>(now.clients); });
   family("vitamin_usage_processors", "gauge",
          "SMs on which they have grants, of each client; shared SMs count for each.",
@@ -185,7 +186,7 @@ void Server::usage_figures(Exposition& out) {
          [](const Now& now) { return static_cast<double>(now.totals.operations); });
 }
 
-void Server::device_counters(Exposition& out) const {
+void Server::add_device_counters(PrometheusText& out) const {
   struct Family {
     const char* name;
     const char* help;
@@ -198,25 +199,25 @@ void Server::device_counters(Exposition& out) const {
       {"vitamin_gpu_grants_total", "Grants given.",
        [](A a) { return a.scheduler().counters().grants; }},
       {"vitamin_gpu_whole_device_launches_total",
-       "Grants beside exclusive parts because only the whole GPU runs the launch.",
+       "Grants beside exclusive partitions because only the whole GPU runs the launch.",
        [](A a) { return a.scheduler().counters().exceptions; }},
-      {"vitamin_gpu_moves_total", "Grants to a stream that held another part.",
+      {"vitamin_gpu_moves_total", "Grants to a stream that held another partition.",
        [](A a) { return a.scheduler().ledger().counters().moved; }},
-      {"vitamin_gpu_gates_closed_total", "Grants ended for somebody else.",
+      {"vitamin_gpu_gates_closed_total", "Grants revoked for other clients.",
        [](A a) { return a.scheduler().counters().revoked; }},
       {"vitamin_gpu_plans_total", "Times that the policy was asked for an allocation.",
        [](A a) { return a.scheduler().counters().plans; }},
       {"vitamin_gpu_served_by_age_total", "Grants given because of the wait alone.",
        [](A a) { return a.scheduler().counters().aged; }},
-      {"vitamin_gpu_policy_faults_total", "Policies that failed, and that fifo took the place of.",
+      {"vitamin_gpu_policy_faults_total", "Policies that failed and were replaced by fifo.",
        [](A a) { return a.scheduler().counters().faults; }},
       {"vitamin_gpu_overdue_total", "Grants taken back from clients that did not answer.",
        [](A a) { return a.counters().overdue; }},
-      {"vitamin_gpu_stale_returns_total", "Returns of grants that were no more.",
+      {"vitamin_gpu_stale_returns_total", "Returns of grants that do not exist.",
        [](A a) { return a.counters().stale; }},
-      {"vitamin_gpu_undelivered_total", "Grants that found a client's ring full.",
+      {"vitamin_gpu_undelivered_total", "Grants for which a client's ring had no room.",
        [](A a) { return a.counters().undelivered; }},
-      {"vitamin_gpu_overlaps_total", "Work of an earlier daemon on parts that others hold.",
+      {"vitamin_gpu_overlaps_total", "Work of an earlier daemon on SMs that other clients hold.",
        [](A a) { return a.counters().overlaps; }},
   };
   for (const Family& family : kFamilies) {

@@ -27,7 +27,8 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr std::size_t kRequestMax = 8192;
-constexpr milliseconds kScrapeTimeout{2000};  // with a scraper, all in all
+// For each of reading a request, asking vitamind, and sending the answer.
+constexpr milliseconds kScrapeTimeout{2000};
 
 struct Listener {
   Fd fd;
@@ -45,7 +46,7 @@ hal::Result<Listener> listen_unix(const std::string& path) {
   if (path.size() >= sizeof name.sun_path) return cannot(path, "the path is too long");
   std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
   const auto* address = reinterpret_cast<const sockaddr*>(&name);
-  // One that nobody listens at any more is in the way; anything else stays.
+  // Remove a stale socket, at which no process listens; keep anything else.
   struct stat facts {};
   if (::lstat(path.c_str(), &facts) == 0 && S_ISSOCK(facts.st_mode)) {
     const Fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -88,7 +89,7 @@ hal::Result<Listener> listen_tcp(const std::string& address) {
   return Listener{std::move(fd), fmt::format("http://{}:{}/metrics", host, text)};
 }
 
-// sd_listen_fds(3): descriptors from 3 on, meant for us.
+// sd_listen_fds(3): the first passed descriptor is 3.
 hal::Result<Listener> listen_inherited() {
   const char* const pid = std::getenv("LISTEN_PID");
   const char* const count = std::getenv("LISTEN_FDS");
@@ -131,7 +132,7 @@ void write_all(int fd, std::string_view text) {
 }
 
 // Empty: the daemon did not answer.
-std::string figures(const std::string& daemon) {
+std::string metrics_of(const std::string& daemon) {
   const auto text = protocol::ask(daemon, "metrics", kScrapeTimeout);
   if (!text) return "";
   const auto answer = nlohmann::json::parse(*text, nullptr, false);
@@ -157,7 +158,7 @@ std::string answer(const std::string& request, const std::string& daemon) {
   if (method != "GET" && !head) return response("405 Method Not Allowed", "GET only\n", head);
   if (path == "/") return response("200 OK", "vitamind: see /metrics\n", head);
   if (path != "/metrics") return response("404 Not Found", "see /metrics\n", head);
-  const std::string text = figures(daemon);
+  const std::string text = metrics_of(daemon);
   if (text.empty()) return response("503 Service Unavailable", "vitamind does not answer\n", head);
   return response("200 OK", text, head);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Serves the figures to Prometheus: HTTP/1.1, GET /metrics, one request a connection.
+// Serves the metrics to Prometheus: HTTP/1.1, GET /metrics, one request for each connection.
 //
-// A thread of its own, which asks the daemon as every tool does, through its socket: a scraper that
-// is slow, many or broken keeps this thread busy and delays no launch.
+// A thread of its own asks the daemon through its socket, like every tool: slow, many or broken
+// scrapers keep this thread busy and delay no launch.
 #pragma once
 
 #include <string>
@@ -18,14 +18,14 @@ class MetricsServer {
  public:
   // `address`: the path of a Unix socket (it has a '/'), PORT on the loopback address, HOST:PORT,
   // or "systemd": the socket that the service manager passed. Port 0: any free one.
-  // `daemon`: the socket to ask. The error is a sentence for the user.
+  // `daemon`: the path of vitamind's socket. The error is a sentence for the user.
   static hal::Result<std::unique_ptr<MetricsServer>> start(const std::string& address,
                                                            const std::string& daemon);
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;
   MetricsServer& operator=(const MetricsServer&) = delete;
 
-  // Where it listens, as a person writes it.
+  // Where it listens, for people.
   const std::string& where() const { return where_; }
 
  private:

@@ -46,7 +46,7 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   return result;
 }
 
-// 0 when it runs, with its pid; else what is wrong.
+// Starts the program with `connection` as its standard streams. Returns 0 or an errno value.
 int start(const std::vector<std::string>& words, const std::vector<std::string>& environment,
           int connection, pid_t& process) {
   const std::vector<std::string> all = environment_with(environment);
@@ -54,8 +54,8 @@ int start(const std::vector<std::string>& words, const std::vector<std::string>&
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawnattr_init(&attributes);
-  // A group of its own, so that it can be ended with whatever it started; and the default action
-  // of every signal: vitamind ignores some.
+  // A process group of its own, so that the program can be killed with all that it started, and the
+  // default action of every signal, since vitamind ignores some.
   sigset_t every, none;
   ::sigfillset(&every);
   ::sigemptyset(&none);
@@ -73,9 +73,10 @@ int start(const std::vector<std::string>& words, const std::vector<std::string>&
   return error;
 }
 
-// Until the other end is closed, or `until`. Ending early is not an error: a program that leaves
-// a child behind keeps the connection open.
-void converse(int connection, pid_t process, std::string& output, steady_clock::time_point until) {
+// Reads until the other end is closed, until the program has ended, or until `until`: a program
+// that leaves a child behind keeps the connection open.
+void read_output(int connection, pid_t process, std::string& output,
+                 steady_clock::time_point until) {
   std::array<char, 4096> part;
   while (steady_clock::now() < until) {
     pollfd ready{connection, POLLIN, 0};
@@ -97,7 +98,7 @@ void converse(int connection, pid_t process, std::string& output, steady_clock::
 
 hal::Result<Answer> run_command(const std::vector<std::string>& words,
                                 const std::vector<std::string>& environment,
-                                const std::string& input, milliseconds patience) {
+                                const std::string& input, milliseconds timeout) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return hal::fail(hal::Errc::kOutOfMemory, "no more descriptors can be made", errno);
@@ -110,9 +111,9 @@ hal::Result<Answer> run_command(const std::vector<std::string>& words,
   theirs.reset();
   (void)::send(mine.get(), input.data(), input.size(), MSG_NOSIGNAL);
   ::shutdown(mine.get(), SHUT_WR);
-  const auto until = steady_clock::now() + patience;
+  const auto until = steady_clock::now() + timeout;
   Answer answer;
-  converse(mine.get(), process, answer.output, until);
+  read_output(mine.get(), process, answer.output, until);
   int status = 0;
   while (::waitpid(process, &status, WNOHANG) == 0) {
     if (steady_clock::now() >= until) {

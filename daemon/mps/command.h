@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs a program to its end, gives it a text and takes its answer.
+// Runs a program to its end with a text as standard input, and returns its output.
 #pragma once
 
 #include <chrono>
@@ -16,10 +16,10 @@ struct Answer {
   std::string output;  // what it wrote on stdout and stderr, 64 KiB at most
 };
 
-// `environment`: NAME=value over this process's. Blocks for `patience` at most, then ends it. The
-// error: it could not be started, or did not end.
+// `words`: the program and its arguments. `environment`: NAME=value, over this process's. Kills the
+// program after `timeout`. The error: it could not be started, or was killed.
 hal::Result<Answer> run_command(const std::vector<std::string>& words,
                                 const std::vector<std::string>& environment,
-                                const std::string& input, std::chrono::milliseconds patience);
+                                const std::string& input, std::chrono::milliseconds timeout);
 
 }  // namespace vitamin::daemon

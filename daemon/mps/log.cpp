@@ -48,7 +48,7 @@ MpsLog::MpsLog(std::string path) : path_(std::move(path)) {
   read_ = facts.st_size;
 }
 
-// Nothing of a directory that only this user may write to need be distrusted but its size.
+// Only this user can write the directory, so only the size of the file is checked.
 std::string MpsLog::appended() {
   struct stat facts {};
   if (::stat(path_.c_str(), &facts) != 0 || !S_ISREG(facts.st_mode)) return {};
@@ -72,14 +72,14 @@ std::string MpsLog::appended() {
   return text;
 }
 
-std::vector<MpsFault> MpsLog::look() {
+std::vector<MpsFault> MpsLog::read_new() {
   std::vector<MpsFault> faults;
   const std::string text = rest_ + appended();
   std::string_view left = text;
   for (std::size_t end; (end = left.find('\n')) != left.npos; left.remove_prefix(end + 1))
     take(left.substr(0, end), faults);
   rest_ = left.substr(0, std::min(left.size(), kMostRead));
-  if (open_ && std::exchange(late_, true)) tell(faults);
+  if (open_ && std::exchange(late_, true)) finish(faults);
   return faults;
 }
 
@@ -92,18 +92,18 @@ void MpsLog::take(std::string_view line, std::vector<MpsFault>& faults) {
       open_->affected.emplace_back(text);
       return;
     }
-    tell(faults);
+    finish(faults);
   }
   if (contains(text, kClientFault) || contains(text, kServerFault)) {
-    if (open_ && open_->server != server) tell(faults);
-    // Of one fault several clients may be told.
+    if (open_ && open_->server != server) finish(faults);
+    // One fault may be reported for several clients.
     if (!open_) open_ = MpsFault{std::string(server), {}};
   } else if (open_ && open_->server == server && contains(text, kList)) {
     lists_ = true;
   }
 }
 
-void MpsLog::tell(std::vector<MpsFault>& faults) {
+void MpsLog::finish(std::vector<MpsFault>& faults) {
   faults.push_back(std::move(*open_));
   open_.reset();
   lists_ = late_ = false;

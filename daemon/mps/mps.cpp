@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr milliseconds kControlTimeout{10'000};  // for an answer of the control program
-constexpr std::uint64_t kMostSkipped = 60;
+constexpr std::uint64_t kMostSkippedChecks = 60;
 
 std::vector<std::string> words_of(const std::string& text) {
   std::istringstream stream(text);
@@ -52,7 +52,7 @@ const char* name_of(MpsState state) {
 Mps::Mps(const config::Mps& settings, const std::string& directory) : settings_(settings) {
   if (settings.mode == MpsMode::kOff) return;
   if (!found_in_path(settings.control)) {
-    // A machine without NVIDIA's driver is no trouble unless somebody said that MPS runs there.
+    // A machine without NVIDIA's driver is a problem only if the configuration says that MPS runs.
     if (settings.mode == MpsMode::kExternal)
       fail(settings.control + " is not there: install NVIDIA's driver, or set mps.mode to off");
     return;
@@ -87,7 +87,7 @@ void Mps::terminate(const std::vector<pid_t>& processes) {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
-    doomed_.insert(doomed_.end(), processes.begin(), processes.end());
+    to_terminate_.insert(to_terminate_.end(), processes.begin(), processes.end());
   }
   wake_.notify_all();
 }
@@ -96,14 +96,14 @@ void Mps::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait_for(lock, nanoseconds(settings_.check_every_ns),
-                   [this] { return stopping_ || !doomed_.empty(); });
+                   [this] { return stopping_ || !to_terminate_.empty(); });
     if (stopping_) return;
-    const std::vector<pid_t> doomed = std::exchange(doomed_, {});
+    const std::vector<pid_t> processes = std::exchange(to_terminate_, {});
     lock.unlock();
-    if (doomed.empty())
+    if (processes.empty())
       check();
     else
-      terminate_clients(doomed);
+      terminate_clients(processes);
     lock.lock();
   }
 }
@@ -120,14 +120,14 @@ void Mps::terminate_clients(const std::vector<pid_t>& processes) {
       const std::string client = std::to_string(process);
       if (std::find(clients.begin(), clients.end(), client) == clients.end()) continue;
       if (!control("terminate_client " + server + " " + client)) continue;
-      log::info("MPS: the work of process {} is ended, its job is over", client);
+      log::info("MPS: terminated the work of process {}, because its job has ended", client);
       const std::lock_guard lock(mutex_);
       ++facts_.terminated;
     }
   }
 }
 
-// What the control daemon answers; an error when there is none.
+// The control daemon's answer; an error if there is no control daemon.
 hal::Result<std::string> Mps::control(const std::string& command) {
   const auto answer =
       run_command({settings_.control},
@@ -147,7 +147,7 @@ void Mps::fail(const std::string& problem) {
 }
 
 void Mps::start() {
-  // A start that fails is tried less and less often: what it lacks comes, if at all, from people.
+  // Retry less and less often: a failed start usually needs an operator.
   if (skip_checks_ > 0) {
     --skip_checks_;
     return;
@@ -173,7 +173,8 @@ void Mps::start() {
     facts_.problem.clear();
     return;
   }
-  skip_checks_ = std::min<std::uint64_t>(kMostSkipped, std::uint64_t{1} << std::min(failures_, 6U));
+  skip_checks_ =
+      std::min<std::uint64_t>(kMostSkippedChecks, std::uint64_t{1} << std::min(failures_, 6U));
   ++failures_;
   std::string why = started ? started->output : started.error().message;
   while (!why.empty() && why.back() == '\n') why.pop_back();
@@ -182,25 +183,25 @@ void Mps::start() {
        "it outside and set mps.mode to external");
 }
 
-// All clients have left a faulted server, or the control daemon is gone.
+// Called when all clients of a faulted server have ended, or the control daemon has.
 void Mps::restart() {
   (void)control("quit -t 2");
   start();
 }
 
-void Mps::look_at_log() {
+void Mps::check_log() {
   if (!log_) return;
-  for (const MpsFault& fault : log_->look()) {
+  for (const MpsFault& fault : log_->read_new()) {
     std::string processes;
     for (const std::string& process : fault.affected)
       processes += (processes.empty() ? "" : ", ") + process;
     log::warn(
-        "MPS: a client's fault on the GPU took their contexts from all clients of server {}: "
+        "MPS: a client's fault on the GPU destroyed the contexts of all clients of server {}: "
         "processes {} get errors from now on; end them and start them again. MPS does not say "
-        "which of them it was: run each by itself to find out",
+        "which of them has failed: run each by itself to find out",
         fault.server, processes.empty() ? "unknown" : processes);
-    if (told_by_status_.erase(fault.server) == 0) {
-      told_by_log_.insert(fault.server);
+    if (counted_by_status_.erase(fault.server) == 0) {
+      counted_by_log_.insert(fault.server);
       count_fault(fault);
     } else {
       const std::lock_guard lock(mutex_);
@@ -218,7 +219,7 @@ void Mps::count_fault(const MpsFault& fault) {
 }
 
 void Mps::check() {
-  look_at_log();
+  check_log();
   const auto servers = control("get_server_list");
   {
     const std::lock_guard lock(mutex_);
@@ -230,7 +231,7 @@ void Mps::check() {
                 ": start one (nvidia-cuda-mps-control -d), or let vitamind do it (mps.mode = "
                 "\"auto\")");
   }
-  started_ = settings_.mode == MpsMode::kAuto;  // also one that an earlier vitamind left here
+  started_ = settings_.mode == MpsMode::kAuto;  // even if an earlier vitamind has started it
   std::vector<std::string> faulted;
   std::size_t clients = 0;
   for (const std::string& server : words_of(*servers)) {
@@ -245,8 +246,8 @@ void Mps::check() {
   }
   for (const std::string& server : faulted) {
     if (std::find(faulted_.begin(), faulted_.end(), server) != faulted_.end()) continue;
-    if (told_by_log_.erase(server) > 0) continue;
-    if (log_) told_by_status_.insert(server);
+    if (counted_by_log_.erase(server) > 0) continue;
+    if (log_) counted_by_status_.insert(server);
     count_fault({server, {}});
   }
   faulted_ = faulted;
@@ -263,7 +264,7 @@ void Mps::check() {
   if (!faulted.empty())
     problem = "a client's fault ended server " + faulted.front() +
               ": all its clients get errors, "
-              "and no new one is let in before the " +
+              "and no new one is admitted before the " +
               std::to_string(clients) + " that are left have ended; end them";
   else if (narrowed)
     problem = "its default thread percentage is " + words_of(*share).front() +

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NVIDIA's Multi-Process Service, which lets processes overlap on a GPU: started, watched, started
-// again. AMD needs none.
+// Starts, watches and restarts NVIDIA's Multi-Process Service, which lets kernels of several
+// processes overlap on a GPU. AMD GPUs need nothing of the kind.
 //
-//     auto      MPS runs in a directory of vitamind's own, for as long as vitamind does
-//     external  the operator starts it; it is only asked how it is
-//     off       not even that
+//     auto      vitamind starts MPS in a directory of its own and ends it with itself
+//     external  the operator starts MPS; vitamind only asks for its state
+//     off       vitamind does neither
 //
-// What cannot be done, and is said: a fault of one client takes their contexts from all of its
-// server, and no new one is let in before every one of them has ended, which may be over in 30 ms
-// (log.h) or last for as long as a client stays; which of them it was MPS does not say; a
-// server belongs to one user at a time unless it was started for several; a sandboxed vitamind (the
-// system unit has no devices) cannot start one.
+// Limits of MPS, which status and log report: a fault of one client destroys the contexts of all
+// clients of its server, and the server admits no new client before all of them have ended, which
+// takes 30 ms (log.h) or as long as a client lives. MPS does not say which client has failed. A
+// server serves one user at a time unless it was started for several. A sandboxed vitamind (the
+// system unit has no devices) cannot start MPS.
 //
-// Threads: a thread of its own asks NVIDIA's control program, which may take seconds; facts() from
-// any thread. Facts of the control program: "Multi-Process Service", docs.nvidia.com/deploy/mps.
+// Threads: a thread of its own runs NVIDIA's control program, which may take seconds; facts() and
+// terminate() may be called from any thread. Reference: docs.nvidia.com/deploy/mps.
 #pragma once
 
 #include <sys/types.h>
@@ -37,42 +37,42 @@ namespace vitamin::daemon {
 enum class MpsState : std::uint8_t {
   kOff,     // as configured, or because there is no NVIDIA control program
   kReady,   // the control daemon answers, no server is in fault
-  kFault,   // a client's fault ended a server; its clients have not all left yet
-  kFailed,  // it cannot be had; `problem` says why
+  kFault,   // a client's fault ended a server; not all of its clients have ended
+  kFailed,  // MPS does not run; `problem` says why
 };
 const char* name_of(MpsState state);
 
 struct MpsFacts {
   MpsState state = MpsState::kOff;
-  std::string directory;  // CUDA_MPS_PIPE_DIRECTORY of those who are to use it; empty: none
+  std::string directory;  // CUDA_MPS_PIPE_DIRECTORY for clients; empty: none
   std::string problem;    // cause and remedy, or empty
   std::uint64_t starts = 0;
   std::uint64_t faults = 0;
-  std::uint64_t last_fault_ns = 0;    // when it was seen (runtime/clock.h); 0: there was none
-  std::vector<std::string> affected;  // processes that lost their context by that, where known
+  std::uint64_t last_fault_ns = 0;    // when it was noticed (runtime/clock.h); 0: there was none
+  std::vector<std::string> affected;  // processes that lost their context by it, if known
   std::uint64_t checks = 0;
-  std::uint64_t terminated = 0;  // clients whose work was ended for the end of their job
+  std::uint64_t terminated = 0;  // clients whose work was terminated because their job had ended
 };
 
 class Mps {
  public:
-  // Starts what is to be started and waits until that is known. `directory`: where it would be if
-  // the configuration does not say.
+  // Starts MPS if it is to be started, and waits for the result. `directory`: MPS's directory
+  // unless the configuration sets one.
   Mps(const config::Mps& settings, const std::string& directory);
-  // Ends what it started.
+  // Ends MPS if this object has started it.
   ~Mps();
   Mps(const Mps&) = delete;
   Mps& operator=(const Mps&) = delete;
 
   MpsFacts facts() const;
-  // Soon: the GPU work of these processes is ended, as far as they are clients. Before they are
-  // killed, because a client that dies with work outstanding may take the others along.
+  // Makes the thread terminate the GPU work of those of these processes that are MPS clients. To be
+  // called before they are killed: a client that dies with outstanding work can cause a fault.
   void terminate(const std::vector<pid_t>& processes);
 
  private:
   void run();
   void check();
-  void look_at_log();
+  void check_log();
   void count_fault(const MpsFault& fault);
   void terminate_clients(const std::vector<pid_t>& processes);
   void start();
@@ -83,16 +83,17 @@ class Mps {
   config::Mps settings_;
   std::string directory_;
   bool started_ = false;
-  std::uint32_t failures_ = 0;        // starts in a row that failed
-  std::uint64_t skip_checks_ = 0;     // before the next start is tried
-  std::vector<std::string> faulted_;  // servers whose clients have not all left
-  std::optional<MpsLog> log_;         // none: the directory is another user's
-  // Servers whose fault was counted as one of those tells it, and not yet by the other.
-  std::set<std::string> told_by_log_, told_by_status_;
-  mutable std::mutex mutex_;  // of the next three
+  std::uint32_t failures_ = 0;        // consecutive failed starts
+  std::uint64_t skip_checks_ = 0;     // checks to skip before the next start is tried
+  std::vector<std::string> faulted_;  // servers in fault, not all of whose clients have ended
+  std::optional<MpsLog> log_;         // empty: the directory is another user's
+  // The log and the status both report a fault, in either order: servers whose fault was counted by
+  // the one and not reported by the other yet.
+  std::set<std::string> counted_by_log_, counted_by_status_;
+  mutable std::mutex mutex_;  // protects the next three
   MpsFacts facts_;
   bool stopping_ = false;
-  std::vector<pid_t> doomed_;  // to be terminated
+  std::vector<pid_t> to_terminate_;
   std::condition_variable wake_;
   std::thread thread_;
 };

@@ -4,7 +4,7 @@
 //
 //     client                                 daemon
 //     Hello: program and device        --->  identity from the kernel, never from the message
-//                                      <---  Welcome: epoch, pool, home; two memfds
+//                                      <---  Welcome: epoch, pool, fallback; two memfds
 //                                       or   Refusal: a sentence for the user
 //     Control: a verb, for tools       --->
 //                                      <---  Answer: JSON
@@ -80,8 +80,8 @@ struct Welcome {
   std::uint32_t entries_max = 0;  // runtime::PoolLimits
   std::uint32_t leaf_units = 0;
   std::uint32_t all_runs = 0;
-  std::uint32_t home = 0;         // the client's fallback partition, while it has no daemon
-  std::uint32_t home_shared = 0;  // not 0: other clients have the same one
+  std::uint32_t fallback = 0;         // the client's fallback partition, while it has no daemon
+  std::uint32_t fallback_shared = 0;  // not 0: other clients have the same one
   std::uint32_t unused = 0;
   std::uint64_t pool_hash = 0;  // of the pool that both sides compute
   // A closed gate is answered at least this often, else the client is overdue and its leases are

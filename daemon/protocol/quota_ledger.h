@@ -76,14 +76,14 @@ class QuotaLedger {
   void set_quota(std::uint64_t bytes) {
     quota_.store(std::min(bytes, kMostBytes), std::memory_order_seq_cst);
   }
-  // Where the ids of owners hold; 0: nothing was said yet. The first one stays.
+  // The pid namespace in which the ids of owners hold; 0: not set yet. The first value stays.
   std::uint64_t agree_on_space(std::uint64_t space) {
     std::uint64_t none = 0;
     return space_.compare_exchange_strong(none, space, std::memory_order_seq_cst) ? space : none;
   }
 
   // A slot for this owner, empty. A slot that it has already (of its image before exec) is taken
-  // over. kNoQuotaSlot: all are taken by owners of whom `dead` does not say that they are gone.
+  // over. kNoQuotaSlot: all are taken by owners that are not known to be dead.
   template <class Dead>
   std::size_t claim(std::uint64_t owner, Dead dead) {
     if (const std::size_t i = find(owner); i != kNoQuotaSlot) return take(i);

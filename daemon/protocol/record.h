@@ -108,7 +108,7 @@ struct Draining {
 struct Holding {
   static constexpr Type kType = Type::kHolding;
   Head head{};
-  LeaseWord word = 0;  // what its Returned will say
+  LeaseWord word = 0;       // what its Returned will say
   std::uint32_t entry = 0;  // the whole device: since 1.8
   std::uint32_t outstanding = 0;
   std::uint64_t unused[5] = {};
@@ -130,30 +130,31 @@ struct HintRecord {
 // What a client measured of launches of its own, a fair sample of them (runtime::Profiler).
 struct Timed {
   static constexpr Type kType = Type::kTimed;
-  Head head{};                // the lane means nothing
-  std::uint64_t mean_ns = 0;  // of so many launches
+  Head head{};                // the lane is not used
+  std::uint64_t mean_ns = 0;  // mean time of the launches
   std::uint32_t launches = 0;
   std::uint32_t processors = 0;  // on which they ran
-  std::uint64_t whole_ns = 0;    // since 1.4: runtime::TimedLaunches; 0: not said
+  std::uint64_t whole_ns = 0;    // since 1.4: runtime::TimedLaunches; 0: unknown
   std::uint64_t unused[4] = {};
 };
 
 struct Grant {
   static constexpr Type kType = Type::kGrant;
   Head head{};
-  LeaseWord word = 0;          // what the lease word of the lane says while the gate is open
+  LeaseWord word = 0;          // the value of the lane's lease word while the gate is open
   std::uint32_t launches = 0;  // runtime::kUntilChanged: until the gate closes
   std::uint32_t entry = 0;
-  // Submission runs ahead of completion by no more predicted time than this; 0: as far as it likes.
-  // (1.5; who does not know it leaves others to wait for longer.)
+  // Since 1.5: submission runs ahead of completion by no more predicted time than this; 0: no
+  // bound. With a client that ignores it, other clients wait for longer.
   std::uint64_t ahead_ns = 0;
-  // Since 1.7: the word of the grant whose terms these are from now on, under which the lane goes
-  // on; 0: another grant, also on the same entry. Before 1.7 a grant of the same entry took the
-  // place of the lane's open one, and the daemon grants no entry to a lane that drains there.
+  // Since 1.7: not 0: this record amends the open grant with that word, which gets this record's
+  // word and terms; 0: a new grant, even of the same partition. To a client before 1.7 a grant of
+  // the same partition replaces the open one, so the daemon grants it no partition on which the
+  // lane drains.
   LeaseWord amends = 0;
-  // Since 1.8: no exclusive grant of another client overlaps it, so that the client returns it when
-  // its work has ended, on the whole device, too (runtime::Arbiter::submitted). Who does not know
-  // it returns a grant of the whole device at once.
+  // Since 1.8: not 0: an exclusive grant, which the client returns when its work has ended, on the
+  // whole device, too (runtime::Arbiter::submitted). A client before 1.8 returns a grant of the
+  // whole device at once.
   std::uint8_t exclusive = 0;
   std::uint8_t unused8[7] = {};
   std::uint64_t unused[2] = {};

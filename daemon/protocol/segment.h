@@ -61,18 +61,19 @@ using GrantProducer = RingProducer<Native, kGrants>;
 using GrantConsumer = RingConsumer<Native, kGrants>;
 
 struct ClientSegment {
-  // The kernel writes FUTEX_OWNER_DIED here when the thread that holds it ends (life.h).
-  alignas(64) Shared<std::uint32_t> life;
+  // The kernel writes FUTEX_OWNER_DIED here when the thread that holds it ends (liveness.h).
+  alignas(64) Shared<std::uint32_t> liveness;
   // Since 1.4: operations that the client has submitted to any partition. In padding of 1.3: an
-  // older client leaves it zero, an older daemon does not read it. On the cache line of `life`,
+  // older client leaves it zero, an older daemon does not read it. On the cache line of `liveness`,
   // which is not read in normal operation.
   Shared<std::uint64_t> progress;
-  // Since 1.6, while DaemonSegment::reporting says so, at most a millisecond late. Each word only
-  // grows. The client may lie in them: the daemon bounds what that does.
-  Shared<std::uint64_t> launches;   // kernel and graph launches that were observed complete
-  Shared<std::uint64_t> work;       // of these, by the weight of each
-  Shared<std::uint64_t> misplaced;  // part of `work` that ran elsewhere than on the grant of then
-  Shared<std::uint64_t> busy_ns;    // during which operations were outstanding
+  // Since 1.6: written while DaemonSegment::reporting is not 0, at most a millisecond late. Each
+  // word only grows. Values may be false: the daemon bounds their effect.
+  Shared<std::uint64_t> launches;  // kernel and graph launches that were observed complete
+  Shared<std::uint64_t> work;      // sum of the weights of these launches
+  Shared<std::uint64_t>
+      misplaced;                  // part of `work` that did not run on the lane's granted partition
+  Shared<std::uint64_t> busy_ns;  // time during which operations were outstanding
   alignas(64) RingIndex<Native> request_tail;
   alignas(64) RingIndex<Native> grant_head;
   alignas(64) ParkFlag<Native> park;  // the client's
@@ -83,8 +84,8 @@ struct DaemonSegment {
   alignas(64) RingIndex<Native> grant_tail;
   alignas(64) RingIndex<Native> request_head;
   alignas(64) ParkFlag<Native> park;  // the daemon's
-  // Changes while the daemon runs: a client that waits for a grant tells by it whether the daemon
-  // was stopped. No fault point: it says nothing else, and how often depends on time.
+  // Changes while the daemon's loop runs, so that a client that waits for a grant notices a stopped
+  // daemon. Not a fault point, because the number of changes depends on time.
   alignas(64) std::atomic<std::uint64_t> turns{};
   alignas(64) Shared<std::uint32_t> gate_changes;
   // Since 1.6: not 0 while the client is to report its progress (ClientSegment::work). A change is

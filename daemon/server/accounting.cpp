@@ -22,8 +22,8 @@ UsageOwner other_of(const UsageOwner& owner) { return {owner.uuid, "other", "", 
 
 }  // namespace
 
-// Whether one more owner may have a sum of its own. The owner that was heard of least recently, if
-// that was long ago, is one of "other" from then on.
+// Whether one more owner may have separate sums. If necessary, adds the sums of the least recently
+// seen owner to "other", if that was long ago.
 bool Accounting::make_room(std::uint64_t now_ns) {
   if (sums_.size() < kOwners) return true;
   auto oldest = sums_.end();
@@ -60,7 +60,7 @@ nlohmann::json Accounting::records() const {
   return nlohmann::json::array_t(records_.begin(), records_.end());
 }
 
-// Opened for each record, so that the file may be moved away at any time. One write() of a line.
+// Opens the file for each record, so that it may be moved away at any time. Writes a line at once.
 void Accounting::append(const std::string& file, const std::string& line) {
   const protocol::Fd opened(
       ::open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640));

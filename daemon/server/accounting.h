@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What clients used, kept beyond their end: a record of each client that ended, and sums by who it
-// was. Records, sums and the file are bounded.
+// What clients used, kept after their end: a record of each client that ended, and sums by owner.
+// Records, sums and the file are bounded.
 //
-// The calendar's time is in records only: nothing is decided by it.
+// Calendar time appears in records only: no decision depends on it.
 //
 // Threads: the server's only.
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace vitamin::daemon {
 
-// The labels of metrics of usage.
+// Whose usage it is: the labels of the usage metrics.
 struct UsageOwner {
   std::string uuid, user, workload_class, job, pod_namespace, pod;
   friend auto operator<=>(const UsageOwner&, const UsageOwner&) = default;
@@ -28,12 +28,11 @@ struct UsageOwner {
 class Accounting {
  public:
   static constexpr std::size_t kRecords = 1000;
-  // Owners with sums of their own; beyond that all of a device are one, of user "other".
+  // Owners with separate sums; further ones count as one owner of each device, user "other".
   static constexpr std::size_t kOwners = 256;
-  // An owner of whom nothing was heard for so long makes room for a new one: its sums go to
-  // "other".
+  // An owner without clients for this time makes room for a new one: its sums are added to "other".
   static constexpr std::uint64_t kKeptNs = 600'000'000'000;
-  // A file of this size becomes FILE.1, in place of an earlier one.
+  // A file of this size is renamed to FILE.1, which it replaces.
   static constexpr std::uint64_t kFileBytes = 64 << 20;
 
   struct Sum {
@@ -41,11 +40,12 @@ class Accounting {
     std::uint64_t heard_ns = 0;
   };
 
-  // A client ended. Its record gets `began` and `ended`, in seconds since 1970, by its `seconds`.
-  // `file`: the record is appended there as a line of JSON; empty: nowhere.
+  // A client has ended. Adds `began` and `ended` (seconds since 1970, from its `seconds`) to its
+  // record, and appends the record to `file` as a line of JSON, unless `file` is empty.
   void ended(const UsageOwner& owner, const UsageTotals& used, nlohmann::json record,
              std::uint64_t now_ns, const std::string& file);
-  // The owner under whose name the use of a client counts, which has a sum from then on.
+  // The owner under which the usage of such a client counts: itself or "other". It has a sum from
+  // then on.
   UsageOwner counted(const UsageOwner& owner, std::uint64_t now_ns);
   const std::map<UsageOwner, Sum>& sums() const { return sums_; }
   nlohmann::json records() const;  // the newest last
@@ -56,7 +56,7 @@ class Accounting {
 
   std::map<UsageOwner, Sum> sums_;
   std::deque<nlohmann::json> records_;
-  bool failed_ = false;  // to write, the last time
+  bool failed_ = false;  // the last append(), so that a failure is logged once
 };
 
 }  // namespace vitamin::daemon

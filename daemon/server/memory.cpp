@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a process is told of its quotas of device memory.
+// Answers processes that ask for their quotas of device memory.
 #include <algorithm>
 #include <sstream>
 #include <vector>
 
 #include "daemon/log.h"
-#include "daemon/metrics/exposition.h"
+#include "daemon/metrics/prometheus_text.h"
 #include "daemon/protocol/answer.h"
 #include "daemon/server/server.h"
 #include "runtime/clock.h"
@@ -15,7 +15,7 @@ namespace vitamin::daemon {
 
 namespace {
 
-constexpr std::size_t kMostQuotas = 4;  // of one process on a device: files of a message
+constexpr std::size_t kMostQuotas = 4;  // of one process on a device: the files of one message
 
 }  // namespace
 
@@ -26,9 +26,9 @@ bool Server::bounds_memory() const {
                      [](const config::WorkloadClass& each) { return !each.memory.empty(); });
 }
 
-// "memory-quotas": whether there are any. "memory-quotas UUID BYTES CLASS PROGRAM": those of the
-// process that asks, on a device with so much memory; CLASS "-": it names none.
-void Server::tell_of_memory(const Connection& client, const std::string& verb) {
+// "memory-quotas" asks whether there are any. "memory-quotas UUID BYTES CLASS PROGRAM" asks for
+// those of the sender on a device with BYTES of memory; CLASS "-": it names none.
+void Server::answer_memory_quotas(const Connection& client, const std::string& verb) {
   std::istringstream words(verb);
   std::string name, uuid, said, program;
   std::uint64_t total = 0;
@@ -42,7 +42,8 @@ void Server::tell_of_memory(const Connection& client, const std::string& verb) {
     sent = send_quotas(client, uuid, total, said == "-" ? "" : said, program);
   }
   if (!sent)
-    log::warn("process {} is not told of its memory: {}", client.peer.pid, sent.error().message);
+    log::warn("the memory quotas of process {} cannot be sent: {}", client.peer.pid,
+              sent.error().message);
 }
 
 hal::Status Server::send_quotas(const Connection& client, const std::string& uuid,
@@ -67,16 +68,16 @@ hal::Status Server::send_quotas(const Connection& client, const std::string& uui
     files.push_back(bound->file);
     return {};
   };
-  // As of its share: that of its job, else of its claim.
+  // As for its share: the quota of its job, else of its claim.
   std::optional<config::MemoryBound> of_job;
   if (job != nullptr)
     of_job = job->memory;
   else if (part != nullptr && part->memory != 0)
     of_job = config::MemoryBound{part->memory, 0};
   if (of_job) {
-    const std::string whose = job != nullptr ? "of job " + std::string(step)
-                                             : "of claim " + std::string(claimed);
-    if (auto added = add(memory_quotas_.bound(whose, *of_job, uuid, total, looked_ns_)); !added)
+    const std::string whose =
+        job != nullptr ? "of job " + std::string(step) : "of claim " + std::string(claimed);
+    if (auto added = add(memory_quotas_.bound(whose, *of_job, uuid, total, polled_ns_)); !added)
       return added;
   }
   std::vector<const config::WorkloadClass*> bounding;
@@ -90,13 +91,13 @@ hal::Status Server::send_quotas(const Connection& client, const std::string& uui
     bounding.resize(room);
   }
   for (const config::WorkloadClass* const each : bounding)
-    if (auto added = add(memory_quotas_.bound(*each, member, uuid, total, looked_ns_)); !added)
+    if (auto added = add(memory_quotas_.bound(*each, member, uuid, total, polled_ns_)); !added)
       return added;
   return protocol::send_answer(client.socket, text, files);
 }
 
-void Server::memory_figures(Exposition& out) const {
-  const auto memory = memory_quotas_.sums(looked_ns_);
+void Server::add_memory_metrics(PrometheusText& out) const {
+  const auto memory = memory_quotas_.sums(polled_ns_);
   const auto figure = [&](const char* name, const char* help, auto value) {
     out.family(name, "gauge", help);
     for (const auto& [where, sum] : memory)

@@ -9,9 +9,9 @@
 
 namespace vitamin::daemon {
 
-// "READY=1", "STOPPING=1", "WATCHDOG=1", "STATUS=..."; nothing happens outside a service.
+// Sends "READY=1", "STOPPING=1", "WATCHDOG=1" or "STATUS=..."; does nothing outside a service.
 void notify(std::string_view state);
-// How often the service manager wants to hear WATCHDOG=1, if at all.
+// How often the service manager expects WATCHDOG=1; empty: never.
 std::optional<std::chrono::microseconds> watchdog_interval();
 
 }  // namespace vitamin::daemon

@@ -54,7 +54,7 @@ std::optional<unsigned> Placement::node_of(const std::string& pci) const {
   const hwloc_obj_t found = hwloc_get_pcidev_by_busidstring(topology_, pci.c_str());
   if (found == nullptr) return std::nullopt;
   const hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(topology_, found);
-  // Next to several nodes is next to none.
+  // A device that is attached to several nodes gives no preference.
   if (near == nullptr || hwloc_bitmap_weight(near->nodeset) != 1) return std::nullopt;
   return static_cast<unsigned>(hwloc_bitmap_first(near->nodeset));
 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where vitamind's loop runs: on processors of the NUMA node that the GPUs of its clients are next
-// to, since every grant is a cache line that goes between the loop and them.
+// Binds vitamind's loop to processors of the NUMA node that most of its clients' GPUs are attached
+// to, because every grant moves cache lines between the loop and a client.
 //
-// The node of a GPU is known from the operating system's list of PCI devices (hwloc); which one a
-// UUID is, from the driver's own list in /proc. Where either cannot be read (a sandbox), the loop
-// stays where the scheduler of the operating system puts it. Never beyond the processors that the
-// process was given, and never fewer than two of them: its helpers need one, too.
+// hwloc knows the node of a PCI device; the NVIDIA driver's list in /proc maps UUIDs to PCI
+// addresses. If either cannot be read (in a sandbox), the loop is not bound. The loop is bound to
+// processors that the process may use, and to no fewer than two: vitamind's other threads need one.
 //
 // Threads: one at a time; bind() acts on the calling thread.
 #pragma once
@@ -25,29 +24,30 @@ namespace vitamin::daemon {
 
 class Placement {
  public:
-  // Of this machine; `synthetic`: of another one, as hwloc describes it ("numa:2 core:4 pu:2").
+  // Reads this machine's topology; `synthetic` (tests): a topology in hwloc's notation
+  // ("numa:2 core:4 pu:2").
   explicit Placement(const std::string& synthetic = {});
   ~Placement();
   Placement(const Placement&) = delete;
   Placement& operator=(const Placement&) = delete;
 
   std::size_t nodes() const;
-  // Of a PCI device, "0000:3b:00.0"; nothing: unknown, or next to all of them.
+  // The node of a PCI device, "0000:3b:00.0"; empty: unknown, or attached to several nodes.
   std::optional<unsigned> node_of(const std::string& pci) const;
-  // Processors, by the operating system's numbers, next to most of the GPUs, given the node of
-  // each; empty: no reason to move. `allowed`: those that may be used.
+  // The processors (the operating system's numbers), of those in `allowed`, on the node that most
+  // of the GPUs are attached to; `nodes_of_gpus`: one node for each GPU. Empty: do not bind.
   std::vector<unsigned> choose(const std::vector<unsigned>& nodes_of_gpus,
                                const std::vector<unsigned>& allowed) const;
-  // Those that the calling thread may use.
+  // The processors that the calling thread may use.
   std::vector<unsigned> allowed() const;
-  // The calling thread runs there from now on. False: the system refused.
+  // Binds the calling thread. False: the system refused.
   bool bind(const std::vector<unsigned>& processors) const;
 
  private:
   hwloc_topology* topology_ = nullptr;
 };
 
-// UUID to PCI address, from the driver's list below `directory`; empty where it cannot be read.
+// Maps UUIDs to PCI addresses, from the driver's list below `directory`; empty: it cannot be read.
 std::map<std::string, std::string> pci_of_gpus(
     const std::string& directory = "/proc/driver/nvidia/gpus");
 

@@ -16,7 +16,7 @@
 #include <filesystem>
 
 #include "daemon/log.h"
-#include "daemon/protocol/life.h"
+#include "daemon/protocol/liveness.h"
 #include "daemon/server/notify.h"
 #include "runtime/clock.h"
 #include "runtime/problem.h"
@@ -28,18 +28,19 @@ namespace {
 using runtime::now_ns;
 using std::chrono::nanoseconds;
 
-// While somebody waits for a lease, its holder's answer is next: a processor that sleeps hears it
-// 50 to 100 us late in a virtual machine. So long, and giving way to whoever wants the processor.
-constexpr std::uint64_t kWaitedFor = 20'000'000;
-constexpr std::uint64_t kLookEvery = 100'000;  // ns between looks at the descriptors while busy
-// Clients that asked so lately ask again soon.
-constexpr std::uint64_t kHot = 10'000'000;
+// While a client waits for a lease, its holder's answer comes soon, and in a virtual machine a
+// sleeping CPU wakes up 50 to 100 us late. So the loop spins for this time, yielding the CPU to
+// other threads.
+constexpr std::uint64_t kSpinWhileAwaited = 20'000'000;
+constexpr std::uint64_t kPollEvery = 100'000;  // ns between polls of the descriptors
+// After a request, clients are expected to send further ones within this time.
+constexpr std::uint64_t kBusyFor = 10'000'000;
 
 std::uint64_t in_ns(nanoseconds duration) { return static_cast<std::uint64_t>(duration.count()); }
 
 std::uint32_t new_epoch() {
   std::uint32_t epoch = 0;
-  while (epoch == 0)  // 0 means "at home" to clients
+  while (epoch == 0)  // 0 marks fallback work (daemon/client/lease_client.cpp)
     if (::getrandom(&epoch, sizeof epoch, 0) < 0) epoch = 1;
   return epoch;
 }
@@ -47,7 +48,7 @@ std::uint32_t new_epoch() {
 }  // namespace
 
 hal::Result<std::unique_ptr<Server>> Server::create(const Settings& settings) {
-  // A policy that cannot be made is found out now, not when the first client comes.
+  // Find out now, not with the first client, whether the policy can be made.
   const config::Policy& wanted = settings.configuration.policy;
   if (auto policy = scheduler::check(wanted.specification()); !policy)
     return tl::unexpected(policy.error());
@@ -63,11 +64,11 @@ Server::Server(const Settings& settings)
       classes_(settings_) {}
 
 Server::~Server() {
-  // First: what the clients have now is what the next daemon believes.
+  // First, so that the record keeps what the clients hold now.
   record_.close(now_ns());
   for (auto& [id, session] : sessions_) session->slot = LeaseRecord::kNoSlot;
   while (!sessions_.empty()) end_session(sessions_.begin()->first, now_ns());
-  reception_.reset();
+  pending_.reset();
   file_.remove();
 }
 
@@ -84,22 +85,22 @@ hal::Status Server::open() {
   reload_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll_ || !stop_ || !reload_)
     return hal::fail(hal::Errc::kOutOfMemory, "no more descriptors can be made", errno);
-  deaths_ = std::make_unique<DeathWatch>();
-  for (const int fd : {stop_.get(), reload_.get(), deaths_->descriptor()}) watch(fd);
-  reception_ =
-      std::make_unique<Reception>(std::move(*listener), settings_, [this](int fd) { watch(fd); });
+  liveness_watcher_ = std::make_unique<LivenessWatcher>();
+  for (const int fd : {stop_.get(), reload_.get(), liveness_watcher_->descriptor()}) watch(fd);
+  pending_ = std::make_unique<PendingConnections>(std::move(*listener), settings_,
+                                                  [this](int fd) { watch(fd); });
   const auto directory = std::filesystem::path(settings_.socket).parent_path();
   mps_ = std::make_unique<Mps>(settings_.configuration.mps, (directory / "mps").native());
-  started_ns_ = alone_ns_ = busy_ns_ = now_ns();
-  // Clients that come and go beside those that stay.
+  started_ns_ = no_session_since_ns_ = worked_ns_ = now_ns();
+  // Room for as many sessions again, for clients that reconnect or replace others.
   const std::size_t sessions = std::size_t{2} * settings_.configuration.daemon.clients;
   std::string problem;
   record_ = LeaseRecord::at(settings_.socket + ".leases", sessions, started_ns_,
                             ArbiterSettings().drain_within_ns, problem);
   if (!problem.empty())
     log::warn(
-        "who holds which leases cannot be recorded ({}): after a restart of vitamind, work that "
-        "runs then is not waited for [{}]",
+        "leases cannot be recorded ({}): after a restart of vitamind, leases may overlap work that "
+        "still runs [{}]",
         problem, runtime::code_of(runtime::Problem::kDaemonDirectory));
   if (const auto interval = watchdog_interval()) watchdog_every_ns_ = in_ns(*interval) / 3;
   return {};
@@ -120,44 +121,44 @@ int Server::run() {
   notify("READY=1");
   while (!stopping_) {
     const std::uint64_t time = now_ns();
-    if (turn(time)) busy_ns_ = time;
+    if (turn(time)) worked_ns_ = time;
     watchdog(time);
-    const std::uint64_t quiet = time - busy_ns_, spin = settings_.configuration.daemon.spin_ns;
+    const std::uint64_t quiet = time - worked_ns_, spin = settings_.configuration.daemon.spin_ns;
     const bool stays = quiet < spin ||
-                       (spin > 0 && quiet < kWaitedFor && devices_.somebody_waits()) ||
-                       (postponed_ && hot(time));
+                       (spin > 0 && quiet < kSpinWhileAwaited && devices_.lease_is_awaited()) ||
+                       (work_postponed_ && is_busy(time));
     if (!stays) {
       if (try_sleep(time)) continue;
-    } else if (time - looked_ns_ >= kLookEvery) {
-      look_at_descriptors(0);
-    } else if (quiet >= spin && !postponed_) {  // who knocks waits for us, not for a processor
+    } else if (time - polled_ns_ >= kPollEvery) {
+      poll_descriptors(0);
+    } else if (quiet >= spin && !work_postponed_) {  // postponed work must not wait for the CPU
       ::sched_yield();
     } else {
       __builtin_ia32_pause();
     }
   }
   notify("STOPPING=1");
-  log::info("ending: {} clients go home", sessions_.size());
+  log::info("ending: {} clients go on in their fallback partitions", sessions_.size());
   return 0;
 }
 
 // --- one turn --------------------------------------------------------------------------------
 
-// True: there was something to do.
+// True: there was work.
 bool Server::turn(std::uint64_t time) {
   ++turns_;
   bool busy = false;
   for (auto it = sessions_.begin(); it != sessions_.end();) {
-    Session& session = *(it++)->second;  // it may be let go meanwhile
+    Session& session = *(it++)->second;  // read_requests() may evict it
     busy = read_requests(session, time) || busy;
   }
   for (auto& [key, device] : devices_) {
     if (!device.touched && device.arbiter->wake_at() > time) continue;
     device.touched = false;
-    if (device.arbiter->wants_progress(time)) look_at_progress(device, time);
+    if (device.arbiter->wants_progress(time)) read_progress(device, time);
     device.arbiter->step(time);
-    devices_.tell_of_fault(device);
-    tell_of_bounds(device, time);
+    devices_.report_policy_fault(device);
+    warn_of_refused_bounds(device, time);
     busy = true;
   }
   flush();
@@ -168,8 +169,8 @@ bool Server::read_requests(Session& session, std::uint64_t time) {
   protocol::DaemonSegment& segment = *session.memory.daemon;
   segment.turns.store(turns_, std::memory_order_relaxed);
   if (!session.dying &&
-      protocol::life_ended(session.memory.client->life.load(std::memory_order_relaxed)))
-    look_for_dying(time);
+      protocol::owner_died(session.memory.client->liveness.load(std::memory_order_relaxed)))
+    check_liveness(time);
   const protocol::Bounds bounds{session.device->arbiter->layout().size(),
                                 session.device->info.processors};
   protocol::Record copy;
@@ -179,14 +180,14 @@ bool Server::read_requests(Session& session, std::uint64_t time) {
          (state = session.rings.requests.read(copy)) == protocol::RingState::kOk) {
     const auto request = protocol::decode_request(copy, bounds);
     if (!request) {
-      let_go(session, request.error().what, time);
+      evict(session, request.error().what, time);
       return true;
     }
     session.device->arbiter->request(session.id, *request, time);
     ++taken;
   }
   if (state == protocol::RingState::kBroken) {
-    let_go(session, "a ring index that cannot be", time);
+    evict(session, "an impossible ring index", time);
     return true;
   }
   session.budget.took(taken);
@@ -196,8 +197,8 @@ bool Server::read_requests(Session& session, std::uint64_t time) {
   return true;
 }
 
-// A line of memory for each client, and only when the policy looks.
-void Server::look_at_progress(Device& device, std::uint64_t time) {
+// Reads one cache line of each client, and is called only when the policy needs it.
+void Server::read_progress(Device& device, std::uint64_t time) {
   constexpr auto relaxed = std::memory_order_relaxed;
   for (const auto& [id, session] : sessions_) {
     if (session->device != &device) continue;
@@ -238,23 +239,23 @@ void Server::gates_closed(ClientId client) {
   session->gates_closed = true;
 }
 
-void Server::holds(ClientId client, EntryId entry, bool held) {
+void Server::lease_changed(ClientId client, EntryId entry, bool held) {
   if (const Session* session = this->session(client)) record_.holds(session->slot, entry, held);
 }
 
-void Server::told_all(ClientId client) {
+void Server::reported_earlier_work(ClientId client) {
   if (const Session* session = this->session(client))
-    record_.told(session->process, session->device->key);
+    record_.reported(session->process, session->device->key);
 }
 
-void Server::reports(ClientId client, bool wanted) {
+void Server::set_reporting(ClientId client, bool wanted) {
   Session* session = this->session(client);
   if (session == nullptr) return;
   session->memory.daemon->reporting.store(wanted ? 1 : 0, std::memory_order_release);
   gates_closed(client);
 }
 
-// Publishes what the step wrote: one store, and at most one ring of the doorbell, for each client.
+// Publishes what the arbiters wrote: one store and at most one doorbell for each client.
 void Server::flush() {
   for (Session* session : dirty_) {
     protocol::DaemonSegment& segment = *session->memory.daemon;
@@ -272,50 +273,51 @@ void Server::flush() {
 // --- sleep -----------------------------------------------------------------------------------
 
 int Server::sleep_limit(std::uint64_t time) const {
-  std::uint64_t until = std::min(devices_.wake_at(), reception_->next_ns(time));
+  std::uint64_t until = std::min(devices_.wake_at(), pending_->wake_at(time));
   if (watchdog_every_ns_ > 0) until = std::min(until, watchdog_ns_);
-  if (!asked_.empty()) until = time;
+  if (!tool_requests_.empty()) until = time;
   const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
-  if (idle_ns > 0 && sessions_.empty()) until = std::min(until, alone_ns_ + idle_ns);
+  if (idle_ns > 0 && sessions_.empty()) until = std::min(until, no_session_since_ns_ + idle_ns);
   if (until == kNever) return -1;
-  // Rounded up: a millisecond early would be a turn for nothing.
+  // Rounded up: a wake-up before the time would find no work.
   return until <= time ? 0
                        : static_cast<int>(std::min<std::uint64_t>(
                              (until - time + 999'999) / 1'000'000, 1'000'000));
 }
 
-// Parks in every session, then sleeps unless something came meanwhile. False: there is work.
+// Parks in every session, then sleeps unless a request arrived meanwhile. False: there is work.
 bool Server::try_sleep(std::uint64_t time) {
   bool idle = true;
   for (const auto& [id, session] : sessions_)
     idle = session->memory.daemon->park.try_park([&] { return session->rings.requests.empty(); }) &&
            idle;
   if (idle) ++counters_.sleeps;
-  look_at_descriptors(idle ? sleep_limit(time) : 0);
+  poll_descriptors(idle ? sleep_limit(time) : 0);
   for (const auto& [id, session] : sessions_) session->memory.daemon->park.unpark();
-  if (!idle) busy_ns_ = time;
+  if (!idle) worked_ns_ = time;
   return idle;
 }
 
-// Somebody has asked for something lately.
-bool Server::hot(std::uint64_t time) const { return time - busy_ns_ < kHot; }
+// Whether a turn had work lately, so that clients are expected to send further requests.
+bool Server::is_busy(std::uint64_t time) const { return time - worked_ns_ < kBusyFor; }
 
-void Server::look_at_descriptors(int timeout_ms) {
+void Server::poll_descriptors(int timeout_ms) {
   std::array<epoll_event, 64> events;
   const int count =
       ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
-  const std::uint64_t time = looked_ns_ = now_ns();
-  const bool hot = this->hot(time);
-  // Between two turns one visitor is received: what tools are told takes milliseconds.
-  answer_next(time);
-  bool receives = !hot || visits_.next(time) <= time;
-  bool knocks = false;
-  postponed_ = !receives && reception_->next_ns(time) <= time;
-  // They come rarely, so that nobody else is kept waiting for them.
+  const std::uint64_t time = polled_ns_ = now_ns();
+  const bool busy = this->is_busy(time);
+  // One tool is answered and one first message received between two turns: an answer may take
+  // milliseconds.
+  answer_next_tool(time);
+  bool receives = !busy || admission_time_.next(time) <= time;
+  bool connection_pending = false;
+  work_postponed_ = !receives && pending_->wake_at(time) <= time;
+  // Clients that had to wait are few, so they may come before the others.
   if (receives)
-    if (auto visitor = reception_->due(time)) {
+    if (auto first = pending_->next_admitted(time)) {
       receives = false;
-      receive(std::move(*visitor), time);
+      receive(std::move(*first), time);
     }
   for (int i = 0; i < count; ++i) {
     const int fd = events[static_cast<std::size_t>(i)].data.fd;
@@ -325,33 +327,34 @@ void Server::look_at_descriptors(int timeout_ms) {
       eventfd_t told = 0;
       ::eventfd_read(fd, &told);
       read_configuration();
-    } else if (fd == reception_->descriptor()) {
-      knocks = true;
-    } else if (fd == deaths_->descriptor()) {
+    } else if (fd == pending_->descriptor()) {
+      connection_pending = true;
+    } else if (fd == liveness_watcher_->descriptor()) {
       eventfd_t told = 0;
       ::eventfd_read(fd, &told);
-      look_for_dying(time);
+      check_liveness(time);
     } else if (const auto pidfd = by_pidfd_.find(fd); pidfd != by_pidfd_.end()) {
       ++counters_.deaths_by_pidfd;
       end_session(pidfd->second, time);
     } else if (absent_.contains(fd)) {
-      end_absent(fd, time);
+      forget_absent(fd, time);
     } else if (const auto socket = by_socket_.find(fd); socket != by_socket_.end()) {
-      hear(*sessions_.at(socket->second));
+      read_doorbell(*sessions_.at(socket->second));
     } else if (!receives) {
-      postponed_ = true;
-    } else if (auto visitor = reception_->hear(fd, time)) {
+      work_postponed_ = true;
+    } else if (auto first = pending_->read(fd, time)) {
       receives = false;
-      receive(std::move(*visitor), time);
+      receive(std::move(*first), time);
     }
   }
-  // Last: who came gets the descriptors of those who have just gone, of whom more may be told
-  // above.
-  if (knocks) reception_->accept(time, hot ? 1 : 16);
-  postponed_ = postponed_ || (knocks && hot) || !asked_.empty();
-  reception_->drop_late(time);
+  // Last: a new connection may get a descriptor number that was closed above, and later events of
+  // this poll may still refer to the old one.
+  if (connection_pending) pending_->accept(time, busy ? 1 : 16);
+  work_postponed_ = work_postponed_ || (connection_pending && busy) || !tool_requests_.empty();
+  pending_->drop_expired(time);
   const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
-  if (idle_ns > 0 && sessions_.empty() && reception_->empty() && time - alone_ns_ >= idle_ns) {
+  if (idle_ns > 0 && sessions_.empty() && pending_->empty() &&
+      time - no_session_since_ns_ >= idle_ns) {
     log::info("no client for {}", config::duration_text(idle_ns));
     stopping_ = true;
   }
@@ -366,14 +369,14 @@ void Server::read_configuration() {
   if (configuration_problem_.empty()) {
     settings_.configuration = loaded.configuration;
     memory_quotas_.apply(settings_.configuration);
-    limit_again(looked_ns_);
+    apply_limits(polled_ns_);
     log::info("the configuration was read again ({} files)", loaded.files.size());
     return;
   }
   for (const config::Problem& problem : loaded.problems)
     log::error("{}", config::text_of(problem, false));
   if (!applied) log::error("{}", applied.error().message);
-  log::error("the configuration is invalid: what held before goes on");
+  log::error("the configuration is invalid: the former one stays in force");
 }
 
 void Server::watchdog(std::uint64_t time) {

@@ -21,21 +21,21 @@ using nlohmann::json;
 
 namespace {
 
-auto key_of(const DeviceArbiter::Held& hold) {
+auto key_of(const DeviceArbiter::GrantStatus& hold) {
   return std::tuple(hold.client, hold.entry, !hold.open);
 }
 
-// What a client's lanes have on one entry is one line: they may be hundreds on each entry, and
-// everybody waits for as long as it takes to write this.
-std::vector<DeviceArbiter::Held> by_entry(std::vector<DeviceArbiter::Held> holds) {
+// Grants of a client's lanes on one partition are shown as one: there may be hundreds, and all
+// clients wait while this is written.
+std::vector<DeviceArbiter::GrantStatus> by_entry(std::vector<DeviceArbiter::GrantStatus> holds) {
   std::stable_sort(holds.begin(), holds.end(),
                    [](const auto& a, const auto& b) { return key_of(a) < key_of(b); });
   return holds;
 }
 
-// The latency bounds of its class.
+// The latency bounds of a client's class.
 json bounds_status(const scheduler::Slo& slo) {
-  constexpr std::uint64_t kNoNumberNs = 1'000;  // from_configuration.cpp: as if it were alone
+  constexpr std::uint64_t kNoNumberNs = 1'000;  // from_configuration.cpp: latencies as if alone
   const bool as_alone = slo.latency_ns != 0 && slo.latency_ns < kNoNumberNs;
   return {{"ttft_ns", slo.ttft_ns},
           {"tpot_ns", slo.tpot_ns},
@@ -45,7 +45,7 @@ json bounds_status(const scheduler::Slo& slo) {
           {"percentile", std::lround(100 * slo.quantile)}};
 }
 
-// The quotas of SMs that hold for a client, of the groups that it is in.
+// The SM quotas of the groups that a client is in.
 json shares_status(const std::vector<GroupShare>& shares, std::uint32_t sms) {
   json all = json::array();
   for (const GroupShare& share : shares)
@@ -76,15 +76,15 @@ json Server::mps_status() const {
       {"affected", facts.affected}};
 }
 
-// Users whose clients were let go lately.
-json Server::let_go_users() const {
+// Users whose clients were evicted lately. The names of the fields are published.
+json Server::evicted_users() const {
   json users = json::array();
-  Conduct& conduct = reception_->conduct();
-  for (const auto& [uid, user] : conduct.users(looked_ns_))
+  AbuseLimiter& limiter = pending_->abuse_limiter();
+  for (const auto& [uid, user] : limiter.users(polled_ns_))
     users.push_back({{"user", uid},
-                     {"let_go", user.let_go},
+                     {"let_go", user.evictions},
                      {"last", user.last},
-                     {"waits_ns", conduct.admits_at(uid, looked_ns_) - looked_ns_}});
+                     {"waits_ns", limiter.admits_at(uid, polled_ns_) - polled_ns_}});
   return users;
 }
 
@@ -92,7 +92,7 @@ namespace {
 
 json usage_status(const UsageTotals& used) {
   const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; };
-  const bool measured = used.measured_sm_ns != 0;  // else it is not known how busy it was
+  const bool measured = used.measured_sm_ns != 0;  // else its busy time is unknown
   return {{"sm_seconds", seconds(used.sm_ns)},
           {"measured_sm_seconds", seconds(used.measured_sm_ns)},
           {"busy_sm_seconds", measured ? json(seconds(used.busy_sm_ns)) : json()},
@@ -113,19 +113,19 @@ UsageTotals Server::used_by(const Session& session, std::uint64_t time) const {
   return used;
 }
 
-// A client at its end (Accounting::ended() adds the time of the calendar).
+// The record of a client that ends (Accounting::ended() adds calendar times).
 json Server::usage_record(const Session& session, std::uint64_t time) const {
-  const Standing& standing = session.standing;
+  const Entitlement& entitlement = session.entitlement;
   json record{{"client", session.id},
               {"program", session.program},
               {"process", session.peer.pid},
               {"user", session.peer.uid},
-              {"class", standing.workload_class},
-              {"shares", shares_status(standing.shares, session.device->info.processors)},
-              {"job", standing.job},
-              {"namespace", standing.container.pod_namespace},
-              {"pod", standing.container.pod_name},
-              {"container_id", standing.container.id},
+              {"class", entitlement.workload_class},
+              {"shares", shares_status(entitlement.shares, session.device->info.processors)},
+              {"job", entitlement.job},
+              {"namespace", entitlement.container.pod_namespace},
+              {"pod", entitlement.container.pod_name},
+              {"container_id", entitlement.container.id},
               {"device", session.device->info.uuid},
               {"seconds", static_cast<double>(time - session.since_ns) * 1e-9}};
   record.update(usage_status(used_by(session, time)));
@@ -133,33 +133,33 @@ json Server::usage_record(const Session& session, std::uint64_t time) const {
 }
 
 json Server::client_status(const Session& session) const {
-  const Standing& standing = session.standing;
-  // Known of clients with a quota; null: not known.
+  const Entitlement& entitlement = session.entitlement;
+  // Known for clients with a memory quota; null: not known.
   const auto memory = memory_quotas_.used_by(session.peer.pid, session.device->info.uuid);
   return {{"client", session.id},
           {"program", session.program},
-          {"class", standing.workload_class},
-          {"job", standing.job},
-          {"namespace", standing.container.pod_namespace},
-          {"pod", standing.container.pod_name},
-          {"pod_uid", standing.container.pod},
-          {"container", standing.container.name},
-          {"container_id", standing.container.id},
-          {"processors_most", standing.traits.terms.limits.most_sms()},
-          {"shares", shares_status(standing.shares, session.device->info.processors)},
-          {"processors_reserved", standing.traits.terms.limits.reserved_sms},
-          {"processors_now", session.device->arbiter->usage(session.id, looked_ns_).sms()},
-          {"usage", usage_status(used_by(session, looked_ns_))},
+          {"class", entitlement.workload_class},
+          {"job", entitlement.job},
+          {"namespace", entitlement.container.pod_namespace},
+          {"pod", entitlement.container.pod_name},
+          {"pod_uid", entitlement.container.pod},
+          {"container", entitlement.container.name},
+          {"container_id", entitlement.container.id},
+          {"processors_most", entitlement.traits.terms.limits.most_sms()},
+          {"shares", shares_status(entitlement.shares, session.device->info.processors)},
+          {"processors_reserved", entitlement.traits.terms.limits.reserved_sms},
+          {"processors_now", session.device->arbiter->usage(session.id, polled_ns_).sms()},
+          {"usage", usage_status(used_by(session, polled_ns_))},
           {"memory_bytes", memory ? json(*memory) : json()},
-          {"weight", standing.traits.terms.weight},
-          {"bounds", bounds_status(standing.traits.terms.slo)},
+          {"weight", entitlement.traits.terms.weight},
+          {"bounds", bounds_status(entitlement.traits.terms.slo)},
           {"process", session.peer.pid},
           {"user", session.peer.uid},
           {"device", session.device->info.uuid},
           {"view", session.device->view},
           {"dying", session.dying},
           {"completed", session.memory.client->launches.load(std::memory_order_relaxed)},
-          {"up_ns", looked_ns_ - session.since_ns}};
+          {"up_ns", polled_ns_ - session.since_ns}};
 }
 
 json Server::status() const {
@@ -170,11 +170,11 @@ json Server::status() const {
                 {"socket", settings_.socket},
                 {"policy", settings_.configuration.policy.specification()},
                 {"seed", settings_.configuration.policy.seed},
-                {"up_ns", looked_ns_ - started_ns_},
+                {"up_ns", polled_ns_ - started_ns_},
                 {"turns", turns_},
-                {"connections", reception_->connections()},
-                {"refused", reception_->refused()},
-                {"let_go", counters_.let_go},
+                {"connections", pending_->connections()},
+                {"refused", pending_->refused()},
+                {"let_go", counters_.evicted},
                 {"deaths_by_life_line", counters_.deaths_by_life_line},
                 {"deaths_by_pidfd", counters_.deaths_by_pidfd},
                 {"rings", counters_.rings},
@@ -186,8 +186,8 @@ json Server::status() const {
               {"clients", json::array()},
               {"jobs", jobs_.status()},
               {"claims", claims_.status()},
-              {"memory", memory_quotas_.status(looked_ns_)},
-              {"let_go_users", let_go_users()}};
+              {"memory", memory_quotas_.status(polled_ns_)},
+              {"let_go_users", evicted_users()}};
   std::map<std::string, std::size_t> in_use;  // views of each device
   for (const auto& [key, device] : devices_)
     in_use[device.info.uuid] += device.sessions > 0 ? 1 : 0;
@@ -196,11 +196,11 @@ json Server::status() const {
     const scheduler::SchedulerCounters& decided = arbiter.scheduler().counters();
     const scheduler::LedgerCounters& moved = arbiter.scheduler().ledger().counters();
     json held = json::array();
-    const std::vector<DeviceArbiter::Held> holds = by_entry(arbiter.held());
+    const std::vector<DeviceArbiter::GrantStatus> holds = by_entry(arbiter.held());
     for (auto hold = holds.begin(); hold != holds.end();) {
-      const auto next = std::find_if(hold, holds.end(), [&](const DeviceArbiter::Held& other) {
-        return key_of(other) != key_of(*hold);
-      });
+      const auto next = std::find_if(
+          hold, holds.end(),
+          [&](const DeviceArbiter::GrantStatus& other) { return key_of(other) != key_of(*hold); });
       const runtime::PoolEntry& entry = arbiter.layout().at(hold->entry);
       held.push_back({{"client", hold->client},
                       {"lane", hold->lane},  // the first of them
@@ -236,7 +236,7 @@ json Server::status() const {
                {"stale", arbiter.counters().stale},
                {"undelivered", arbiter.counters().undelivered},
                {"overlaps", arbiter.counters().overlaps}};
-    add_decisions(device, looked_ns_, shown);
+    add_decisions(device, polled_ns_, shown);
     result["devices"].push_back(std::move(shown));
   }
   for (const auto& [id, session] : sessions_) result["clients"].push_back(client_status(*session));

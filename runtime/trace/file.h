@@ -27,7 +27,7 @@ enum class Kind : std::uint16_t {
   kSubmitted,  // it was given to a queue of `entry`
   kCompleted,  // everything of the lane up to `serial` was seen to have ended
   // vitamind's: what it was told
-  // `client`, as daemon::Traits: `flags`: minor version; `serial`: process; Attached behind it
+  // `client`, as daemon::ClientTraits: `flags`: minor version; `serial`: process; then Attached
   kAttach,
   kRequest,  // of `client`: the protocol's record behind it
   kDying,

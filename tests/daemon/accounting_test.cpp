@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a client used, and how much of it is kept.
+// The usage of clients, and the records and sums that are kept of it.
 #include "daemon/server/accounting.h"
 
 #include <doctest/doctest.h>
@@ -30,9 +30,9 @@ TEST_CASE("SMs on which a client has several grants count once, for as long as i
   CHECK(totals.sm_ns == 100 * 16 + 100 * 24 + 100 * 16);
   CHECK(totals.held_ns == 300);
   CHECK(totals.wait_ns == 7);
-  CHECK(totals.grants == 0);  // which are counted where the client was told
+  CHECK(totals.grants == 0);  // granted() counts delivered grants
   usage.returns(ComputeSet::range(1, 2), widths, 500);
-  totals = usage.totals(1'000'000);  // since then it has nothing
+  totals = usage.totals(1'000'000);  // it had no SMs in between
   CHECK(totals.sm_ns == 100 * 16 + 100 * 24 + 200 * 16);
   CHECK(totals.held_ns == 400);
   // The last unit of this device is wider.
@@ -40,7 +40,7 @@ TEST_CASE("SMs on which a client has several grants count once, for as long as i
   CHECK(usage.sms() == 132);
 }
 
-TEST_CASE("busy SMs are those that a client had while it measured that it was busy") {
+TEST_CASE("busy SMs are those that a client had while it measured busy time") {
   const runtime::PoolLayout layout = scheduler::h200();
   const scheduler::UnitWidths widths(layout.entries());
   Usage usage;
@@ -52,7 +52,7 @@ TEST_CASE("busy SMs are those that a client had while it measured that it was bu
   usage.busy(250, 2000);
   CHECK(usage.totals(2000).measured_sm_ns == 500 * 8 + 500 * 16);
   CHECK(usage.totals(2000).busy_sm_ns == 250 * 12);
-  usage.busy(1'000'000, 2100);  // a client that lies was busy for all of the time, and not longer
+  usage.busy(1'000'000, 2100);  // a lying client counts as busy for all of the time at most
   CHECK(usage.totals(2100).busy_sm_ns == 250 * 12 + 100 * 16);
   usage.busy(0, 2200);
   CHECK(usage.totals(2200).busy_sm_ns == 250 * 12 + 100 * 16);
@@ -64,7 +64,7 @@ TEST_CASE("busy SMs are those that a client had while it measured that it was bu
   CHECK(totals.sm_ns == 1500 * 8 + 3500 * 16);
 }
 
-TEST_CASE("owners and records are bounded, and nothing that was used is lost") {
+TEST_CASE("owners and records are bounded, and no usage is lost") {
   Accounting accounting;
   const auto owner = [](const std::string& uuid, int user) {
     return UsageOwner{uuid, std::to_string(user), "", "", "", ""};
@@ -85,7 +85,7 @@ TEST_CASE("owners and records are bounded, and nothing that was used is lost") {
   CHECK(records.back()["client"] == kMany - 1);
 }
 
-TEST_CASE("an owner of whom nothing was heard for long makes room, and its use counts as others'") {
+TEST_CASE("an owner without clients for long makes room, and its sums are added to other") {
   Accounting accounting;
   const auto owner = [](std::size_t job) {
     return UsageOwner{"GPU-1", "1000", "", std::to_string(job), "", ""};
@@ -100,7 +100,7 @@ TEST_CASE("an owner of whom nothing was heard for long makes room, and its use c
   CHECK(accounting.sums().at({"GPU-1", "other", "", "", "", ""}).totals.sm_ns == 5);
 }
 
-TEST_CASE("the file of records is put aside when it is large") {
+TEST_CASE("the file of records is renamed when it is large") {
   const std::string file = "accounting_test." + std::to_string(::getpid());
   const std::string large(1 << 20, 'x');
   Accounting accounting;

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// attacker SOCKET VERB: a client of vitamind that means harm, until it is ended; or, with the
-// verb's
-// "-alone", the same program over memory of its own, as nobody's client: what the machine costs.
+// attacker SOCKET VERB: a hostile client of vitamind, until it is killed. With "-alone" behind the
+// verb the same program uses memory of its own and no daemon: the load that the machine itself
+// causes.
 //
-//   press      well-formed records of every kind, of every lane, as fast as its ring takes them;
-//              progress that means nothing; grants taken and thrown away
-//   scribble   random bytes over all that it can write
-//   crowd      10,000 connections that say nothing, held open; those that the daemon closed are
-//   made
-//              anew
+//   press      well-formed records of every kind and lane, as fast as its ring takes them; random
+//              progress; takes grants and drops them
+//   scribble   random bytes over all memory that it can write
+//   crowd      holds 10,000 connections that send nothing; replaces those that the daemon closes
 //
-// Whoever is let go comes back as another process: a ban is of a process.
+// An evicted attacker comes back as another process, since a ban is of a process.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -40,22 +38,22 @@ namespace {
 using protocol::kLanes;
 using protocol::Record;
 
-// Told at the end; shared with the children.
-struct Told {
+// Counters that are printed at the end; shared with the child processes.
+struct Counters {
   std::atomic<std::uint64_t> sessions{0}, records{0}, connections{0};
 };
-Told* told = nullptr;
+Counters* counters = nullptr;
 
 const hal::DeviceInfo& device() {
   static const hal::DeviceInfo info = tests::device_like_an_h200();
   return info;
 }
 
-// What it attacks: a session, or memory of its own.
+// A session that it attacks, or memory of its own.
 struct Target {
   std::unique_ptr<client::Connection> connection;
   protocol::ClientSegment* mine = nullptr;
-  protocol::DaemonSegment* own = nullptr;  // alone: nobody else writes it
+  protocol::DaemonSegment* own = nullptr;  // without a daemon: this process writes it
   const protocol::DaemonSegment* theirs = nullptr;
 
   void ring() const {
@@ -65,7 +63,7 @@ struct Target {
     else
       static_cast<void>(!::write(nowhere.get(), "", 1));
   }
-  bool let_go() const {
+  bool is_evicted() const {
     if (connection == nullptr) return false;
     pollfd socket{connection->socket.get(), 0, 0};
     return ::poll(&socket, 1, 0) > 0 && (socket.revents & (POLLHUP | POLLERR)) != 0;
@@ -76,7 +74,7 @@ class Records {
  public:
   explicit Records(std::size_t entries) : entries_(entries) {}
 
-  // Every kind, lanes and times at random, within what a correct client keeps to.
+  // A random valid record.
   Record next() {
     const std::uint64_t dice = random_();
     const auto lane = static_cast<std::uint32_t>(random_() % kLanes);
@@ -141,13 +139,13 @@ void press(const Target& target) {
   Records records(runtime::PoolLayout::build(device()).size());
   protocol::RequestProducer requests(target.mine->requests, target.mine->request_tail,
                                      target.theirs->request_head);
-  protocol::RequestConsumer nobody;
+  protocol::RequestConsumer own_reader;
   if (target.own != nullptr)
-    nobody = {target.mine->requests, target.mine->request_tail, target.own->request_head};
-  for (std::uint64_t turn = 0; turn % 256 != 0 || !target.let_go(); ++turn) {
+    own_reader = {target.mine->requests, target.mine->request_tail, target.own->request_head};
+  for (std::uint64_t turn = 0; turn % 256 != 0 || !target.is_evicted(); ++turn) {
     for (int i = 0; i < 16; ++i)
       if (requests.write(records.next()) == protocol::RingState::kOk)
-        told->records.fetch_add(1, std::memory_order_relaxed);
+        counters->records.fetch_add(1, std::memory_order_relaxed);
     requests.publish();
     if (target.connection == nullptr || target.theirs->park.asleep()) target.ring();
     target.mine->progress.store(turn * 0x9e3779b97f4a7c15, std::memory_order_relaxed);
@@ -158,14 +156,14 @@ void press(const Target& target) {
     target.mine->grant_head.store(target.theirs->grant_tail.load(std::memory_order_acquire),
                                   std::memory_order_release);
     if (target.own == nullptr) continue;
-    for (Record copy; nobody.read(copy) == protocol::RingState::kOk;) nobody.release();
+    for (Record copy; own_reader.read(copy) == protocol::RingState::kOk;) own_reader.release();
   }
 }
 
 void scribble(const Target& target) {
-  static std::mt19937_64 random(told->sessions.load());  // another in each session
+  static std::mt19937_64 random(counters->sessions.load());  // another seed in each session
   auto* const bytes = reinterpret_cast<unsigned char*>(target.mine);
-  while (!target.let_go())
+  while (!target.is_evicted())
     for (int i = 0; i < 1000; ++i) {
       const std::uint64_t value = random();
       std::memcpy(bytes + random() % (sizeof(protocol::ClientSegment) - 8), &value, 8);
@@ -173,7 +171,7 @@ void scribble(const Target& target) {
     }
 }
 
-Target of_daemon(const std::string& socket) {
+Target new_session(const std::string& socket) {
   Target target;
   auto made = client::connect(socket, device(), "attacker", {},
                               std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -185,25 +183,25 @@ Target of_daemon(const std::string& socket) {
   return target;
 }
 
-Target of_its_own() {
+Target own_memory() {
   Target target;
   target.mine = new protocol::ClientSegment();
   target.theirs = target.own = new protocol::DaemonSegment();
   return target;
 }
 
-[[noreturn]] void again_and_again(const std::string& socket, void (*attack)(const Target&)) {
+[[noreturn]] void attack_repeatedly(const std::string& socket, void (*attack)(const Target&)) {
   for (;;) {
     const pid_t child = ::fork();
     if (child == 0) {
       ::signal(SIGTERM, SIG_DFL);
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      const Target target = of_daemon(socket);
+      const Target target = new_session(socket);
       if (target.mine == nullptr) {
         ::usleep(1000);
         ::_exit(1);
       }
-      told->sessions.fetch_add(1);
+      counters->sessions.fetch_add(1);
       attack(target);
       ::_exit(0);
     }
@@ -224,16 +222,16 @@ Target of_its_own() {
       if (::poll(&state, 1, 0) == 0) continue;
     }
     auto made = protocol::connect_to(socket);
-    if (!made) {  // the queue is full, or there is no descriptor for one more
+    if (!made) {  // the queue is full, or no descriptor is left
       ::usleep(50);
       continue;
     }
     open[i] = std::move(*made);
-    told->connections.fetch_add(1, std::memory_order_relaxed);
+    counters->connections.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
-// The same system calls and the same memory, and nobody at the other end.
+// The same system calls and memory, without a daemon.
 [[noreturn]] void crowd_alone() {
   constexpr std::size_t kMany = 10'000;
   std::vector<protocol::Fd> open(kMany);
@@ -247,24 +245,24 @@ int run(int argc, char** argv) {
   const std::string socket = argc > 1 ? argv[1] : "", verb = argc > 2 ? argv[2] : "";
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   void* const shared =
-      ::mmap(nullptr, sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      ::mmap(nullptr, sizeof(Counters), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) return 1;
-  told = new (shared) Told;
+  counters = new (shared) Counters;
   ::signal(SIGTERM, [](int) {
     char line[160];
     const int length = std::snprintf(
         line, sizeof line, "{\"sessions\": %llu, \"records\": %llu, \"connections\": %llu}\n",
-        static_cast<unsigned long long>(told->sessions),
-        static_cast<unsigned long long>(told->records),
-        static_cast<unsigned long long>(told->connections));
+        static_cast<unsigned long long>(counters->sessions),
+        static_cast<unsigned long long>(counters->records),
+        static_cast<unsigned long long>(counters->connections));
     static_cast<void>(!::write(STDOUT_FILENO, line, static_cast<std::size_t>(length)));
     ::_exit(0);
   });
-  if (verb == "press") again_and_again(socket, &press);
-  if (verb == "scribble") again_and_again(socket, &scribble);
+  if (verb == "press") attack_repeatedly(socket, &press);
+  if (verb == "scribble") attack_repeatedly(socket, &scribble);
   if (verb == "crowd") crowd(socket);
-  if (verb == "press-alone") press(of_its_own());
-  if (verb == "scribble-alone") scribble(of_its_own());
+  if (verb == "press-alone") press(own_memory());
+  if (verb == "scribble-alone") scribble(own_memory());
   if (verb == "crowd-alone") crowd_alone();
   std::fprintf(stderr, "usage: attacker SOCKET press|scribble|crowd[-alone]\n");
   return 2;

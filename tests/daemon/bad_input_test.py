@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that goes wrong around a daemon: a clear line each, no other client affected."""
+"""Bad input and broken surroundings of a daemon: one clear line each, no other client affected."""
 import ctypes
 import errno
 import json
@@ -26,8 +26,8 @@ class BadInput(RawClientTest):
         output, _ = self.member(daemon, "work", 1, **more).communicate(timeout=time_limit(20))
         return json.loads(output).get("refused", "")
 
-    def nobody(self, *words, env=None):
-        """As another user, with files of its own."""
+    def as_other_user(self, *words, env=None):
+        """Runs a program as another user, with files of its own."""
         user = pwd.getpwnam("nobody")
         return subprocess.run(words, user=user.pw_uid, group=user.pw_gid, extra_groups=[],
                               text=True, capture_output=True, timeout=time_limit(30), check=False,
@@ -35,7 +35,7 @@ class BadInput(RawClientTest):
 
     # --- sockets and users -----------------------------------------------------------------
 
-    def test_a_stale_socket_is_no_daemon_and_in_nobodys_way(self):
+    def test_a_stale_socket_counts_as_no_daemon_and_is_replaced(self):
         daemon = self.daemon()
         daemon.kill()
         self.assertTrue(daemon.socket.exists())
@@ -43,7 +43,7 @@ class BadInput(RawClientTest):
         daemon.start()
         self.works(daemon)
 
-    def test_a_file_that_is_no_socket_is_left_alone(self):
+    def test_a_file_that_is_no_socket_is_kept(self):
         (pathlib.Path(self.directory.name) / "s").write_text("mine")
         daemon = self.daemon()
         self.assertEqual(daemon.process.wait(time_limit(10)), 1)
@@ -58,20 +58,20 @@ class BadInput(RawClientTest):
         self.assertIn("/a/b/c/s", ended.stderr)
 
     @unittest.skipUnless(ROOT, "another user is needed")
-    def test_another_users_daemon_cannot_be_joined_and_the_machines_can(self):
+    def test_another_users_daemon_refuses_clients_and_the_machines_accepts_them(self):
         os.chmod(self.directory.name, 0o755)
         own = self.daemon()
         copy = self.readable_member()
-        answer = self.nobody(copy, str(own.socket), "work", "1")
+        answer = self.as_other_user(copy, str(own.socket), "work", "1")
         self.assertEqual(answer.returncode, 3)
         self.assertRegex(answer.stdout, "Permission denied|belongs to another user")
-        # The kernel's word on the user, though the socket's mode lets everybody in.
+        # The socket's mode admits all users: the daemon refuses by the peer's user id.
         os.chmod(own.socket, 0o666)
-        answer = self.nobody(copy, str(own.socket), "work", "1")
+        answer = self.as_other_user(copy, str(own.socket), "work", "1")
         self.assertIn("belongs to another user", answer.stdout)
         own.end()
         shared = self.daemon("--system")
-        answer = self.nobody(copy, str(shared.socket), "work", "5")
+        answer = self.as_other_user(copy, str(shared.socket), "work", "5")
         self.assertEqual(json.loads(answer.stdout)["submitted"], 5)
 
     @unittest.skipUnless(ROOT, "another user is needed")
@@ -90,7 +90,7 @@ class BadInput(RawClientTest):
         self.addCleanup(second.wait)
         self.addCleanup(second.kill)
         self.until(lambda: answers(theirs / "s"))
-        answer = self.nobody(self.readable_member(), str(theirs / "s"), "work", "1")
+        answer = self.as_other_user(self.readable_member(), str(theirs / "s"), "work", "1")
         self.assertIn("another vitamind arbitrates device GPU-member", answer.stdout)
         self.assertIn("made by user 0", answer.stdout)
         self.works(own)
@@ -117,7 +117,7 @@ class BadInput(RawClientTest):
             connection.send(message)
             return parsed(taken(connection)[0])
 
-    def test_a_client_of_another_minor_version_is_welcome(self):
+    def test_a_client_of_another_minor_version_is_accepted(self):
         daemon = self.daemon()
         welcome, refusal = 2, 3
         self.assertEqual(self.greet(daemon, hello(0, less=128))[0], welcome)  # before classes
@@ -126,11 +126,11 @@ class BadInput(RawClientTest):
         self.assertEqual(self.greet(daemon, hello(3))[0], welcome)  # before progress
         self.assertEqual(self.greet(daemon, hello(MINOR))[0], welcome)
         self.assertEqual(self.greet(daemon, hello(9, more=b"news" * 50))[0], welcome)
-        kind, why = self.greet(daemon, hello(MINOR, less=64))  # ours, and cut off
+        kind, why = self.greet(daemon, hello(MINOR, less=64))  # our version, but truncated
         self.assertEqual((kind, why), (refusal, b"the peer sent a message that was not expected"))
         self.assertEqual(self.greet(daemon, hello(0, less=400))[0], refusal)
 
-    def test_messages_of_any_size_and_foreign_descriptors_leave_nothing_in_the_daemon(self):
+    def test_messages_of_any_size_and_sent_descriptors_leave_nothing_in_the_daemon(self):
         daemon = self.daemon("--policy", "random:max=32")
         honest = self.member(daemon, "work", 0)
         self.until(lambda: daemon.status()["devices"])
@@ -161,13 +161,13 @@ class BadInput(RawClientTest):
         self.assertEqual((result["at_home"], result["malformed"]), (0, 0))
 
     def stay(self, daemon, message):
-        """As greet(), and the connection stays."""
+        """As greet(), but keeps the connection."""
         connection = connected(daemon)
         self.addCleanup(connection.close)
         connection.send(message)
         return connection, *parsed(taken(connection)[0])
 
-    def test_names_that_are_no_utf8_are_shown_and_harm_nobody(self):
+    def test_names_that_are_not_utf8_are_shown_and_do_no_harm(self):
         daemon = self.daemon("--metrics", str(pathlib.Path(self.directory.name) / "m"))
         kept = []
         for name in (b"caf\xe9", "caf\u00e9".encode(), b"\xf0\x9f", b"\xc2\x9bm", b"\xed\xa0\x80",
@@ -187,8 +187,8 @@ class BadInput(RawClientTest):
             self.assertEqual(self.greet(daemon, preamble + verb.ljust(256, b"\0"))[0], 5)
         self.works(daemon)
 
-    def test_where_futex_waitv_is_refused_it_sleeps_and_sees_deaths_all_the_same(self):
-        # As filters of containers answer what they do not know: with EPERM.
+    def test_without_futex_waitv_it_sleeps_and_notices_deaths(self):
+        # Containers' seccomp filters answer unknown system calls with EPERM.
         code = b"".join(struct.pack("<HBBI", *one) for one in (
             (0x20, 0, 0, 0), (0x15, 0, 1, 449), (0x06, 0, 0, 0x50000 | errno.EPERM),
             (0x06, 0, 0, 0x7fff0000)))
@@ -214,13 +214,13 @@ class BadInput(RawClientTest):
             begin, before = time.monotonic_ns(), used_ns()
             time.sleep(1)
             return (used_ns() - before) / (time.monotonic_ns() - begin)
-        # Not before it has come to rest.
+        # Measure only when it has gone to sleep.
         self.until(lambda: share_of_a_second() < 0.1)
         holder.kill()
         self.until(lambda: not daemon.status()["clients"])
         self.works(daemon)
 
-    def test_an_answer_is_whole_however_long_it_is(self):
+    def test_long_answers_are_complete(self):
         configuration = pathlib.Path(self.directory.name, "vitamin.toml")
         configuration.write_text("[daemon]\nclients = 700\nclients_of_user = 700\n")
         scrape = str(pathlib.Path(self.directory.name, "m"))
@@ -248,7 +248,7 @@ class BadInput(RawClientTest):
     def locks(self):
         return len(list(pathlib.Path(self.directory.name).glob("vitamin-*.lock")))
 
-    def test_devices_that_are_made_up_are_bounded_and_forgotten(self):
+    def test_invented_devices_are_bounded_and_forgotten(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
         self.works(daemon)
         descriptors, resident = settled_descriptors(daemon), daemon.resident_kib()
@@ -258,18 +258,18 @@ class BadInput(RawClientTest):
         self.assertLessEqual(len(daemon.status()["devices"]), 64)
         self.assertEqual(self.locks(), 0)
         self.until(lambda: daemon.descriptors() <= descriptors)
-        if not os.environ["VITAMIN_TEST_SANITIZERS"]:  # which keep freed memory for a while
+        if not os.environ["VITAMIN_TEST_SANITIZERS"]:  # sanitizers keep freed memory for a while
             self.assertLess(daemon.resident_kib(), resident + 32 * 1024)
         self.works(daemon)
 
     @unittest.skipUnless(ROOT, "another user is needed")
-    def test_a_user_of_many_devices_leaves_the_others_theirs(self):
+    def test_a_user_of_many_devices_does_not_use_up_other_users_devices(self):
         os.chmod(self.directory.name, 0o755)
         daemon = self.daemon("--system", "--quiet")
         kept = [self.stay(daemon, hello(MINOR, uuid=b"GPU-%d" % i)) for i in range(64)]
         self.assertEqual({kind for _, kind, _ in kept}, {2})
         self.assertIn("uses as many devices (64) as one user may", self.refused(daemon))
-        answer = self.nobody(self.readable_member(), str(daemon.socket), "work", "5")
+        answer = self.as_other_user(self.readable_member(), str(daemon.socket), "work", "5")
         self.assertEqual(json.loads(answer.stdout)["submitted"], 5)
         daemon.ask("drain GPU-1")
         for connection, _, _ in kept:
@@ -283,9 +283,9 @@ class BadInput(RawClientTest):
     def views(self, daemon):
         return {(device["processors"], device["view"]) for device in daemon.status()["devices"]}
 
-    def test_who_says_other_things_of_a_device_decides_nothing_for_others(self):
+    def test_a_client_that_describes_a_device_differently_does_not_affect_others(self):
         daemon = self.daemon("--policy", "static:units=0-15,parts=1")
-        # It names the real device, with one unit; and holds all of that.
+        # It describes the real device with one unit, and holds all of it.
         liar, kind, _ = self.stay(daemon, hello(MINOR, units=[8]))
         self.assertEqual((kind, self.locks()), (2, 1))
         other, kind, _ = self.stay(daemon, hello(MINOR, device=b"another model"))
@@ -296,11 +296,11 @@ class BadInput(RawClientTest):
         status = daemon.status()
         self.assertEqual([device["views_in_use"] for device in status["devices"]], [3] * 3)
         self.assertEqual({client["view"] for client in status["clients"]}, {1, 2, 3})
-        self.assertRegex(daemon.log(), r"of 132 processors in 16 units.* of 8 in 1: no lease .*"
+        self.assertRegex(daemon.log(), r"with 132 SMs in 16 units, .* with 8 in 1: leases do not .*"
                                        r"thread percentage.*\[VIT-511\]")
         samples = [line.rpartition(" ")[0] for line in daemon.ask("metrics")["text"].splitlines()
                    if not line.startswith("#")]
-        self.assertEqual(len(samples), len(set(samples)))  # as Prometheus wants it
+        self.assertEqual(len(samples), len(set(samples)))  # Prometheus requires it
         self.assertEqual(daemon.ask("drain GPU-member")["devices"], 3)
         self.assertIn("is drained", self.refused(daemon))
         self.assertIn(b"is drained", self.greet(daemon, hello(MINOR, units=[4]))[1])
@@ -315,7 +315,7 @@ class BadInput(RawClientTest):
         self.until(lambda: not daemon.status()["clients"])
         self.assertEqual(self.locks(), 0)
 
-    def test_a_device_that_nobody_uses_is_anybodys(self):
+    def test_an_unused_device_can_be_used_by_another_daemon(self):
         first = self.daemon()
         self.works(first)
         self.until(lambda: not first.status()["clients"])
@@ -328,7 +328,7 @@ class BadInput(RawClientTest):
         second.end()
         self.works(first)
 
-    def test_a_daemon_that_ends_in_the_middle_of_a_greeting_has_gone_away(self):
+    def test_a_daemon_that_ends_during_the_handshake_is_reported(self):
         path = pathlib.Path(self.directory.name) / "s"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(path))
@@ -338,7 +338,7 @@ class BadInput(RawClientTest):
                 connection, _ = listener.accept()
                 connection.recv(4096)
                 connection.close()
-                self.assertIn("went away", member.communicate(timeout=time_limit(10))[0])
+                self.assertIn("hung up", member.communicate(timeout=time_limit(10))[0])
 
     # --- processes -------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon costs; figures are kept in bench/results/daemon. Times are processor time, in
+"""What the daemon costs; results are kept in bench/results/daemon. Times are CPU time, in
 units of the machine that the limits are for (tests/figure.h), and the least of some measurements.
 """
 import json
@@ -15,7 +15,7 @@ from time_limit import time_limit
 
 class Costs(unittest.TestCase):
     def measure(self, names):
-        """Keeps the least that each was ever seen to cost: other load only adds."""
+        """Keeps the least cost of each measurement, since other load only adds."""
         chosen = "|".join(map(re.escape, ["machine", *names])) if names else "."
         with tempfile.NamedTemporaryFile() as out:
             subprocess.run([os.environ["BENCH"], "--benchmark_min_time=0.2",
@@ -33,7 +33,7 @@ class Costs(unittest.TestCase):
                 self.found[name] = one
 
     def problems(self):
-        """What does not hold, and the measurements that say so."""
+        """The limits that are exceeded, with the measurements."""
         def less(value, most, *names):
             if not value < most:
                 problems.append((f"{names}: {value} is not less than {most}", names))
@@ -42,28 +42,28 @@ class Costs(unittest.TestCase):
         less(ns["inline_launch_daemon"] - ns["inline_launch_in_process"], 20,
              "inline_launch_daemon", "inline_launch_in_process")
         less(ns["decisions/1"], 500, "decisions/1")  # two million a second
-        # A decision costs what changes, or at most what there is, not the square of that.
+        # The cost of a decision is at most linear in the number of lanes.
         for name, few, many, most in (("fifo", 16, 1024, 8), ("throughput", 64, 1024, 28),
                                       ("parts", 64, 1024, 28)):
             few, many = (f"decision_beside/{name}/{count}" for count in (few, many))
             less(ns[many] / ns[few], most, few, many)
-        # However a client moves its lanes on.
+        # However often a client moves its lanes.
         alone = "turn_beside_a_flood/fifo/0"
         for name in ("fifo", "throughput", "random", "parts", "share"):
             beside = f"decision_beside_drains/{name}"
             self.assertLessEqual(found[beside]["of_a_lane"], 12, name)
             less(ns[beside], 150_000, beside)
-        # Where nothing is planned, a client that can only wait costs others nothing.
+        # Without a plan, a client that can only wait costs other clients nothing.
         for name in ("fifo", "throughput"):
             beside, flood = f"decision_beside_drains/{name}", f"turn_beside_a_flood/{name}/4"
             less(ns[beside], 40 * ns[alone], beside, alone)
             less(ns[flood], 100 * ns[alone], flood, alone)
-        if len(os.sched_getaffinity(0)) >= 4:  # a grant takes two of them
+        if len(os.sched_getaffinity(0)) >= 4:  # a grant needs two of them
             grant = found["request_to_grant"]
             less(grant["p50_ns"] / max(1, found["machine"]["slowness"]), 5_000, "request_to_grant")
         return problems
 
-    def test_the_control_path_costs_what_is_promised(self):
+    def test_the_control_path_keeps_its_limits(self):
         self.found = {}
         self.measure([])
         for _ in range(10):

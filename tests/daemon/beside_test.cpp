@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Clients with a bound of latency beside clients without one, between real clients and the real
-// arbiter in virtual time (tests/daemon/machine.h): what each gets. Clients are heard of through
-// records and counters alone, as vitamind hears of them; tests/scheduler/slo_test.cpp has the
-// policy by itself.
+// Clients with a latency bound beside clients without one, between real clients and the real
+// arbiter in virtual time (tests/daemon/machine.h): what each gets. The arbiter knows clients by
+// records and counters only, as in vitamind; tests/scheduler/slo_test.cpp tests the policy
+// itself.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -14,14 +14,14 @@
 namespace vitamin::tests {
 namespace {
 
-daemon::Traits traits(config::Kind kind, std::uint64_t tpot_ns = 0) {
+daemon::ClientTraits traits(config::Kind kind, std::uint64_t tpot_ns = 0) {
   config::WorkloadClass workload;
   workload.kind = kind;
   workload.tpot_ns = tpot_ns;
   return daemon::traits_of(&workload, 100, 132);
 }
-const daemon::Traits kService = traits(config::Kind::kLatency);
-const daemon::Traits kBatch = traits(config::Kind::kBatch);
+const daemon::ClientTraits kService = traits(config::Kind::kLatency);
+const daemon::ClientTraits kBatch = traits(config::Kind::kBatch);
 
 constexpr double kRequest = 33.6e-3;
 
@@ -29,20 +29,20 @@ struct Setup {
   unsigned services = 1, jobs = 1;
   double load = 0.5;
   double seconds = 20;
-  daemon::Traits service = kService;
+  daemon::ClientTraits service = kService;
   Program program = decoder(), job = training();
-  double request_s = kRequest;  // that one takes here, alone
+  double request_s = kRequest;  // time of a request here, alone
 };
 
 struct Reached {
   double p50 = 0, p99 = 0;
   std::size_t answered = 0;
   std::vector<double> steps_per_s;
-  double longest_pause_ms = 0;  // without a launch of the first job's that ended
+  double longest_pause_ms = 0;  // between completed launches of the first job
   scheduler::SchedulerCounters counters;
 };
 
-// Poisson arrivals, after a second in which the training is alone.
+// Poisson arrivals, after a second in which the training runs alone.
 Reached run(const std::string& policy, const Setup& setup) {
   Machine machine(policy);
   std::vector<Machine::Client*> jobs, services;
@@ -90,8 +90,8 @@ void say(const std::string& what, const Reached& reached) {
                << ", by age " << reached.counters.aged);
 }
 
-// A class of kind latency without a number, and one with a number.
-const daemon::Traits kTarget = traits(config::Kind::kLatency, 20 * kMs);
+// A latency class without a bound, and one with a bound.
+const daemon::ClientTraits kTarget = traits(config::Kind::kLatency, 20 * kMs);
 
 TEST_CASE(
     "A latency client beside training is served as if it were alone, or nearly, at any load") {
@@ -108,9 +108,9 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("A service that has little to do costs training little, with a target or without") {
+TEST_CASE("a service with little load costs training little, with a bound or without") {
   const Reached trains = run("slo", {.services = 0, .seconds = 10});
-  for (const daemon::Traits& service : {kService, kTarget}) {
+  for (const daemon::ClientTraits& service : {kService, kTarget}) {
     const Reached alone = run("slo", {.jobs = 0, .load = 0.1, .seconds = 10, .service = service});
     const Reached both = run("slo", {.load = 0.1, .seconds = 10, .service = service});
     say("three requests a second", both);
@@ -120,8 +120,9 @@ TEST_CASE("A service that has little to do costs training little, with a target 
   }
 }
 
-// What it leaves is what the others have while it is behind, and by age.
-TEST_CASE("A service that never pauses leaves training some time, and no pause beyond the bound") {
+// Training runs while the service is behind its bound, and when it starves.
+TEST_CASE(
+    "beside a service that never pauses training pauses no longer than the starvation bound") {
   const Reached trains = run("slo", {.services = 0, .seconds = 10});
   const Reached both = run("slo", {.load = 1.5, .seconds = 20});
   say("never pauses", both);
@@ -129,7 +130,7 @@ TEST_CASE("A service that never pauses leaves training some time, and no pause b
   CHECK(both.steps_per_s[0] >= 0.2 * trains.steps_per_s[0]);
 }
 
-TEST_CASE("Two services beside training are served before it, and it goes on when both rest") {
+TEST_CASE("two services are served before training, which runs when both are idle") {
   const Reached trains = run("slo", {.services = 0, .seconds = 10});
   const Reached alone = run("slo", {.services = 2, .jobs = 0, .load = 0.2});
   const Reached both = run("slo", {.services = 2, .load = 0.2});
@@ -140,7 +141,7 @@ TEST_CASE("Two services beside training are served before it, and it goes on whe
   CHECK(both.steps_per_s[0] >= 0.7 * trains.steps_per_s[0]);
 }
 
-TEST_CASE("Without a client that has a bound slo is throughput") {
+TEST_CASE("without a client that has a bound, slo decides like throughput") {
   for (const unsigned jobs : {1U, 2U, 3U}) {
     const Setup setup{.services = 0, .jobs = jobs, .seconds = 6};
     const Reached here = run("slo", setup), there = run("throughput", setup);
@@ -150,14 +151,14 @@ TEST_CASE("Without a client that has a bound slo is throughput") {
   }
 }
 
-TEST_CASE("While a latency client is there, others submit little ahead; not for longer") {
+TEST_CASE("other clients submit little ahead while a latency client is connected, and only then") {
   Machine machine("slo");
   Machine::Client& job = machine.add(training(), kBatch);
   machine.run(0.2e9);
   CHECK(job.choice.ahead_ns == runtime::kNever);
   Machine::Client& service = machine.add(decoder(), kService, poisson(5, machine.now(), 1e9, 3));
   machine.run(machine.now() + 1e6);
-  std::uint64_t most = 0;  // also while the service is idle: it may come back at any time
+  std::uint64_t most = 0;  // also while the service is idle: a request may arrive at any time
   while (machine.now() < 1.2e9) {
     machine.run(machine.now() + 1e6);
     if (job.choice.entry != kNoEntry) most = std::max(most, job.choice.ahead_ns);
@@ -168,7 +169,7 @@ TEST_CASE("While a latency client is there, others submit little ahead; not for 
   CHECK(job.choice.ahead_ns == runtime::kNever);
 }
 
-TEST_CASE("A latency client that dies in the middle of a request leaves nothing behind") {
+TEST_CASE("a latency client that dies during a request leaves no grant behind") {
   Machine machine("slo");
   Machine::Client& job = machine.add(training(), kBatch);
   machine.run(0.2e9);

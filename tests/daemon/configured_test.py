@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""vitamind does what vitamin.toml says, and reads it again when told, all of it or nothing."""
+"""vitamind follows vitamin.toml, and reloads it on SIGHUP completely or not at all."""
 import errno
 import json
 import os
@@ -34,16 +34,16 @@ class Configured(DaemonTest):
         self.configure(text)
         daemon.process.send_signal(signal.SIGHUP)
 
-    def test_the_policy_its_parameters_and_the_pool_are_the_files(self):
+    def test_the_file_sets_the_policy_its_parameters_and_the_pool(self):
         daemon = self.configured('[policy]\nname = "static"\nparameters = { units = "0-3" }\n'
                                  '[devices."GPU-mem*".pool]\nleaf_units = 2\n')
         self.hold(daemon)
         device = daemon.status()["devices"][0]
         self.assertEqual(device["policy"], "static:units=0-3")
         self.assertEqual([hold["units"] for hold in device["held"]], [0xf])
-        self.assertIn("16 units, 28 entries", daemon.log())  # of pairs of units; of single ones: 60
+        self.assertIn("16 units, 28 partitions", daemon.log())  # single units would make 60
 
-    def test_the_command_line_wins_over_the_file(self):
+    def test_the_command_line_overrides_the_file(self):
         daemon = self.configured('policy.name = "random"\n', "--policy", "static:units=0-1",
                                  "--set", "daemon.clients=1")
         self.hold(daemon)
@@ -68,16 +68,16 @@ class Configured(DaemonTest):
             daemon = self.configured(text)
             self.assertEqual(daemon.process.wait(time_limit(10)), 1)
             self.assertIn(said, daemon.log())
-            self.assertEqual(daemon.log().count("\n"), number)  # the log of all of them
+            self.assertEqual(daemon.log().count("\n"), number)  # all of its log
 
-    def test_a_class_bounds_its_clients_and_others_are_left_alone(self):
+    def test_a_class_bounds_its_clients_and_no_others(self):
         daemon = self.configured('policy.name = "throughput"\n[[class]]\nname = "small"\n'
                                  'share = 25\n[[class]]\nname = "named"\ncommand = "other"\n')
-        # The second class is never reached: the first one has no condition.
+        # The second class is never chosen: the first one has no condition.
         self.assertEqual(daemon.process.wait(time_limit(10)), 1)
         self.assertIn("never reached", daemon.log())
         daemon = self.configured('policy.name = "throughput"\n[[class]]\nname = "small"\n'
-                                 'command = "nobody"\nshare = 25\n')
+                                 'command = "no-such-program"\nshare = 25\n')
         member = self.hold(daemon, "small")
         self.assertEqual([c["class"] for c in daemon.status()["clients"]], ["small"])
         self.assertLessEqual(self.held(daemon)[0]["processors"], 33)
@@ -86,9 +86,9 @@ class Configured(DaemonTest):
         self.hold(daemon)
         self.assertGreater(self.held(daemon)[0]["processors"], 33)
 
-    def test_a_latency_class_has_the_right_of_way_when_it_has_work(self):
+    def test_a_latency_class_is_served_first_when_it_has_work(self):
         daemon = self.configured('[policy]\nname = "tpot-first"\n'
-                                 '[[class]]\nname = "latency"\ncommand = "nobody"\n'
+                                 '[[class]]\nname = "latency"\ncommand = "no-such-program"\n'
                                  'kind = "latency"\n'
                                  '[[class]]\nname = "batch"\ncommand = "nothing"\n'
                                  'kind = "batch"\n')
@@ -117,23 +117,23 @@ class Configured(DaemonTest):
         self.assertEqual(served["requests"], requests)
         self.assertGreaterEqual(served["operations"], requests)
         self.assertEqual((served["at_home"], done["at_home"]), (0, 0))
-        # It asks when it comes back, not at each of its operations. On a busy machine a pause
-        # within a request may look like its end; then its gate was closed.
+        # It requests once after each pause, not for each operation. On a busy machine a pause
+        # within a request may look like its end, and its gate is closed.
         self.assertGreaterEqual(status["gates_closed"], 2 * requests)
         self.assertLessEqual(served["granted"], status["gates_closed"] + 1)
         self.assertGreaterEqual(done["submitted"], requests)
-        # How many grants were recalled or returned late depends on the machine's speed.
+        # How many grants are revoked or returned late depends on the machine's speed.
         self.assertEqual(status["overlaps"], 0)
 
-    def test_what_is_said_in_vain_is_in_the_log_and_the_rest_is_used(self):
+    def test_settings_without_effect_are_logged_and_the_rest_is_used(self):
         daemon = self.configured('policy.name = "fifo"\n[[class]]\nname = "wide"\n'
                                  'kind = "latency"\ntpot = "30ms"\nreservation = 60000\n')
         self.assertIn("the policy 'fifo' keeps no latency bounds: 'tpot' of the class 'wide'",
                       daemon.log())
         self.hold(daemon)
-        self.assertIn("the class 'wide' reserves 60000 processors for each client", daemon.log())
+        self.assertIn("the class 'wide' reserves 60000 SMs for each client", daemon.log())
 
-    def test_a_bound_that_alone_is_missed_is_refused_and_the_next_client_is_told_at_once(self):
+    def test_a_bound_that_is_missed_alone_is_refused_and_for_the_next_client_at_once(self):
         daemon = self.configured('[policy]\nname = "slo"\n'
                                  '[[class]]\nname = "hasty"\ncommand = "no-such"\n'
                                  'kind = "latency"\nlatency = "20us"\npercentile = 90\n')
@@ -147,7 +147,7 @@ class Configured(DaemonTest):
             return {"refused": False, "finished": 0}
 
         def serve_until(service, client, what):
-            """Serves requests until it is so; one that is over at once may be seen by no plan."""
+            """Serves requests until what() is true; a plan may miss a very short request."""
             until = time.monotonic() + time_limit(60)
             while not what():
                 self.assertLess(time.monotonic(), until, bound_of(client))
@@ -167,7 +167,7 @@ class Configured(DaemonTest):
         self.assertGreater(bound_of(2)["alone_ns"], 20_000)
         serve_until(service, 2, lambda: said(2))
         self.result(service)
-        # What the program takes alone is known by now.
+        # The time that the program takes alone is known by now.
         again = self.member(daemon, "serve", environment={"MEMBER_CLASS": "hasty"})
         serve_until(again, 3, lambda: bound_of(3)["finished"] > 0)
         self.assertTrue(bound_of(3)["refused"])
@@ -188,16 +188,16 @@ class Configured(DaemonTest):
                          {"ttft_ns": 300_000_000, "tpot_ns": 40_000_000, "latency_ns": 40_000_000,
                           "step_ns": 0, "as_alone": False, "percentile": 99})
 
-    def test_a_class_that_is_not_for_this_user_is_not_believed(self):
+    def test_a_claimed_class_of_another_user_is_ignored(self):
         daemon = self.configured('policy.name = "throughput"\n[[class]]\nname = "root"\n'
-                                 'user = "nobody-of-this-name"\nshare = 5\n')
+                                 'user = "no-such-user"\nshare = 5\n')
         self.hold(daemon, "root")
         self.assertEqual(daemon.status()["clients"][0]["class"], "")
         self.assertIn("which is not for that user", daemon.log())
         self.hold(daemon, "no-such")
         self.assertIn("which is not configured", daemon.log())
 
-    def test_a_reservation_keeps_others_off_while_its_client_has_nothing_to_run(self):
+    def test_a_reservation_holds_while_its_client_has_nothing_to_run(self):
         daemon = self.configured('policy.name = "random"\n[[class]]\nname = "kept"\n'
                                  'command = "kept"\nkind = "latency"\nreservation = 66\n')
         keeper = self.member(daemon, "hold", environment={"MEMBER_CLASS": "kept"})
@@ -213,14 +213,14 @@ class Configured(DaemonTest):
                 if hold["client"] != 1:
                     units |= hold["units"]
                     self.assertFalse(hold["whole"])
-            # Whatever they get, they never get at more than half of the device.
+            # The others never get more than half of the device.
             kept = (kept or 0) | units
         for other in others:
             self.assertEqual(self.result(other)["submitted"], 2000)
         self.assertIsNotNone(kept)
         self.assertLessEqual(bin(kept).count("1"), 8)
 
-    def test_a_valid_file_is_taken_over_at_once_and_an_invalid_one_not_at_all(self):
+    def test_a_valid_file_applies_at_once_and_an_invalid_one_not_at_all(self):
         daemon = self.configured('policy.name = "static"\npolicy.parameters = { units = "0-3" }\n')
         self.hold(daemon)
         self.assertTrue(daemon.status()["configuration"]["valid"])
@@ -229,13 +229,13 @@ class Configured(DaemonTest):
         self.assertIn("vitamin.toml:2:8: unknown key 'policy.quantun'; did you mean 'quantum'?",
                       daemon.status()["configuration"]["problem"])
         self.assertEqual(daemon.status()["devices"][0]["policy"], "static:units=0-3")
-        self.assertIn("what held before goes on", daemon.log())
+        self.assertIn("the former one stays in force", daemon.log())
         self.reload(daemon, 'policy.name = "static"\npolicy.parameters = { units = "8-9" }\n')
         self.until(lambda: daemon.status()["configuration"]["valid"])
         self.assertEqual(daemon.status()["devices"][0]["policy"], "static:units=8-9")
         self.assertEqual(self.result(self.member(daemon, "work", 100))["submitted"], 100)
 
-    def test_who_is_told_to_read_again_while_it_starts_does_so_then(self):
+    def test_a_reload_during_the_start_is_done_after_it(self):
         pipe = pathlib.Path(self.directory.name, "vitamin.toml")
         os.mkfifo(pipe)
         daemon = self.daemon("--config", str(pipe), start=False)
@@ -253,7 +253,7 @@ class Configured(DaemonTest):
             os.write(opened[0], text.encode())
             os.close(opened[0])
         daemon.start(wait=False)
-        # It may not read its configuration before it is written.
+        # It must not read its configuration before it is written.
         self.until(lambda: signal_is_expected(daemon.process.pid, signal.SIGHUP))
         daemon.process.send_signal(signal.SIGHUP)
         write('policy.name = "random"\n')
@@ -263,11 +263,11 @@ class Configured(DaemonTest):
         self.hold(daemon)
         self.assertRegex(daemon.status()["devices"][0]["policy"], "^static")
 
-    def test_a_client_without_a_daemon_goes_where_the_file_says(self):
+    def test_failure_lost_chooses_where_clients_without_a_daemon_run(self):
         daemon = self.configured('policy.name = "random"\nfailure.lost = "whole"\n')
         member = self.member(daemon, "latency")
         member.stdout.readline()
-        self.assertIn("home 0, shared", daemon.log())
+        self.assertIn("fallback partition 0, shared", daemon.log())
         daemon.kill()
         member.communicate("", timeout=time_limit(10))
         self.assertEqual(member.returncode, 0)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""vitamind as a process: clients come, die, stop, lie; it dies itself; clients go on.
+"""vitamind as a process: clients connect, die, stop and lie; it dies itself; clients go on.
 
 VITAMIN_TEST_RESTARTS=n: how often the daemon is killed under load (default 30);
 VITAMIN_TEST_CLIENTS=n: by how many clients (default 4).
@@ -51,8 +51,8 @@ class Clients(DaemonTest):
         self.assertEqual(daemon.status()["devices"][0]["held"], [])
         self.assertEqual(daemon.status()["devices"][0]["stale"], 0)
 
-    # What a policy compares it has from all of them, whichever came first.
-    def test_all_clients_report_what_they_completed_once_there_are_several(self):
+    # A policy that compares clients needs reports of all, also of the one that connected first.
+    def test_all_clients_report_completions_once_there_are_several(self):
         daemon = self.daemon("--policy", "throughput")
         members = [self.member(daemon, "work", 0) for _ in range(3)]
         self.until(lambda: sum(client["completed"] > 0
@@ -62,7 +62,7 @@ class Clients(DaemonTest):
         for member in members:
             self.result(member)
 
-    def test_a_client_that_is_alone_reports_nothing(self):
+    def test_a_single_client_reports_nothing(self):
         daemon = self.daemon("--policy", "throughput")
         member = self.member(daemon, "work", 0)
         self.until(lambda: daemon.status()["devices"] and daemon.status()["devices"][0]["held"])
@@ -75,8 +75,8 @@ class Clients(DaemonTest):
 
         def by_life_line():
             return daemon.status()["daemon"]["deaths_by_life_line"]
-        # The life line tells of a death first, mostly: the kernel lets go of the pidfd behind it.
-        # A daemon that gets no processor meanwhile finds both.
+        # The liveness futex usually reports a death first: the kernel signals the pidfd later.
+        # A daemon that gets no CPU time meanwhile finds both.
         deaths = 0
         while deaths < 10 or by_life_line() == 0:
             deaths += 1
@@ -89,17 +89,17 @@ class Clients(DaemonTest):
             self.assertEqual(daemon.status()["devices"][0]["held"], [])
 
     def test_the_gates_of_a_large_client_are_closed_long_before_it_is_gone(self):
-        # Its memory is freed before its files are closed: that takes time, which nobody waits for.
+        # The kernel frees its memory before it closes its files, which takes time.
         daemon = self.daemon("--policy", "static:units=0-15")
 
         def closed_before_gone():
-            """A daemon that waited for the end would never be seen to know before it."""
+            """Whether the gates are closed before the process is gone."""
             member = self.member(daemon, "hold", 512)
             member.stdout.readline()
             end = os.pidfd_open(member.pid)
             self.addCleanup(os.close, end)
             member.kill()
-            before = 0  # answers in which it is known to die and is not gone yet
+            before = 0  # answers that show it as dying
             while True:
                 clients = daemon.status()["clients"]
                 if select.select([end], [], [], 0)[0]:
@@ -107,7 +107,7 @@ class Clients(DaemonTest):
                 before += not clients or clients[0]["dying"]
             self.until(no_clients(daemon))
             return before > 0
-        # A daemon that gets no processor meanwhile is late: not every time.
+        # A daemon that gets no CPU time meanwhile may be late: one of several tries is enough.
         self.assertTrue(any(closed_before_gone() for _ in range(20)))
 
     def test_a_client_killed_at_every_shared_access_leaves_nothing_behind(self):
@@ -118,14 +118,14 @@ class Clients(DaemonTest):
             return self.member(daemon, "work", 20, program="MEMBER_FAULTY",
                                environment={"VITAMIN_FAULT_COUNT": count} | more)
         changes = []
-        for _ in range(3):  # a few more or less, as it has to wait
+        for _ in range(3):  # the number varies with how often it has to wait
             self.result(life())
             changes.append(int(pathlib.Path(count).read_text()))
         self.assertGreater(min(changes), 100)
         descriptors, maps = settled_descriptors(daemon), daemon.shared_maps()
-        honest = self.member(daemon, "work", 0)  # for the whole of the test
-        # A point that shorter lives do not get to is let go after five of them; no life that gets
-        # to its point survives it.
+        honest = self.member(daemon, "work", 0)  # until the end of the test
+        # A point that five shorter lives do not reach is skipped; no life that reaches its point
+        # survives it.
         reached = 0
         for point in range(1, max(changes) + 1):
             for _ in range(5):
@@ -146,7 +146,7 @@ class Clients(DaemonTest):
         self.until(lambda: daemon.shared_maps() == maps)
 
     def test_a_stopped_client_is_overdue_and_its_lease_granted_again(self):
-        # One client at a time: the second one needs the first one's gate shut.
+        # One client at a time: the second one needs the first one's lease.
         daemon = self.daemon("--policy", "temporal", "--answer-within", "0.3")
         holder = self.member(daemon, "hold")
         holder.stdout.readline()
@@ -158,7 +158,7 @@ class Clients(DaemonTest):
         self.until(lambda: daemon.process.poll() is None and
                    len(daemon.status()["clients"]) == 1)
 
-    def test_a_client_that_scribbles_is_let_go_and_the_others_notice_nothing(self):
+    def test_a_client_that_scribbles_is_evicted_and_the_others_are_not_affected(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
         honest = [self.member(daemon, "work", 3000) for _ in range(2)]
         for _ in range(3):
@@ -169,7 +169,7 @@ class Clients(DaemonTest):
         self.until(no_clients(daemon))
         self.assertEqual(daemon.status()["devices"][0]["held"], [])
 
-    def test_a_user_whose_clients_are_let_go_again_and_again_waits_and_is_named(self):
+    def test_a_user_whose_clients_are_repeatedly_evicted_waits_and_is_named(self):
         daemon = self.daemon("--policy", "random:max=32")
         honest = self.member(daemon, "work", 0)
         self.until(lambda: daemon.status()["clients"])
@@ -185,10 +185,10 @@ class Clients(DaemonTest):
         user, = status["let_go_users"]
         self.assertEqual(user["user"], os.getuid())
         self.assertRegex(user["last"], r"^attacker \(process \d+\)$")
-        # Eight, then ten a second.
+        # Eight at once, then ten a second.
         self.assertLess(status["daemon"]["let_go"], 8 + 10 * seconds + 2)
-        # The ninth, or a later one of an attacker that is slower.
-        said, = re.findall(r"let go (\d+) times in a row, the last one was attac", daemon.log())
+        # The ninth eviction, or a later one if the attacker is slow.
+        said, = re.findall(r"evicted (\d+) times in a row, last attac", daemon.log())
         self.assertGreaterEqual(int(said), 9)
         for verb, line in (("status", r"^user \d+: \d+ clients evicted lately"),
                            ("doctor", r"^problem +daemon +user \d+: \d+ clients evicted lately")):
@@ -199,13 +199,13 @@ class Clients(DaemonTest):
         self.assertIn("member", [client["program"] for client in daemon.status()["clients"]])
         attacker.kill()
         attacker.wait()
-        # Nobody waits once that has ended.
+        # New clients do not wait once the attacker has ended.
         self.until(lambda: not daemon.status()["let_go_users"])
         self.assertEqual(self.result(self.member(daemon, "work", 50))["submitted"], 50)
         honest.stdin.close()
         honest.wait(time_limit(20))
 
-    def test_ten_thousand_half_open_connections_leave_it_small(self):
+    def test_ten_thousand_half_open_connections_do_not_grow_its_memory(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
         self.result(self.member(daemon, "work", 10))
         before, resident = settled_descriptors(daemon), daemon.resident_kib()
@@ -217,7 +217,7 @@ class Clients(DaemonTest):
         self.assertLess(most, before + 300)
         self.assertEqual(self.result(self.member(daemon, "work", 100))["submitted"], 100)
         self.until(lambda: daemon.descriptors() == before)
-        if not os.environ["VITAMIN_TEST_SANITIZERS"]:  # which keep freed memory for a while
+        if not os.environ["VITAMIN_TEST_SANITIZERS"]:  # sanitizers keep freed memory for a while
             self.assertLess(daemon.resident_kib(), resident + 8192)
 
     def test_another_version_is_refused_by_its_number(self):
@@ -246,18 +246,18 @@ class Clients(DaemonTest):
 
 
 class Daemons(DaemonTest):
-    def test_every_operation_is_submitted_though_the_daemon_dies_again_and_again(self):
+    def test_every_operation_is_submitted_though_the_daemon_dies_repeatedly(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
         members = [self.member(daemon, "work", 0) for _ in range(CLIENTS)]
-        # One that finds no daemon when it begins says so and ends.
+        # A client that finds no daemon when it starts says so and ends.
         self.until(lambda: len(daemon.status()["clients"]) == CLIENTS or
                    any(member.poll() is not None for member in members))
         for _ in range(RESTARTS):
             time.sleep(0.05)
             daemon.kill()
             daemon.start()
-        # One that waits for a daemon that is gone ends with another code and says where it is
-        # stuck: each of them does all that it is asked for.
+        # A client that waited for a lost daemon would end with another code and say where it is
+        # stuck: each must do all of its operations.
         results = [self.result(member, timeout=600) for member in members]
         for result in results:
             self.assertGreater(result["submitted"], 1000)
@@ -265,9 +265,9 @@ class Daemons(DaemonTest):
         self.assertGreater(sum(result["at_home"] for result in results), 0)
         self.until(no_clients(daemon))
 
-    def test_clients_go_home_within_fifty_milliseconds(self):
-        # No time-out tells them: they would wait for an hour. On a busy machine the one or the
-        # other gets a processor late; what can be reached shows in one of many tries.
+    def test_clients_enter_the_fallback_partition_within_fifty_milliseconds(self):
+        # Not by a time-out, which is an hour here. One of many tries is enough: on a busy machine
+        # a client may get CPU time late.
         delays = [1]
         while min(delays) >= 0.05 and len(delays) <= 50:
             daemon = self.daemon("--policy", "static:units=0-15", "--quiet")
@@ -288,15 +288,15 @@ class Daemons(DaemonTest):
                              environment={"VITAMIN_FAULT_COUNT": str(count)})
 
         def length():
-            """How many shared accesses the life had that just ended of itself."""
+            """The number of shared accesses of the life that has just ended normally."""
             changes = int(count.read_text())
             count.unlink()
             return changes
 
-        # A life has more changes or fewer as the daemon is hotter or cooler, which depends on the
-        # machine. So the points are those that the longest of four has; one that lives do not get
-        # to is let go after five of them, and every life that was not killed must have been
-        # shorter than its point: no point is passed by.
+        # The number of changes in a life depends on how busy the daemon is, which depends on the
+        # machine. So the points are those of the longest of four lives. A point that five lives do
+        # not reach is skipped; every life that was not killed must have been shorter than its
+        # point: no point is missed.
         lives = []
         for _ in range(4):
             if lives:
@@ -311,10 +311,10 @@ class Daemons(DaemonTest):
                 daemon.start()
                 member = self.member(daemon, "work", 20)
                 output, _ = member.communicate(timeout=time_limit(60))
-                # It never came to a session: refused is an answer too.
+                # It had no session yet: a refusal is a valid answer, too.
                 if member.returncode not in (0, 3):
                     bad.append((point, member.returncode, output))
-                daemon.end()  # the last changes are those of its own end
+                daemon.end()  # its end makes the last changes
                 if daemon.process.returncode == -signal.SIGKILL:
                     reached += 1
                     break
@@ -322,7 +322,7 @@ class Daemons(DaemonTest):
         self.assertEqual(bad, [])
         self.assertGreater(reached, 100, lives)
 
-    def test_a_stopped_daemon_holds_nobody_up(self):
+    def test_a_stopped_daemon_delays_no_client(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
         member = self.member(daemon, "count")
 
@@ -332,7 +332,7 @@ class Daemons(DaemonTest):
             pass
         daemon.process.send_signal(signal.SIGSTOP)
         try:
-            # Far longer than a client waits before it takes a daemon for gone.
+            # Far longer than a client waits before it takes a daemon for lost.
             enough, later = submitted() + 5000, time.monotonic() + time_limit(0.5)
             while submitted() < enough or time.monotonic() < later:
                 pass
@@ -379,12 +379,12 @@ class Daemons(DaemonTest):
         second.end()
         self.assertFalse(os.path.exists(second.socket))
 
-    def test_asleep_it_uses_no_processor(self):
+    def test_it_uses_no_cpu_time_while_asleep(self):
         daemon = self.daemon("--policy", "random:max=32")
         holder = self.member(daemon, "hold")
         holder.stdout.readline()
 
-        def times_on_a_processor():  # of all its threads: how long each takes is the machine's
+        def times_on_a_processor():  # context switches of all its threads
             tasks = pathlib.Path(f"/proc/{daemon.process.pid}/task").iterdir()
             return sum(int((task / "schedstat").read_text().split()[2]) for task in tasks)
 
@@ -392,7 +392,7 @@ class Daemons(DaemonTest):
             before = times_on_a_processor()
             time.sleep(3)
             return times_on_a_processor() - before
-        # Not before it has come to rest.
+        # Measure only when it has gone to sleep.
         wait_until(lambda: in_three_seconds() <= 30, "a daemon that is woken ten times a second")
 
     def test_it_ends_when_it_is_idle(self):
@@ -462,7 +462,7 @@ class Tools(DaemonTest):
         over = threading.Event()
 
         def crowd():
-            """As many connections as a user may have that have said nothing, all the time."""
+            """Keeps as many connections without a message as one user may have."""
             held = collections.deque(maxlen=64)
             while not over.is_set():
                 connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -483,7 +483,7 @@ class Tools(DaemonTest):
             shown = self.vitamin("status", "--socket", str(daemon.socket))
             if shown.returncode == 0:
                 return 0
-            # On a slow machine the answer may be late, but a refusal is never lost.
+            # On a slow machine the answer may be late, but a refusal must not be lost.
             self.assertRegex(shown.stderr, "too many connect|does not answer")
             return "too many connect" in shown.stderr
         seen = 0
@@ -494,7 +494,7 @@ class Tools(DaemonTest):
             return seen >= 12
         wait_until(enough, "twelve refusals", 60)
 
-    def test_without_a_daemon_the_verbs_say_so_and_what_to_do(self):
+    def test_without_a_daemon_the_commands_say_so_and_what_to_do(self):
         for verb in ("status", "top", "drain", "resume"):
             shown = self.vitamin(verb, "--socket", os.path.join(self.directory.name, "none"))
             self.assertEqual(shown.returncode, 125)
@@ -502,7 +502,7 @@ class Tools(DaemonTest):
             for step in ("vitamin run --daemon", "systemctl start vitamind", "--socket"):
                 self.assertIn(step, shown.stderr)
 
-    def test_the_live_view_finds_a_daemon_that_was_started_again(self):
+    def test_the_live_view_finds_a_restarted_daemon(self):
         daemon = self.daemon()
         live = subprocess.Popen([os.environ["VITAMIN"], "top", "--every", "0.01", "--socket",
                                  str(daemon.socket)], stdout=subprocess.PIPE, text=True)

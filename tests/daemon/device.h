@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What clients of tests and measurements say that they have: 132 processors in 16 units, as an
+// The device that clients of tests and measurements report: 132 SMs in 16 units, like an
 // H200.
 #pragma once
 

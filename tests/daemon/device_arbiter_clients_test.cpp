@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arbiter of a device: what clients report of themselves, and how little one costs another.
+// The arbiter of one device: clients' reports, and that clients do not affect each other.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace vitamin::daemon {
 
-TEST_CASE("other kernels are no other scaling, and what was long ago fades") {
+TEST_CASE("other kernels do not look like other scaling, and old times lose weight") {
   Node node(std::string("fifo"));
   node.arbiter.attach(1);
   node.wants(1);
@@ -36,22 +36,22 @@ TEST_CASE("other kernels are no other scaling, and what was long ago fades") {
   CHECK(ratio() == doctest::Approx(2));
   for (int i = 0; i < 30; ++i) said(4, 8'000'000, 2'000'000);
   CHECK(ratio() == doctest::Approx(2));
-  // The job comes to kernels that gain nothing: soon that is what is known.
+  // The job changes to kernels that gain nothing from SMs: the curve soon shows that.
   for (int i = 0; i < 40; ++i) said(8, 10'000, 10'000), said(4, 10'000, 10'000);
   CHECK(ratio() < 1.05);
   CHECK(node.arbiter.profile().find(curve)->cells[0].count <= 2'000);
-  // On the whole device beside others a time is none of its width; alone it is.
+  // Times on the whole device count only while no other client submits there.
   said(16, 7'000, 10'000);
   const double alone = node.arbiter.profile().predict(curve, 16).ns;
   CHECK(alone == doctest::Approx(7'000));
   node.arbiter.attach(2);
   node.wants(2);
-  for (const DeviceArbiter::Held& hold : node.arbiter.held())
+  for (const DeviceArbiter::GrantStatus& hold : node.arbiter.held())
     if (!hold.open) node.returns_closed(hold.client, hold.entry);
   REQUIRE(node.arbiter.held().size() == 2);
   said(16, 30'000, 10'000);
   CHECK(node.arbiter.profile().predict(curve, 16).ns == alone);
-  // A client of before 1.4 says no more than how long.
+  // A client before 1.4 reports the mean time only.
   node.arbiter.forget(1, node.now);
   node.arbiter.attach(1);
   node.wants(1);
@@ -59,8 +59,8 @@ TEST_CASE("other kernels are no other scaling, and what was long ago fades") {
   CHECK(node.arbiter.profile().predict(curve, 8).ns == 20'000);
 }
 
-// The progress that clients report decides between the whole device and parts.
-TEST_CASE("who gets on faster on parts gets them, and the whole device where that is better") {
+// Reported progress decides between the whole device and partitions.
+TEST_CASE("clients get partitions if they progress faster there, else the whole device") {
   struct Work {
     double done = 0, busy_ns = 0;
   };
@@ -68,7 +68,7 @@ TEST_CASE("who gets on faster on parts gets them, and the whole device where tha
     CAPTURE(on_parts);
     Node node(std::string("throughput"), Moving::device());
     std::map<ClientId, Work> work;
-    // The share of the time in which some client was on a part.
+    // The share of the time in which some client was on a partition.
     const auto run = [&](std::uint64_t for_ns) {
       const std::uint64_t until = node.now + for_ns;
       std::uint64_t parts_ns = 0;
@@ -76,11 +76,11 @@ TEST_CASE("who gets on faster on parts gets them, and the whole device where tha
         const std::uint64_t next =
             std::max(node.now + 1, std::min({node.arbiter.wake_at(), until, node.now + 5'000'000}));
         const auto held = node.arbiter.held();
-        if (std::any_of(held.begin(), held.end(), [](const DeviceArbiter::Held& hold) {
+        if (std::any_of(held.begin(), held.end(), [](const DeviceArbiter::GrantStatus& hold) {
               return hold.open && hold.entry != runtime::kWholeDevice;
             }))
           parts_ns += next - node.now;
-        for (const DeviceArbiter::Held& hold : held) {
+        for (const DeviceArbiter::GrantStatus& hold : held) {
           if (!hold.open) continue;
           const double passed = static_cast<double>(next - node.now);
           work[hold.client].busy_ns += passed;
@@ -97,7 +97,7 @@ TEST_CASE("who gets on faster on parts gets them, and the whole device where tha
                 node.now);
         for (int round = 0; round < 4; ++round) {
           node.arbiter.step(node.now);
-          for (const DeviceArbiter::Held& hold : node.arbiter.held())
+          for (const DeviceArbiter::GrantStatus& hold : node.arbiter.held())
             if (!hold.open) node.returns_closed(hold.client, hold.entry);
         }
       }
@@ -109,7 +109,7 @@ TEST_CASE("who gets on faster on parts gets them, and the whole device where tha
       node.arbiter.attach(client);
       node.wants(client);
     }
-    run(3'000'000'000);  // to find out
+    run(3'000'000'000);  // to measure
     const double parts = run(5'000'000'000);
     if (on_parts > 1)
       CHECK(parts > 0.9);
@@ -121,7 +121,7 @@ TEST_CASE("who gets on faster on parts gets them, and the whole device where tha
 TEST_CASE("clients report while there are several and the policy compares them") {
   struct Reports : Node {
     using Node::Node;
-    void reports(ClientId client, bool wanted) override { told[client] = wanted; }
+    void set_reporting(ClientId client, bool wanted) override { told[client] = wanted; }
     std::map<ClientId, bool> told;
   };
   Reports node(std::string("throughput"));
@@ -138,8 +138,8 @@ TEST_CASE("clients report while there are several and the policy compares them")
   CHECK_FALSE(node.told[3]);
 }
 
-// Before 1.7 a grant of the same entry took the place of the open one.
-TEST_CASE("a lane of an older client is granted no entry on which it drains") {
+// Before 1.7 a grant of the same partition replaced the open one.
+TEST_CASE("a lane of an older client is granted no partition on which it drains") {
   for (const std::uint32_t minor : {6U, 7U}) {
     CAPTURE(minor);
     Node node(std::string("fifo"));
@@ -147,7 +147,7 @@ TEST_CASE("a lane of an older client is granted no entry on which it drains") {
     node.wants(1);
     REQUIRE(node.grants.size() == 1);
     const protocol::Grant first = node.grants[0].second;
-    node.wants(1, 1, true);  // its work under the first one still runs
+    node.wants(1, 1, true);  // work under the first grant still runs
     CHECK(node.grants.size() == (minor < 7 ? 1 : 2));
     node.returns(1, first);
     REQUIRE(node.grants.size() == 2);
@@ -158,8 +158,8 @@ TEST_CASE("a lane of an older client is granted no entry on which it drains") {
   }
 }
 
-// What is decided for one client, word by word.
-class Decisions final : public daemon::Outlet {
+// All decisions for one client.
+class Decisions final : public daemon::GrantSink {
  public:
   void set_word(ClientId client, LaneId lane, protocol::LeaseWord word) override {
     if (client == kHonest) told.insert(told.end(), {lane, word});
@@ -177,7 +177,7 @@ class Decisions final : public daemon::Outlet {
   std::vector<std::uint64_t> told;
 };
 
-// `records`: after so many of what it says the other client is killed; its process is gone two
+// `records`: after so many of its records the other client is killed; its process ends two
 // steps later.
 std::vector<std::uint64_t> decided_beside_a_victim(std::size_t records) {
   Decisions out;
@@ -200,7 +200,7 @@ std::vector<std::uint64_t> decided_beside_a_victim(std::size_t records) {
     said.entry = out.last[client].entry;
     return said;
   };
-  // Both say this again and again, one record a step.
+  // Both clients repeat these records, one in each step.
   auto say = [&](ClientId client, std::size_t turn, std::uint64_t now) {
     const auto lane = static_cast<LaneId>(turn / 4 % 2);
     protocol::Idle idle;
@@ -233,10 +233,11 @@ std::vector<std::uint64_t> decided_beside_a_victim(std::size_t records) {
   return out.told;
 }
 
-TEST_CASE("whenever a client is killed, what is decided for another one is the same") {
+TEST_CASE("killing a client at any time does not change decisions for another one") {
   const auto lives = decided_beside_a_victim(100);
-  CHECK(lives.size() > 50);                                 // grants, words and closed gates
-  for (std::size_t records = 1; records < 40; ++records) {  // the first one chooses its half
+  CHECK(lives.size() > 50);  // grants, words and closed gates
+  // With the first record the client gets its half of the device.
+  for (std::size_t records = 1; records < 40; ++records) {
     CAPTURE(records);
     CHECK(decided_beside_a_victim(records) == lives);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arbiter of a small device, with what it answers kept, for its tests.
+// For tests: the arbiter of a small device, which keeps its answers.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ using protocol::Gate;
 
 inline const hal::DeviceInfo kInfo{hal::Vendor::kSoftware, "d", "GPU-0", 16, {4, 4, 4, 4}, 1000};
 
-inline scheduler::Policy asked_always(std::string_view name,
-                               std::unique_ptr<scheduler::AllocationPolicy> allocation) {
+inline scheduler::Policy replanned_always(std::string_view name,
+                                          std::unique_ptr<scheduler::AllocationPolicy> allocation) {
   scheduler::Policy policy;
   policy.description.name = name;
   policy.description.may_starve = policy.description.uses_steps = true;
@@ -31,10 +31,11 @@ inline scheduler::Policy asked_always(std::string_view name,
   return policy;
 }
 
-// One partition for everybody, in turns: who does not have it waits.
-class OneEntry final : public scheduler::AllocationPolicy {
+// Gives one partition to one client after the other; the others wait.
+class OnePartition final : public scheduler::AllocationPolicy {
  public:
-  OneEntry(hal::ComputeSet units, std::uint64_t quantum) : units_(units), quantum_ns_(quantum) {}
+  OnePartition(hal::ComputeSet units, std::uint64_t quantum)
+      : units_(units), quantum_ns_(quantum) {}
   void allocate(const scheduler::Snapshot& snapshot, scheduler::Allocation& out) override {
     const auto longest = [&](ClientId but) {
       ClientId found = scheduler::kNoClient;
@@ -52,7 +53,7 @@ class OneEntry final : public scheduler::AllocationPolicy {
         std::none_of(holder->streams.begin(), holder->streams.end(), [](const auto& stream) {
           return stream.state == scheduler::StreamDemand::State::kRunning;
         }))
-      since_ns_ = snapshot.now_ns;  // its turn has not begun
+      since_ns_ = snapshot.now_ns;  // it has not begun to run
     if (holder == nullptr || holder->streams.empty() ||
         (next != scheduler::kNoClient && snapshot.now_ns - since_ns_ >= quantum_ns_)) {
       holder_ = next;
@@ -73,11 +74,11 @@ class OneEntry final : public scheduler::AllocationPolicy {
   ClientId holder_ = scheduler::kNoClient;
 };
 
-class Node : public daemon::Outlet {
+class Node : public daemon::GrantSink {
  public:
   explicit Node(std::uint64_t units, std::uint64_t quantum = 1000)
-      : Node(asked_always("one-entry",
-                          std::make_unique<OneEntry>(hal::ComputeSet(units), quantum))) {}
+      : Node(replanned_always("one-partition",
+                              std::make_unique<OnePartition>(hal::ComputeSet(units), quantum))) {}
   explicit Node(const std::string& policy, const hal::DeviceInfo& info = kInfo) : Node(info) {
     arbiter.use(std::move(*scheduler::make(policy, arbiter.context(1))));
   }
@@ -105,7 +106,7 @@ class Node : public daemon::Outlet {
     arbiter.request(client, ready, now);
     arbiter.step(now);
   }
-  // What was closed of the client on the entry, by its grant's word.
+  // Returns the client's closed grant on the partition.
   void returns_closed(ClientId client, EntryId entry) {
     for (const auto& [to, grant] : given)
       if (to == client && grant.entry == entry) last_word[{to, entry}] = grant.word;
@@ -128,14 +129,14 @@ class Node : public daemon::Outlet {
   daemon::DeviceArbiter arbiter;
   std::map<LaneId, protocol::LeaseWord> words;
   std::vector<std::pair<ClientId, protocol::Grant>> grants;
-  std::vector<std::pair<ClientId, protocol::Grant>> given;  // all that ever were
+  std::vector<std::pair<ClientId, protocol::Grant>> given;  // never cleared
   std::map<std::pair<ClientId, EntryId>, protocol::LeaseWord> last_word;
   int closed = 0;
   bool full = false;
   std::uint64_t now = 1;
 };
 
-// A device of 59 entries, where a lane might drain on each of them; all move at random.
+// A device of 59 partitions under a policy that moves lanes at random: a lane may drain on each.
 struct Moving : Node {
   explicit Moving(const std::string& policy = "random:max=16") : Node(policy, device()) {}
   explicit Moving(scheduler::Policy policy) : Node(std::move(policy), device()) {}
@@ -151,7 +152,7 @@ struct Moving : Node {
   }
   std::map<LaneId, std::size_t> lanes_of(ClientId client) const {
     std::map<LaneId, std::size_t> lanes;
-    for (const DeviceArbiter::Held& held : arbiter.held())
+    for (const DeviceArbiter::GrantStatus& held : arbiter.held())
       if (held.client == client) ++lanes[held.lane];
     return lanes;
   }

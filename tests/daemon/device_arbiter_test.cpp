@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arbiter of a device by itself: what each record does, what stale, overdue and dying mean.
+// The arbiter of one device: the effect of each record, and of stale, overdue and dying.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace vitamin::daemon {
 
-TEST_CASE("a lane that wants is granted an entry, and its word says what the grant says") {
+TEST_CASE("a lane that requests is granted a partition and its lease word equals the grant's") {
   Node node(0b11);
   node.arbiter.attach(1);
   node.wants(1);
@@ -26,18 +26,18 @@ TEST_CASE("a lane that wants is granted an entry, and its word says what the gra
   CHECK(node.layout.at(static_cast<EntryId>(grant.entry)).compute.bits() == 0b11);
 }
 
-TEST_CASE("what a program says of a lane is a step, which the next one and idleness end") {
-  struct Listens final : scheduler::AllocationPolicy {
+TEST_CASE("an announcement begins a step, which the next announcement or Idle ends") {
+  struct KeepsSteps final : scheduler::AllocationPolicy {
     void allocate(const scheduler::Snapshot& snapshot, scheduler::Allocation& out) override {
       const scheduler::Client* const client = snapshot.find(1);
-      heard.assign(client->steps.begin(), client->steps.end());
+      seen.assign(client->steps.begin(), client->steps.end());
       out.rows.emplace_back().client = 1;
     }
-    std::vector<scheduler::Step> heard;
+    std::vector<scheduler::Step> seen;
   };
-  auto policy = std::make_unique<Listens>();
-  const Listens& listens = *policy;
-  Node node(asked_always("listens", std::move(policy)));
+  auto policy = std::make_unique<KeepsSteps>();
+  const KeepsSteps& policy_steps = *policy;
+  Node node(replanned_always("keeps-steps", std::move(policy)));
   node.arbiter.attach(1);
   protocol::Ready ready;
   ready.kind = static_cast<std::uint8_t>(runtime::OperationClass::kDecode);
@@ -45,8 +45,8 @@ TEST_CASE("what a program says of a lane is a step, which the next one and idlen
   ready.queued_ns = 2'000'000;
   node.arbiter.request(1, ready, node.now);
   node.arbiter.step(node.now);
-  REQUIRE(listens.heard.size() == 1);
-  const scheduler::Step first = listens.heard[0];
+  REQUIRE(policy_steps.seen.size() == 1);
+  const scheduler::Step first = policy_steps.seen[0];
   CHECK(first.kind == scheduler::StepKind::kDecode);
   CHECK(first.due_ns == node.now + 3'000'000);
   CHECK(first.work_ns == 2'000'000);
@@ -58,37 +58,37 @@ TEST_CASE("what a program says of a lane is a step, which the next one and idlen
   hint.processors = 4;
   node.arbiter.request(1, hint, node.now);
   node.arbiter.step(node.now);
-  REQUIRE(listens.heard.size() == 2);
+  REQUIRE(policy_steps.seen.size() == 2);
   hint.ready_in_ns = 0;
   node.arbiter.request(1, hint, node.now += 1'000);
   node.arbiter.step(node.now);
-  REQUIRE(listens.heard.size() == 1);
-  CHECK(listens.heard[0].id != first.id);
-  CHECK(listens.heard[0].due_ns == node.now + 9'000'000);
-  CHECK(listens.heard[0].begin_ns == node.now);
+  REQUIRE(policy_steps.seen.size() == 1);
+  CHECK(policy_steps.seen[0].id != first.id);
+  CHECK(policy_steps.seen[0].due_ns == node.now + 9'000'000);
+  CHECK(policy_steps.seen[0].begin_ns == node.now);
   hint.ready_in_ns = 500;
   node.arbiter.request(1, hint, node.now);
   hint.cancelled = 1;
   node.arbiter.request(1, hint, node.now);
   node.arbiter.step(node.now);
-  CHECK(listens.heard.size() == 1);
+  CHECK(policy_steps.seen.size() == 1);
   node.arbiter.request(1, protocol::Idle(), node.now);
   node.arbiter.step(node.now);
-  CHECK(listens.heard.empty());
+  CHECK(policy_steps.seen.empty());
 }
 
-TEST_CASE("a launch of which nothing is said ends the step that was said of launches") {
-  struct Listens final : scheduler::AllocationPolicy {
+TEST_CASE("a launch without an announcement ends the step that launches had announced") {
+  struct KeepsSteps final : scheduler::AllocationPolicy {
     void allocate(const scheduler::Snapshot& snapshot, scheduler::Allocation& out) override {
       const scheduler::Client* const client = snapshot.find(1);
-      heard.assign(client->steps.begin(), client->steps.end());
+      seen.assign(client->steps.begin(), client->steps.end());
       out.rows.emplace_back().client = 1;
     }
-    std::vector<scheduler::Step> heard;
+    std::vector<scheduler::Step> seen;
   };
-  auto policy = std::make_unique<Listens>();
-  const Listens& listens = *policy;
-  Node node(asked_always("listens", std::move(policy)));
+  auto policy = std::make_unique<KeepsSteps>();
+  const KeepsSteps& policy_steps = *policy;
+  Node node(replanned_always("keeps-steps", std::move(policy)));
   node.arbiter.attach(1);
   const auto launches = [&](runtime::OperationClass kind, bool iteration_end) {
     protocol::Ready ready;
@@ -99,33 +99,33 @@ TEST_CASE("a launch of which nothing is said ends the step that was said of laun
   };
   using runtime::OperationClass;
   launches(OperationClass::kBestEffort, false);
-  REQUIRE(listens.heard.size() == 1);
-  CHECK(listens.heard[0].kind == scheduler::StepKind::kBestEffort);
+  REQUIRE(policy_steps.seen.size() == 1);
+  CHECK(policy_steps.seen[0].kind == scheduler::StepKind::kBestEffort);
   launches(OperationClass::kUnknown, false);
-  CHECK(listens.heard.empty());
+  CHECK(policy_steps.seen.empty());
   // Iterations last until the next one.
   launches(OperationClass::kUnknown, true);
-  REQUIRE(listens.heard.size() == 1);
-  CHECK(listens.heard[0].kind == scheduler::StepKind::kIteration);
-  const std::uint64_t first = listens.heard[0].id;
+  REQUIRE(policy_steps.seen.size() == 1);
+  CHECK(policy_steps.seen[0].kind == scheduler::StepKind::kIteration);
+  const std::uint64_t first = policy_steps.seen[0].id;
   launches(OperationClass::kUnknown, false);
-  REQUIRE(listens.heard.size() == 1);
-  CHECK(listens.heard[0].id == first);
+  REQUIRE(policy_steps.seen.size() == 1);
+  CHECK(policy_steps.seen[0].id == first);
   launches(OperationClass::kUnknown, true);
-  REQUIRE(listens.heard.size() == 1);
-  CHECK(listens.heard[0].id != first);
-  // What was announced ahead of its launches stays, whatever is said of them.
+  REQUIRE(policy_steps.seen.size() == 1);
+  CHECK(policy_steps.seen[0].id != first);
+  // A step that was announced ahead of its launches stays.
   protocol::HintRecord hint;
   hint.kind = static_cast<std::uint8_t>(OperationClass::kDecode);
   hint.processors = 1;
   hint.deadline_in_ns = 9'000'000;
   node.arbiter.request(1, hint, node.now);
   launches(OperationClass::kUnknown, false);
-  REQUIRE(listens.heard.size() == 1);
-  CHECK(listens.heard[0].kind == scheduler::StepKind::kDecode);
+  REQUIRE(policy_steps.seen.size() == 1);
+  CHECK(policy_steps.seen[0].kind == scheduler::StepKind::kDecode);
 }
 
-TEST_CASE("who waits for held units has them after the gate was closed and the grant returned") {
+TEST_CASE("units pass to the waiting client after the gate is closed and the grant returned") {
   Node node(0b1111);
   node.arbiter.attach(1);
   node.arbiter.attach(2);
@@ -144,7 +144,7 @@ TEST_CASE("who waits for held units has them after the gate was closed and the g
   CHECK(node.arbiter.counters().stale == 0);
 }
 
-TEST_CASE("a client that does not answer is overdue; one that says that it drains is not") {
+TEST_CASE("a client that does not answer is overdue; one that reports draining is not") {
   for (const bool answers : {false, true}) {
     Node node(0b1111);
     node.arbiter.attach(1);
@@ -166,15 +166,16 @@ TEST_CASE("a client that does not answer is overdue; one that says that it drain
     CHECK(node.arbiter.counters().overdue == (answers ? 0 : 1));
     CHECK((node.grants.size() == 2) == !answers);
     if (!answers) {
-      node.returns(1, first);  // at last: means nothing any more
+      node.returns(1, first);  // too late: the grant has ended
       CHECK(node.arbiter.counters().stale == 1);
       CHECK(node.arbiter.held().size() == 1);
     }
   }
 }
 
-// Of one that drains each of its grants for as long as it may, others have as much as it has.
-TEST_CASE("a client that always drains for long leaves others their time") {
+// A client that drains each grant for as long as it may leaves other clients as much time as it
+// has.
+TEST_CASE("a client that always drains for long has its drain time bounded") {
   Node node(0b1111);
   const ClientId hostile = 1, honest = 2;
   node.arbiter.attach(hostile);
@@ -184,7 +185,7 @@ TEST_CASE("a client that always drains for long leaves others their time") {
   const std::uint64_t end = node.now + 20 * node.settings.drain_within_ns;
   while (node.now < end) {
     node.now += 500;
-    for (const DeviceArbiter::Held& held : node.arbiter.held()) {
+    for (const DeviceArbiter::GrantStatus& held : node.arbiter.held()) {
       const auto grant = std::find_if(node.grants.rbegin(), node.grants.rend(),
                                       [&](const auto& one) { return one.first == held.client; });
       if (held.open) continue;
@@ -201,12 +202,12 @@ TEST_CASE("a client that always drains for long leaves others their time") {
     node.wants(honest);
     node.wants(hostile);
   }
-  // What it has saved up once, and then no longer than an answer may take; without a bound on that
-  // the honest one has 20 turns.
+  // The hostile client can spend its credit once; then each drain lasts as long as an answer may
+  // take. Without credit the honest client would have 20 turns.
   CHECK(turns > 19 * node.settings.drain_within_ns / (2 * node.settings.answer_within_ns));
 }
 
-TEST_CASE("times on widths that no part has are not kept") {
+TEST_CASE("times at SM counts of no partition are not kept") {
   Node node(std::string("fifo"));
   node.arbiter.attach(1);
   const std::uint64_t version = node.arbiter.profile().version();
@@ -226,7 +227,7 @@ TEST_CASE("times on widths that no part has are not kept") {
   CHECK(node.arbiter.profile().version() != version);
 }
 
-TEST_CASE("a grant that found the ring full is taken back and can be asked for again") {
+TEST_CASE("a grant that finds the ring full is withdrawn and can be requested again") {
   Node node(0b11);
   node.arbiter.attach(1);
   node.full = true;
@@ -238,7 +239,7 @@ TEST_CASE("a grant that found the ring full is taken back and can be asked for a
   CHECK(node.grants.size() == 1);
 }
 
-TEST_CASE("a dying client holds what its work covers until it is gone") {
+TEST_CASE("a dying client holds its grants until it is forgotten") {
   Node node(0b1111);
   node.arbiter.attach(1);
   node.arbiter.attach(2);
@@ -254,7 +255,7 @@ TEST_CASE("a dying client holds what its work covers until it is gone") {
   CHECK(node.grants.size() == 2);
 }
 
-TEST_CASE("a client that says that it dies, and lives on, holds for as long as one that drains") {
+TEST_CASE("a client that pretends to die holds its grants for the drain time-out at most") {
   Node node(0b1111);
   node.arbiter.attach(1);
   node.arbiter.attach(2);
@@ -264,7 +265,7 @@ TEST_CASE("a client that says that it dies, and lives on, holds for as long as o
   const std::uint64_t end = node.now + node.settings.drain_within_ns;
   node.arbiter.step(end - 1);
   CHECK(node.grants.size() == 1);
-  const std::uint64_t slack = node.settings.answer_within_ns / 256;  // between two looks
+  const std::uint64_t slack = node.settings.answer_within_ns / 256;  // between two checks
   CHECK(node.arbiter.wake_at() <= end + slack);
   node.arbiter.step(end + slack);
   REQUIRE(node.grants.size() == 2);
@@ -272,21 +273,21 @@ TEST_CASE("a client that says that it dies, and lives on, holds for as long as o
   CHECK(node.arbiter.counters().overdue == 1);
 }
 
-TEST_CASE("homes are disjoint for as many clients as there are units, then shared, and say so") {
+TEST_CASE("fallback partitions are disjoint for as many clients as there are units, then shared") {
   Node node(0b1);
   hal::ComputeSet taken;
   for (ClientId id = 1; id <= 4; ++id) {
-    const auto home = node.arbiter.attach(id);
-    CHECK_FALSE(home.shared);
-    CHECK_FALSE(node.layout.at(home.entry).compute.overlaps(taken));
-    taken |= node.layout.at(home.entry).compute;
+    const auto fallback = node.arbiter.attach(id);
+    CHECK_FALSE(fallback.shared);
+    CHECK_FALSE(node.layout.at(fallback.entry).compute.overlaps(taken));
+    taken |= node.layout.at(fallback.entry).compute;
   }
   CHECK(node.arbiter.attach(5).shared);
   node.arbiter.forget(2, 1);
   CHECK_FALSE(node.arbiter.attach(6).shared);
 }
 
-TEST_CASE("what a client holds is said before it is told, and when it is over, once for each") {
+TEST_CASE("lease_changed is called once before the first grant and once after the last one") {
   class Recording : public Node {
    public:
     using Node::Node;
@@ -294,7 +295,7 @@ TEST_CASE("what a client holds is said before it is told, and when it is over, o
       CHECK(has.contains({client, static_cast<EntryId>(grant.entry)}));
       return Node::grant(client, grant);
     }
-    void holds(ClientId client, EntryId entry, bool held) override {
+    void lease_changed(ClientId client, EntryId entry, bool held) override {
       if (held)
         CHECK(has.insert({client, entry}).second);
       else
@@ -312,7 +313,7 @@ TEST_CASE("what a client holds is said before it is told, and when it is over, o
   };
   node.arbiter.attach(1, {.process = 40});
   asks(0);
-  asks(1);  // two lanes of it on one entry
+  asks(1);  // two lanes of the client on one partition
   REQUIRE(node.grants.size() == 2);
   CHECK(node.has.size() == 1);
   for (const LaneId lane : {0, 1}) {
@@ -332,7 +333,7 @@ TEST_CASE("what a client holds is said before it is told, and when it is over, o
     asks(2);
     CHECK(node.has.empty());
   }
-  SUBCASE("one that is overdue") {
+  SUBCASE("an overdue grant") {
     asks(2);
     protocol::Idle idle;
     idle.head.lane = 2;
@@ -341,7 +342,7 @@ TEST_CASE("what a client holds is said before it is told, and when it is over, o
     node.arbiter.step(node.now += 20'000);
     CHECK(node.has.empty());
   }
-  SUBCASE("what another session of the process takes over") {
+  SUBCASE("a grant that another session of the process takes over") {
     asks(2);
     node.arbiter.attach(2, {.process = 40});
     protocol::Holding holding;
@@ -353,8 +354,7 @@ TEST_CASE("what a client holds is said before it is told, and when it is over, o
   }
 }
 
-TEST_CASE(
-    "a client answers within what it was told, though another bound holds for who comes now") {
+TEST_CASE("a client is held to the bound that it was told when it connected") {
   Node node(0b1111);
   node.arbiter.attach(1);
   node.wants(1);
@@ -382,9 +382,9 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a grant that is renewed and cannot be told leaves its units to the work that runs there") {
-  // As far ahead as it was said last.
-  struct Renews final : scheduler::AllocationPolicy {
+    "an amendment that cannot be delivered closes the grant and keeps its units until returned") {
+  // Changes the run-ahead of the grant.
+  struct Amends final : scheduler::AllocationPolicy {
     void allocate(const scheduler::Snapshot& snapshot, scheduler::Allocation& out) override {
       const scheduler::Client* const first = snapshot.find(1);
       scheduler::Row& row = out.rows.emplace_back();
@@ -395,21 +395,21 @@ TEST_CASE(
     }
     std::uint64_t ahead_ns = kNever;
   };
-  auto policy = std::make_unique<Renews>();
-  Renews& renews = *policy;
-  Node node(asked_always("renews", std::move(policy)));
+  auto policy = std::make_unique<Amends>();
+  Amends& amends = *policy;
+  Node node(replanned_always("amends", std::move(policy)));
   node.arbiter.attach(1);
   node.arbiter.attach(2);
   node.wants(1);
   REQUIRE(node.grants.size() == 1);
   const protocol::Grant first = node.grants[0].second;
-  node.full = true;  // it does not read
-  renews.ahead_ns = 500'000;
+  node.full = true;  // the client does not read
+  amends.ahead_ns = 500'000;
   node.wants(2);
   REQUIRE(node.arbiter.counters().undelivered == 1);
   node.full = false;
   node.wants(2);
-  CHECK(node.grants.size() == 1);  // not to the other
+  CHECK(node.grants.size() == 1);  // not granted to client 2
   REQUIRE(node.arbiter.held().size() == 1);
   CHECK_FALSE(node.arbiter.held()[0].open);
   CHECK(protocol::gate_of(node.words[0]) == Gate::kClosed);
@@ -420,7 +420,8 @@ TEST_CASE(
   CHECK(node.grants[1].first == 2);
 }
 
-TEST_CASE("however often all lanes of a client move on, each has a few grants, and others theirs") {
+TEST_CASE(
+    "lanes that always move on have a bounded number of grants, and other clients get theirs") {
   for (const char* policy : {"random", "fifo", "throughput", "throughput:model=algorithm1"}) {
     CAPTURE(policy);
     Moving node{std::string(policy)};
@@ -434,12 +435,12 @@ TEST_CASE("however often all lanes of a client move on, each has a few grants, a
     node.grants.clear();
     node.wants(1);
     for (int i = 0; i < 3 && node.grants.empty(); ++i) node.arbiter.step(node.now += 10'000);
-    CHECK_FALSE(node.grants.empty());  // of client 2's, what nobody answers for by then is free
+    CHECK_FALSE(node.grants.empty());  // client 2's unanswered grants have become overdue
   }
 }
 
-TEST_CASE("a lane that has all its grants waits for its own work, and nobody else waits for that") {
-  // The narrowest to client 1, what is beside it to others.
+TEST_CASE("a lane with the most grants waits for its own work without delaying other clients") {
+  // Gives client 1 the narrowest partition, other clients what does not overlap it.
   struct Beside final : scheduler::PlacementPolicy {
     scheduler::Placement place(const scheduler::Launch& launch,
                                std::span<const scheduler::PartitionId> eligible) override {
@@ -460,7 +461,7 @@ TEST_CASE("a lane that has all its grants waits for its own work, and nobody els
   for (int i = 0; i < 100; ++i) node.moves_on(2, 0);
   REQUIRE(node.lanes_of(2)[0] == node.most);
   CHECK(node.arbiter.scheduler().waiting() == 1);
-  // Past the quantum, and past the age at which a lane is served before others.
+  // Past the quantum and the starvation bound.
   node.closed = 0;
   node.grants.clear();
   for (int i = 0; i < 5; ++i) {
@@ -471,7 +472,7 @@ TEST_CASE("a lane that has all its grants waits for its own work, and nobody els
   CHECK(node.grants.empty());
   CHECK(node.arbiter.scheduler().counters().revoked == 0);
   CHECK(node.arbiter.scheduler().counters().aged == 0);
-  // Whichever of its work ends first.
+  // Some of its work ends.
   const auto held = node.arbiter.held();
   const auto drains =
       std::find_if(held.rbegin(), held.rend(), [](const auto& one) { return one.client == 2; });
@@ -486,7 +487,7 @@ TEST_CASE("a lane that has all its grants waits for its own work, and nobody els
   CHECK(node.arbiter.held().size() == 1);
 }
 
-TEST_CASE("a lane that answers for none of its grants has new ones when they are overdue") {
+TEST_CASE("a lane that answers for none of its grants gets new ones when those are overdue") {
   Moving node;
   node.arbiter.attach(1);
   for (int i = 0; i < 100; ++i) node.moves_on(1, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arbiter of a device and work of before: of a former daemon, of home, of older sessions.
+// The arbiter and earlier work: of a former daemon, of fallback partitions, of older sessions.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -12,15 +12,15 @@
 
 namespace vitamin::daemon {
 
-TEST_CASE("after a restart the units of old work are not granted before it has ended") {
+TEST_CASE("after a restart units with earlier work are not granted before it has ended") {
   Node node(0b1111);
   node.arbiter.attach(1);
   node.arbiter.attach(2);
   protocol::Holding holding;
-  holding.word = protocol::lease_word(6, 3, Gate::kOpen);  // of the daemon before
+  holding.word = protocol::lease_word(6, 3, Gate::kOpen);  // of the former daemon
   holding.entry = node.layout.find(hal::ComputeSet(0b1111));
   holding.outstanding = 2;
-  node.arbiter.had_before(1, static_cast<EntryId>(holding.entry), 1000);
+  node.arbiter.accept_earlier_work(1, static_cast<EntryId>(holding.entry), 1000);
   node.arbiter.request(1, holding, node.now);
   node.wants(2);
   CHECK(node.grants.empty());
@@ -32,16 +32,16 @@ TEST_CASE("after a restart the units of old work are not granted before it has e
   CHECK(node.grants.size() == 1);
 }
 
-TEST_CASE("what a process of the daemon before may have is granted to no other before it is back") {
+TEST_CASE("what an absent process may hold is granted to no other client before it reports") {
   Node node(0b1111);
   const EntryId entry = node.layout.find(hal::ComputeSet(0b1111));
-  const EntryId home = node.layout.find(hal::ComputeSet(0b0001));
+  const EntryId fallback = node.layout.find(hal::ComputeSet(0b0001));
   const auto expect = [&] {
-    node.arbiter.expect_back(9, 70, entry, 50'000, node.now);
-    node.arbiter.expect_back(9, 70, home, 50'000, node.now);
+    node.arbiter.reserve_for_absent(9, 70, entry, 50'000, node.now);
+    node.arbiter.reserve_for_absent(9, 70, fallback, 50'000, node.now);
   };
   const auto attach = [&](ClientId client, std::uint64_t process) {
-    daemon::Traits traits;
+    daemon::ClientTraits traits;
     traits.process = process;
     node.arbiter.attach(client, traits);
   };
@@ -57,10 +57,10 @@ TEST_CASE("what a process of the daemon before may have is granted to no other b
   expect();
   node.wants(2);
   CHECK(node.grants.empty());
-  CHECK(node.arbiter.held().empty());  // it is no client, and has not told of work
-  SUBCASE("it tells of work, and it ends") {
+  CHECK(node.arbiter.held().empty());  // an absent process is not shown as a client
+  SUBCASE("it reports work, which ends") {
     attach(1, 70);
-    node.arbiter.had_before(1, entry, 50'000);
+    node.arbiter.accept_earlier_work(1, entry, 50'000);
     tells(entry);
     node.arbiter.request(1, protocol::Idle{}, node.now);
     node.arbiter.step(node.now);
@@ -73,13 +73,13 @@ TEST_CASE("what a process of the daemon before may have is granted to no other b
     node.arbiter.step(node.now);
     CHECK(node.grants.size() == 1);
   }
-  SUBCASE("it tells that it has none") {
+  SUBCASE("it reports that it has no work") {
     attach(1, 70);
     node.arbiter.request(1, protocol::Idle{}, node.now);
     node.arbiter.step(node.now);
     CHECK(node.grants.size() == 1);
   }
-  SUBCASE("it asks for something: it has told all") {
+  SUBCASE("its first request ends its reports") {
     attach(1, 70);
     node.wants(1);
     CHECK(node.grants.size() == 1);
@@ -89,12 +89,12 @@ TEST_CASE("what a process of the daemon before may have is granted to no other b
     node.arbiter.step(node.now);
     CHECK(node.grants.size() == 1);
   }
-  SUBCASE("it does not come for as long as a client has to answer") {
+  SUBCASE("it does not connect within the time in which a client must answer") {
     node.now += node.settings.answer_within_ns;
     node.arbiter.step(node.now);
     CHECK(node.grants.size() == 1);
   }
-  SUBCASE("another process comes") {
+  SUBCASE("another process connects") {
     attach(1, 71);
     node.arbiter.request(1, protocol::Idle{}, node.now);
     node.arbiter.step(node.now);
@@ -104,14 +104,14 @@ TEST_CASE("what a process of the daemon before may have is granted to no other b
   CHECK(node.arbiter.counters().overdue == 0);
 }
 
-TEST_CASE("what an older session says late does not silence the newer one of its process") {
+TEST_CASE("a late report of an older session does not affect the newer session") {
   Node node(0b1111);
-  daemon::Traits traits;
+  daemon::ClientTraits traits;
   traits.process = 70;
   const EntryId entry = node.layout.find(hal::ComputeSet(0b0011));
   for (const ClientId id : {1, 2}) {
     node.arbiter.attach(id, traits);
-    node.arbiter.had_before(id, entry, 1'000'000);
+    node.arbiter.accept_earlier_work(id, entry, 1'000'000);
   }
   protocol::Holding holding;
   holding.word = protocol::lease_word(6, 3, Gate::kOpen);
@@ -125,9 +125,9 @@ TEST_CASE("what an older session says late does not silence the newer one of its
   CHECK(node.grants[0].first == 2);
 }
 
-// A daemon that was told late: the units of old work are another one's by then. Both are known, and
-// nothing is granted there before one of them ends.
-TEST_CASE("old work on units that another client holds is waited for like that client's") {
+// The units were granted to another client before the earlier work was reported. The arbiter then
+// waits for both before it grants them again.
+TEST_CASE("earlier work on units that another client holds is waited for, too") {
   Node node(0b1111);
   for (const ClientId id : {1, 2, 3}) node.arbiter.attach(id);
   node.wants(1);
@@ -137,20 +137,20 @@ TEST_CASE("old work on units that another client holds is waited for like that c
   holding.word = protocol::lease_word(6, 3, Gate::kOpen);
   holding.entry = lease.entry;
   holding.outstanding = 1;
-  node.arbiter.had_before(2, static_cast<EntryId>(holding.entry), 1'000'000);
+  node.arbiter.accept_earlier_work(2, static_cast<EntryId>(holding.entry), 1'000'000);
   node.arbiter.request(2, holding, node.now);
   CHECK(node.arbiter.counters().overlaps == 1);
   CHECK(node.arbiter.counters().stale == 0);
   REQUIRE(node.arbiter.held().size() == 2);
-  CHECK(node.arbiter.held()[0].open);  // who has them goes on
+  CHECK(node.arbiter.held()[0].open);  // the present holder goes on
   CHECK(node.arbiter.held()[1].adopted);
   CHECK_FALSE(node.arbiter.held()[1].open);
   node.wants(3);
-  node.now += 2'000;  // its turn
+  node.now += 2'000;  // past the quantum
   node.arbiter.step(node.now);
   REQUIRE(node.closed == 1);
   node.returns(1, lease);
-  CHECK(node.grants.size() == 1);  // the old work runs
+  CHECK(node.grants.size() == 1);  // the earlier work still runs
   SUBCASE("it ends") {
     protocol::Returned returned;
     returned.word = holding.word;
@@ -166,8 +166,9 @@ TEST_CASE("old work on units that another client holds is waited for like that c
   CHECK(node.grants[1].first == 3);
 }
 
-// A daemon that was only silent: its client gave it up, worked at home, and comes again.
-TEST_CASE("what an older session of a process holds is the new one's without a moment in between") {
+// The daemon was stopped for a while: its client lost it, used the fallback partition and
+// reconnected.
+TEST_CASE("grants of an older session are transferred to the newer one in one step") {
   for (const std::uint64_t process : {40, 41, 0}) {
     CAPTURE(process);
     Node node(0b0011);
@@ -183,35 +184,35 @@ TEST_CASE("what an older session of a process holds is the new one's without a m
     holding.entry = lease.entry;
     holding.outstanding = 1;
     node.arbiter.request(3, holding, node.now);
-    protocol::Holding home;  // on one of the same units
-    home.head.lane = 1;
-    home.word = protocol::lease_word(0, 1, Gate::kOpen);
-    home.entry = node.layout.find(hal::ComputeSet(0b0001));
-    home.outstanding = 1;
-    node.arbiter.request(3, home, node.now);
+    protocol::Holding fallback;  // on one of the same units
+    fallback.head.lane = 1;
+    fallback.word = protocol::lease_word(0, 1, Gate::kOpen);
+    fallback.entry = node.layout.find(hal::ComputeSet(0b0001));
+    fallback.outstanding = 1;
+    node.arbiter.request(3, fallback, node.now);
     node.arbiter.step(node.now);
-    if (process != 40) {  // another one's lease is not to be had by naming it
-      CHECK(node.arbiter.counters().stale == 2);  // nor its home
+    if (process != 40) {                          // a report does not take another process's lease
+      CHECK(node.arbiter.counters().stale == 2);  // nor its fallback partition
       CHECK(node.arbiter.held().size() == 1);
       CHECK(node.arbiter.held()[0].client == 1);
       continue;
     }
     node.arbiter.forget(1, node.now);
     node.arbiter.step(node.now);
-    CHECK(node.grants.size() == 1);  // the work runs
+    CHECK(node.grants.size() == 1);  // the work still runs
     REQUIRE(node.arbiter.held().size() == 2);
-    for (const DeviceArbiter::Held& held : node.arbiter.held()) {
+    for (const DeviceArbiter::GrantStatus& held : node.arbiter.held()) {
       CHECK(held.client == 3);
       CHECK_FALSE(held.open);
     }
     node.returns(3, lease);
-    REQUIRE(node.grants.size() == 2);  // what is free of it meanwhile
+    REQUIRE(node.grants.size() == 2);  // the units that are free meanwhile
     CHECK(node.grants[1].first == 2);
     CHECK(node.grants[1].second.entry == node.layout.find(hal::ComputeSet(0b0010)));
     protocol::Returned returned;
     returned.head.lane = 1;
-    returned.word = home.word;
-    returned.entry = home.entry;
+    returned.word = fallback.word;
+    returned.entry = fallback.entry;
     node.arbiter.request(3, returned, node.now);
     node.arbiter.step(node.now);
     REQUIRE(node.grants.size() == 3);
@@ -221,8 +222,8 @@ TEST_CASE("what an older session of a process holds is the new one's without a m
   }
 }
 
-// The daemon came, was told of what ran before it, and was silent before that had ended.
-TEST_CASE("what an older session told of before this daemon is the new one's, too, in any order") {
+// The daemon started, was told of earlier work, and was stopped before that had ended.
+TEST_CASE("earlier work that an older session reported is transferred, too, in any order") {
   for (const std::uint64_t process : {40, 41}) {
     CAPTURE(process);
     Node node(0b0011);
@@ -237,20 +238,20 @@ TEST_CASE("what an older session told of before this daemon is the new one's, to
       node.arbiter.request(client, holding, node.now);
     };
     const protocol::LeaseWord before = protocol::lease_word(6, 9, Gate::kOpen);
-    const protocol::LeaseWord home = protocol::lease_word(0, 1, Gate::kOpen);
+    const protocol::LeaseWord fallback = protocol::lease_word(0, 1, Gate::kOpen);
     for (const std::uint64_t units : {0b0010, 0b0001, 0b1000})
-      node.arbiter.had_before(1, node.layout.find(hal::ComputeSet(units)), 1000);
+      node.arbiter.accept_earlier_work(1, node.layout.find(hal::ComputeSet(units)), 1000);
     tell(1, 0, 0b0010, before);
-    tell(1, 1, 0b0001, home);
-    tell(1, 2, 0b1000, home);  // ends before the daemon is silent
+    tell(1, 1, 0b0001, fallback);
+    tell(1, 2, 0b1000, fallback);  // ends before the daemon is stopped
     node.arbiter.attach(2, {.process = process});
     for (const std::uint64_t units : {0b0010, 0b0001})
-      node.arbiter.had_before(2, node.layout.find(hal::ComputeSet(units)), 1000);
-    tell(2, 0, 0b0010, home);  // newer work there, the old has ended
-    tell(2, 1, 0b0001, home);
+      node.arbiter.accept_earlier_work(2, node.layout.find(hal::ComputeSet(units)), 1000);
+    tell(2, 0, 0b0010, fallback);  // newer work there; the older has ended
+    tell(2, 1, 0b0001, fallback);
     node.arbiter.forget(1, node.now);
     const bool same = process == 40;
-    // Another process that had them too is heard: its work is waited for beside the first one's.
+    // Another process that held them, too, is accepted: both works are waited for.
     CHECK(node.arbiter.counters().overlaps == (same ? 0 : 2));
     REQUIRE(node.arbiter.held().size() == 2);
     if (!same) continue;
@@ -260,9 +261,9 @@ TEST_CASE("what an older session told of before this daemon is the new one's, to
     for (const LaneId lane : {0, 1}) {
       protocol::Returned returned;
       returned.head.lane = lane;
-      returned.word = home;
+      returned.word = fallback;
       returned.entry = node.layout.find(hal::ComputeSet(lane == 0 ? 0b0010 : 0b0001));
-      CHECK(node.grants.size() == lane);  // what is free meanwhile
+      CHECK(node.grants.size() == lane);  // the units that are free meanwhile
       node.arbiter.request(2, returned, node.now);
       node.arbiter.step(node.now);
     }
@@ -272,7 +273,7 @@ TEST_CASE("what an older session told of before this daemon is the new one's, to
   }
 }
 
-TEST_CASE("a session that has a newer one says nothing more, and no two grants have one word") {
+TEST_CASE("records of a session that has a newer one are ignored, and no two grants share a word") {
   Node node(0b0011);
   node.arbiter.attach(1, {.process = 40});
   node.wants(1);
@@ -284,7 +285,7 @@ TEST_CASE("a session that has a newer one says nothing more, and no two grants h
   holding.entry = lease.entry;
   holding.outstanding = 1;
   node.arbiter.request(2, holding, node.now);
-  node.wants(1);  // what lay in its ring
+  node.wants(1);  // was still in its ring
   node.returns(1, lease);
   CHECK(node.grants.size() == 1);
   REQUIRE(node.arbiter.held().size() == 1);
@@ -298,7 +299,7 @@ TEST_CASE("a session that has a newer one says nothing more, and no two grants h
 
 namespace {
 
-// Of client 1's work of another time, or of what it had.
+// Client 1 reports earlier work; client 1's process held the units under a former daemon.
 void tell(Node& node, std::uint64_t units, protocol::LeaseWord word) {
   protocol::Holding holding;
   holding.head.lane = static_cast<std::uint32_t>(units);
@@ -308,22 +309,22 @@ void tell(Node& node, std::uint64_t units, protocol::LeaseWord word) {
   node.arbiter.request(1, holding, node.now);
 }
 void had(Node& node, std::uint64_t units) {
-  node.arbiter.had_before(1, node.layout.find(hal::ComputeSet(units)), 50'000);
+  node.arbiter.accept_earlier_work(1, node.layout.find(hal::ComputeSet(units)), 50'000);
 }
 constexpr protocol::LeaseWord kBefore = protocol::lease_word(6, 1, Gate::kOpen);
-constexpr protocol::LeaseWord kHome = protocol::lease_word(0, 1, Gate::kOpen);
+constexpr protocol::LeaseWord kFallback = protocol::lease_word(0, 1, Gate::kOpen);
 
 }  // namespace
 
-TEST_CASE("no client takes units by telling of work that never was") {
-  SUBCASE("of an epoch that never was, on every entry") {
+TEST_CASE("no client takes units by reporting work that does not exist") {
+  SUBCASE("of an unknown epoch, on every partition") {
     Node node(0b1100);
     node.arbiter.attach(1, {.process = 40});
     node.arbiter.attach(2, {.process = 41});
     protocol::Holding holding;
     for (EntryId entry = 1; entry < node.layout.size(); ++entry)
       for (const protocol::LeaseWord word :
-           {kBefore, kHome, protocol::lease_word(8, 0, Gate::kNone)}) {
+           {kBefore, kFallback, protocol::lease_word(8, 0, Gate::kNone)}) {
         holding.entry = entry;
         holding.word = word;
         node.arbiter.request(1, holding, node.now);
@@ -334,23 +335,23 @@ TEST_CASE("no client takes units by telling of work that never was") {
     REQUIRE(node.grants.size() == 1);
     CHECK(node.grants[0].second.entry == node.layout.find(hal::ComputeSet(0b1100)));
   }
-  SUBCASE("of its own home, where it has never been") {
+  SUBCASE("in its own fallback partition, which it has never used") {
     Node node(0b1100);
-    const DeviceArbiter::Home own = node.arbiter.attach(1, {.process = 40});
-    tell(node, node.layout.at(own.entry).compute.bits(), kHome);
+    const DeviceArbiter::Fallback own = node.arbiter.attach(1, {.process = 40});
+    tell(node, node.layout.at(own.entry).compute.bits(), kFallback);
     CHECK(node.arbiter.held().empty());
   }
-  SUBCASE("of another process's home") {
+  SUBCASE("in another process's fallback partition") {
     Node node(0b1100);
-    const DeviceArbiter::Home other = node.arbiter.attach(2, {.process = 41});
+    const DeviceArbiter::Fallback other = node.arbiter.attach(2, {.process = 41});
     node.arbiter.attach(1, {.process = 40});
-    tell(node, node.layout.at(other.entry).compute.bits(), kHome);
+    tell(node, node.layout.at(other.entry).compute.bits(), kFallback);
     CHECK(node.arbiter.held().empty());
   }
 }
 
-TEST_CASE("no client takes more units than it had by telling of work, nor for longer") {
-  SUBCASE("of what it had, later than that counts") {
+TEST_CASE("reports of earlier work never exceed what the client held, nor the time-out") {
+  SUBCASE("of units that it held, after the time-out") {
     Node node(0b1100);
     node.arbiter.attach(1, {.process = 40});
     had(node, 0b0011);
@@ -359,7 +360,7 @@ TEST_CASE("no client takes more units than it had by telling of work, nor for lo
     CHECK(node.arbiter.held().empty());
     CHECK(node.arbiter.counters().stale == 1);
   }
-  SUBCASE("after it has asked for units") {
+  SUBCASE("after its first request") {
     Node node(0b1100);
     node.arbiter.attach(1);
     had(node, 0b0011);
@@ -375,9 +376,9 @@ TEST_CASE("no client takes more units than it had by telling of work, nor for lo
     tell(node, 0b0011, protocol::lease_word(7, 1, Gate::kOpen));
     CHECK(node.arbiter.held().empty());
   }
-  SUBCASE("past its share, but for its home") {
+  SUBCASE("beyond its quota and its fallback partition") {
     Node node(0b1100);
-    daemon::Traits traits;
+    daemon::ClientTraits traits;
     traits.terms.limits.max_sms = 8;
     node.arbiter.attach(1, traits);
     for (const std::uint64_t units : {0b1111, 0b0011, 0b0100, 0b1000}) had(node, units);
@@ -389,12 +390,12 @@ TEST_CASE("no client takes more units than it had by telling of work, nor for lo
     tell(node, 0b1000, kBefore);
     CHECK(node.arbiter.held().size() == 2);
   }
-  SUBCASE("which never ends, for ever") {
+  SUBCASE("that never ends") {
     Node node(0b0011);
     node.arbiter.attach(1);
     node.arbiter.attach(2);
     had(node, 0b0011);
-    node.now = 10'000;  // it came late, which gives it no longer
+    node.now = 10'000;  // connecting late does not extend the time-out
     tell(node, 0b0011, kBefore);
     node.wants(2);
     while (node.grants.empty() && node.now < 1'000'000'000) {
@@ -413,7 +414,8 @@ TEST_CASE("no client takes more units than it had by telling of work, nor for lo
   }
 }
 
-TEST_CASE("a new session has all that the one before had, and grants when enough of it has ended") {
+TEST_CASE(
+    "a newer session takes over all grants, and gets new ones when enough of them have ended") {
   Moving node;
   node.arbiter.attach(1, {.process = 40});
   for (int i = 0; i < 100; ++i) node.moves_on(1, 0);
@@ -429,20 +431,20 @@ TEST_CASE("a new session has all that the one before had, and grants when enough
     node.arbiter.request(2, holding, node.now);
     told.push_back(holding);
   };
-  for (const DeviceArbiter::Held& held : node.arbiter.held())
+  for (const DeviceArbiter::GrantStatus& held : node.arbiter.held())
     if (std::none_of(told.begin(), told.end(),
                      [&](const auto& one) { return one.entry == held.entry; }))
-      for (const auto& [to, grant] : before)  // a client tells of an entry once
+      for (const auto& [to, grant] : before)  // a client reports a partition once
         if (grant.entry == held.entry) {
           tell(held.entry, grant.word);
           break;
         }
   REQUIRE(told.size() > 1);
-  // Its homes besides, one of each daemon that it lost.
+  // And its fallback partitions, one of each daemon that it lost.
   for (EntryId entry = 1; told.size() < node.most + 4; ++entry)
     if (std::none_of(told.begin(), told.end(),
                      [&](const auto& one) { return one.entry == entry; })) {
-      node.arbiter.had_before(2, entry, 1'000'000);
+      node.arbiter.accept_earlier_work(2, entry, 1'000'000);
       tell(entry, protocol::lease_word(0, 1, Gate::kOpen));
     }
   CHECK(node.arbiter.counters().overlaps == 0);
@@ -465,7 +467,7 @@ TEST_CASE("a new session has all that the one before had, and grants when enough
   CHECK(node.arbiter.counters().stale == 0);
 }
 
-TEST_CASE("who tells of more work than a lane can have is heard so far, and the rest is counted") {
+TEST_CASE("reports beyond the grants that a lane can have are counted as overlaps") {
   Moving node;
   node.arbiter.attach(1);
   const auto entries = static_cast<EntryId>(node.layout.size());
@@ -474,7 +476,7 @@ TEST_CASE("who tells of more work than a lane can have is heard so far, and the 
     holding.word = protocol::lease_word(6, 1, Gate::kOpen);
     holding.entry = entry;
     holding.outstanding = 1;
-    node.arbiter.had_before(1, entry, 1'000'000);
+    node.arbiter.accept_earlier_work(1, entry, 1'000'000);
     node.arbiter.request(1, holding, node.now);
   }
   const std::size_t held = node.lanes_of(1)[0];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a class of vitamin.toml is to the scheduler.
+// What the scheduler gets of a class of vitamin.toml.
 #include "daemon/from_configuration.h"
 
 #include <doctest/doctest.h>
@@ -19,7 +19,7 @@ config::WorkloadClass latency_class() {
   return made;
 }
 
-TEST_CASE("bounds, percentile and weight of a class are its clients'") {
+TEST_CASE("clients have the bounds, percentile and weight of their class") {
   config::WorkloadClass made = latency_class();
   made.ttft_ns = 1'000'000;
   made.tpot_ns = 2'000'000;
@@ -42,11 +42,11 @@ TEST_CASE("without latency, requests that are not announced have the first of th
   CHECK(traits_of(&made, 100, 132).terms.slo.latency_ns == 4'000'000);
   made.ttft_ns = 1'000'000;
   CHECK(traits_of(&made, 100, 132).terms.slo.latency_ns == 1'000'000);
-  made.tpot_ns = 2'000'000;  // as before there were others
+  made.tpot_ns = 2'000'000;  // with a single bound
   CHECK(traits_of(&made, 100, 132).terms.slo.latency_ns == 2'000'000);
 }
 
-TEST_CASE("a latency class without a bound asks for latencies as alone, another one for nothing") {
+TEST_CASE("a latency class without a bound wants latencies as alone, another class has no bound") {
   CHECK(traits_of(nullptr, 100, 132).terms == scheduler::ClientTerms());
   config::WorkloadClass made = latency_class();
   const scheduler::Slo slo = traits_of(&made, 100, 132).terms.slo;
@@ -56,7 +56,7 @@ TEST_CASE("a latency class without a bound asks for latencies as alone, another 
   CHECK_FALSE(traits_of(&made, 100, 132).terms.slo.any());
 }
 
-TEST_CASE("the share of a group is no bound of one process") {
+TEST_CASE("the share of a group does not bound a single process") {
   config::WorkloadClass made;
   made.share = 25;
   CHECK(traits_of(&made, 100, 132).terms.limits.max_sms == 33);
@@ -64,7 +64,7 @@ TEST_CASE("the share of a group is no bound of one process") {
   CHECK(traits_of(&made, 100, 132).terms.limits.max_sms == 0);
 }
 
-TEST_CASE("the first share is that of the group with the reservation, the others are beside it") {
+TEST_CASE("the first share is of the group with the reservation, the others are outer quotas") {
   scheduler::Limits limits;
   const GroupShare user{5, 25, "of user 1000"}, job{6, 50, "of job 1.0"};
   const GroupShare whole{7, 100, "of job 2.0"}, itself{0, 10, ""};
@@ -75,7 +75,7 @@ TEST_CASE("the first share is that of the group with the reservation, the others
   CHECK(limits.outer[1] == scheduler::GroupQuota{99, 13});
   CHECK(limits.outer[2] == scheduler::GroupQuota{});
   CHECK(limits.most_sms() == 13);
-  set_quotas(limits, std::vector{itself}, 132, 99);  // by itself: no group is needed
+  set_quotas(limits, std::vector{itself}, 132, 99);  // a single client needs no group
   CHECK(limits == scheduler::Limits{13, 0, 0, true, {}});
   set_quotas(limits, std::vector{GroupShare{0, 1, ""}}, 8, 99);
   CHECK(limits.max_sms == 1);  // never none
@@ -86,7 +86,7 @@ TEST_CASE("a class that names users and nothing else binds all of their programs
   CHECK_FALSE(config::binds_users(made));
   made.user = {"student*"};
   CHECK(config::binds_users(made));
-  made.command = {"python"};  // which a user may call otherwise
+  made.command = {"python"};  // a user can give the program another name
   CHECK_FALSE(config::binds_users(made));
 }
 

@@ -19,7 +19,7 @@ MAJOR, MINOR = 1, 8  # daemon/protocol/version.h
 
 
 def open_width(status, clients):
-    """Processors that these clients of the only device may submit to, but for the whole one."""
+    """SMs that these clients of the only device may submit to, without the whole device."""
     device, = status["devices"]
     units = 0
     for hold in device["held"]:
@@ -30,7 +30,7 @@ def open_width(status, clients):
 
 
 def ask(path, verb, plenty=5):
-    """What the daemon at this socket answers a tool. `plenty`: seconds, see time_limit."""
+    """The answer of the daemon at this socket to a tool. `plenty`: seconds, see time_limit."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(time_limit(plenty))
         connection.connect(str(path))
@@ -72,7 +72,7 @@ class Daemon:
         self.socket = self.directory / "s"
         self.words = [program or os.environ["VITAMIND"], "--socket", str(self.socket),
                       "--lock-directory", str(self.directory), *options]
-        # Nothing of the machine's own configuration.
+        # Do not read the machine's own configuration.
         self.environment = {"VITAMIN_CONFIG": "/dev/null"} | (environment or {})
         self.process = None
         if start:
@@ -103,7 +103,7 @@ class Daemon:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def shared_maps(self):
-        """How many sealed memories of clients it has mapped."""
+        """How many segments of clients it has mapped."""
         maps = pathlib.Path(f"/proc/{self.process.pid}/maps").read_text()
         return sum("memfd:" in line for line in maps.splitlines())
 
@@ -124,8 +124,8 @@ class Daemon:
 
 
 def settled_descriptors(daemon):
-    """How many it has when nobody is there: the fewest seen in a while, for a session's end and the
-    connection that asks for the status come and go."""
+    """How many it has without clients: the fewest seen in a while, since ending sessions and the
+    connection that asks for the status have descriptors for a moment."""
     wait_until(lambda: not daemon.status()["clients"], "the end of all clients", every=0.002)
     counts = []
     for _ in range(50):
@@ -158,7 +158,7 @@ class DaemonTest(unittest.TestCase):
         return process
 
     def control_group(self, *names):
-        """Makes a control group of this path. To be called in a new process, which enters it."""
+        """Makes a control group of this path, and enters it. To be called in a new process."""
         for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/freezer"):
             top = pathlib.Path(root, f"{names[0]}-{os.getpid()}")
             paths = [top.joinpath(*names[1:length + 1]) for length in range(len(names))]
@@ -168,7 +168,7 @@ class DaemonTest(unittest.TestCase):
                 paths[-1].mkdir(parents=True)
             except OSError:
                 continue
-            for path in paths:  # the last one first
+            for path in paths:  # the innermost first
                 self.addCleanup(self.remove_control_group, path)
             procs = paths[-1] / "cgroup.procs"
             return lambda: procs.write_text(str(os.getpid()))
@@ -190,7 +190,7 @@ class DaemonTest(unittest.TestCase):
     def check_disjoint(self, status):
         """No unit is leased to two clients in this snapshot of the daemon's own state.
 
-        Work of before this daemon may overlap: what runs at one client's home beside what another
+        Earlier work may overlap: work in one client's fallback partition beside what another
         still had there. So may shared grants, which members of a group have, and a shared grant
         beside one of another client that drains. No other leases overlap."""
         for device in status["devices"]:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that a cluster's scheduler registered: their share bounds what vitamind grants."""
+"""Jobs that a cluster's scheduler has registered: their share bounds vitamind's grants."""
 import os
 import unittest
 
@@ -15,7 +15,7 @@ class Jobs(DaemonTest):
         self.assertNotIn("error", answer)
 
     def hold(self, daemon, enter=None, **claim):
-        """A client that holds a lease and never gives it back: its line of status."""
+        """Starts a client that holds a lease and never returns it; returns its status."""
         member = self.member(daemon, "hold", before=enter, environment={
             f"MEMBER_{name.upper()}": str(value) for name, value in claim.items()})
         self.assertTrue(member.stdout.readline())
@@ -23,7 +23,7 @@ class Jobs(DaemonTest):
         return client, member
 
     def width(self, daemon, *clients):
-        """Processors of what these clients hold together; of all when none is named."""
+        """SMs that these clients hold together; of all clients when none is named."""
         (device,) = daemon.status()["devices"]
         units = 0
         for hold in device["held"]:
@@ -45,7 +45,7 @@ class Jobs(DaemonTest):
         self.assertEqual((client["job"], client["processors_most"]), ("", 0))
         self.assertGreater(self.width(daemon), 33)
 
-    def test_the_end_of_a_job_says_what_its_clients_used(self):
+    def test_the_end_of_a_job_reports_the_usage_of_its_clients(self):
         daemon = self.daemon("--policy", "throughput")
         self.begin(daemon, "12.0", 25)
         self.begin(daemon, "12.1", 25)
@@ -54,14 +54,14 @@ class Jobs(DaemonTest):
         self.until(lambda: not daemon.status()["clients"])
         record, = daemon.ask("accounting")["clients"]
         self.assertGreater(record["sm_seconds"], 0)
-        _, running = self.hold(daemon, job="12.1")  # is counted until now
+        _, running = self.hold(daemon, job="12.1")  # counts until now
         answer = daemon.ask("job-end 12")
         self.assertEqual(answer["steps"], 2)
         self.assertGreater(answer["sm_seconds"], record["sm_seconds"])
         running.kill()
         self.assertEqual(daemon.ask("job-end 12")["sm_seconds"], 0)
 
-    def test_its_processes_share_it(self):
+    def test_the_processes_of_a_job_have_its_share_together(self):
         daemon = self.daemon("--policy", "throughput", "--set", "policy.overdue_after=1h")
         self.begin(daemon, "12.0", 50)
         self.begin(daemon, "13.0", 50)
@@ -81,11 +81,11 @@ class Jobs(DaemonTest):
             self.assertEqual(self.result(worker)["submitted"], 100000)
         self.assertEqual(seen, {"12.0", "13.0"})
 
-    def test_a_claim_makes_smaller_and_never_larger(self):
+    def test_a_claim_reduces_the_share_and_never_raises_it(self):
         daemon = self.daemon("--policy", "throughput")
         self.begin(daemon, "12.0", 25)
-        for claim, job, most in (({}, "12.0", 33),  # what is left out
-                                 ({"job": "99.0"}, "12.0", 33),  # what is not registered
+        for claim, job, most in (({}, "12.0", 33),  # no claim
+                                 ({"job": "99.0"}, "12.0", 33),  # a job that is not registered
                                  ({"job": "12.0", "share": 100}, "12.0", 33),
                                  ({"job": "12.0", "share": 10}, "12.0", 13),
                                  ({"job": "12.0", "share": 400}, "12.0", 33)):
@@ -100,7 +100,7 @@ class Jobs(DaemonTest):
             member.kill()
             self.until(lambda: not daemon.status()["clients"])
 
-    def test_the_control_group_is_believed_and_not_the_claim(self):
+    def test_the_control_group_decides_and_not_the_claim(self):
         daemon = self.daemon("--policy", "throughput")
         self.begin(daemon, "12.0", 25)
         self.begin(daemon, "13.0", 75)
@@ -115,16 +115,16 @@ class Jobs(DaemonTest):
         member.kill()
         member.wait()
 
-    def test_another_users_job_is_not_ones_own(self):
+    def test_a_claim_of_another_users_job_is_ignored(self):
         daemon = self.daemon("--policy", "throughput")
         self.begin(daemon, "12.0", 25, user=MINE + 1)
         client, _ = self.hold(daemon, job="12.0")
         self.assertEqual((client["job"], client["processors_most"]), ("", 0))
 
-    def test_the_smaller_of_class_and_job_holds_and_the_jobs_class_is_the_clients(self):
+    def test_the_smaller_share_of_class_and_job_applies_and_the_jobs_class_is_used(self):
         daemon = self.daemon("--policy", "throughput", "--config", self.file(
-            '[[class]]\nname = "small"\ncommand = "nobody"\nshare = 20\n'
-            '[[class]]\nname = "large"\ncommand = "nobody"\nshare = 80\n'))
+            '[[class]]\nname = "small"\ncommand = "no-such-program"\nshare = 20\n'
+            '[[class]]\nname = "large"\ncommand = "no-such-program"\nshare = 80\n'))
         self.begin(daemon, "12.0", 50, workload_class="large")
         client, member = self.hold(daemon, job="12.0", **{"class": "small"})
         self.assertEqual((client["class"], client["processors_most"]), ("large", 66))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A client's half and the daemon's half over one pair of segments: what each knows of the other's
-// after the daemon came back. Also built with rings of four and two records (VITAMIN_TINY_RINGS).
+// state after a reconnection. Also built with rings of four and two records (VITAMIN_TINY_RINGS).
 #include "daemon/client/lease_client.h"
 
 #include <doctest/doctest.h>
@@ -26,8 +26,8 @@ using runtime::LaneId;
 const hal::DeviceInfo kInfo{hal::Vendor::kSoftware, "d", "GPU-0", 16, {4, 4, 4, 4}, 1000};
 constexpr ClientId kClient = 1;
 
-// A client that outlives its daemons.
-class Node final : public daemon::Outlet {
+// A client, and one daemon after the other.
+class Node final : public daemon::GrantSink {
  public:
   explicit Node(const char* policy_ = "static:units=0-3") : policy(policy_), client(layout, [] {}) {
     for (const runtime::PoolEntry& entry : layout.entries())
@@ -45,16 +45,16 @@ class Node final : public daemon::Outlet {
     daemons = std::make_unique<protocol::DaemonSegment>();
     rings = {*daemons, *own};
     client::Link link(*own, *daemons);
-    link.home = arbiter->attach(kClient).entry;
+    link.fallback = arbiter->attach(kClient).entry;
     link.answer_within_ns = kAnswerWithin;
     record = daemon::LeaseRecord(1, now, 100 * kAnswerWithin, epoch == 1 ? nullptr : &record);
     for (const EntryId entry : record.before({1, 1}, 1))
-      arbiter->had_before(kClient, entry, record.believed_until());
-    slot = record.begin({1, 1}, 1, link.home);
+      arbiter->accept_earlier_work(kClient, entry, record.believed_until());
+    slot = record.begin({1, 1}, 1, link.fallback);
     client.connect(link, now);
   }
 
-  // The daemon takes all that was said, and the client what was answered.
+  // The daemon reads all records, and the client its answers.
   void turn() {
     now += 1000;
     protocol::Record copy;
@@ -70,7 +70,7 @@ class Node final : public daemon::Outlet {
     client.service(now);
   }
 
-  // Where the lane's operation went.
+  // The partition to which the lane's operation went.
   EntryId submit(LaneId lane) {
     runtime::ReadyOperation operation;
     operation.lane = lane;
@@ -91,7 +91,9 @@ class Node final : public daemon::Outlet {
     rings.grants.publish();
     return true;
   }
-  void holds(ClientId, EntryId entry, bool held) override { record.holds(slot, entry, held); }
+  void lease_changed(ClientId, EntryId entry, bool held) override {
+    record.holds(slot, entry, held);
+  }
   void gates_closed(ClientId) override {
     daemons->gate_changes.store(daemons->gate_changes.load(std::memory_order_relaxed) + 1,
                                 std::memory_order_seq_cst);
@@ -108,25 +110,25 @@ class Node final : public daemon::Outlet {
   daemon::LeaseRecord record;
   std::size_t slot = daemon::LeaseRecord::kNoSlot;
   client::LeaseClient client;
-  bool leased = false;          // what was submitted last counts
-  protocol::Ready ready;        // what the daemon heard last
-  protocol::HintRecord hinted;  // and of what is to come
+  bool leased = false;          // the last submission counts as outstanding
+  protocol::Ready ready;        // the last one that the daemon received
+  protocol::HintRecord hinted;  // the last one that the daemon received
   std::uint32_t epoch = 0;
   std::uint64_t now = 1'000'000;
 };
 
 }  // namespace
 
-TEST_CASE("work that runs when the daemon comes back is held until it ends, and no longer") {
-  for (const bool home : {false, true}) {
-    CAPTURE(home);
+TEST_CASE("work that runs at a reconnection keeps its lease until it ends, and no longer") {
+  for (const bool fallback : {false, true}) {
+    CAPTURE(fallback);
     Node node;
     node.start_daemon();
     const EntryId before = node.submit(0);
     node.turn();
     node.client.lose();
     EntryId entry = before;
-    if (home) {  // the old work ends, and more of it begins at home
+    if (fallback) {  // the lease's work ends, and new work begins in the fallback partition
       node.client.retired(before, 0, 1);
       entry = node.submit(0);
       CHECK(entry != before);
@@ -145,8 +147,8 @@ TEST_CASE("work that runs when the daemon comes back is held until it ends, and 
   }
 }
 
-// Its home is what it had: a lane has older and newer work on one entry.
-TEST_CASE("work of a lease and of home on the same entry is held until the last of it has ended") {
+// The fallback partition is the one that was leased: a lane has work of both on one partition.
+TEST_CASE("work of a lease and fallback work on one partition hold it until both have ended") {
   Node node("static:units=0-0,parts=1");
   node.start_daemon();
   const EntryId entry = node.submit(0);
@@ -157,7 +159,7 @@ TEST_CASE("work of a lease and of home on the same entry is held until the last 
   CHECK(node.arbiter->counters().overlaps == 0);
   node.client.retired(entry, 0, 1);
   for (int i = 0; i < 3; ++i) node.turn();
-  REQUIRE(node.arbiter->held().size() == 1);  // the newer work runs
+  REQUIRE(node.arbiter->held().size() == 1);  // the newer work still runs
   CHECK(node.client.outstanding(0, entry) == 1);
   node.client.retired(entry, 0, 1);
   for (int i = 0; i < 3; ++i) node.turn();
@@ -166,7 +168,7 @@ TEST_CASE("work of a lease and of home on the same entry is held until the last 
   CHECK_FALSE(node.client.draining());
 }
 
-TEST_CASE("the daemon is told of all that runs, though the ring was full when it came back") {
+TEST_CASE("all running work is reported even if the ring was full at the reconnection") {
   constexpr LaneId kMany = 12;
   Node node;
   node.start_daemon();
@@ -182,10 +184,10 @@ TEST_CASE("the daemon is told of all that runs, though the ring was full when it
   CHECK(node.arbiter->counters().overdue == 0);
 }
 
-// What a program says of its work goes through this client: it must not be taken for an attack.
-TEST_CASE("advice beyond reason is told as far as can be, and the client is not let go for it") {
+// A program's advice becomes records of this client: it must not get the client evicted.
+TEST_CASE("advice out of range is clamped, and the client is not evicted for it") {
   constexpr std::uint64_t kEver = ~std::uint64_t{0};
-  constexpr std::uint64_t kSoon = 500;  // of these one is told from now on
+  constexpr std::uint64_t kSoon = 500;  // becomes relative to now
   struct Case {
     std::uint64_t said, told;
   };
@@ -199,7 +201,7 @@ TEST_CASE("advice beyond reason is told as far as can be, and the client is not 
     operation.queued_ns = kEver;
     operation.ready_at_ns = said;
     operation.deadline_ns = said;
-    operation.processors = 17;  // of 16: only the whole device takes it
+    operation.processors = 17;  // of 16 SMs: only the whole device takes it
     const std::uint64_t at = node.now;
     node.client.grant(0, operation, node.eligible, at);
     runtime::Hint hint;
@@ -209,17 +211,17 @@ TEST_CASE("advice beyond reason is told as far as can be, and the client is not 
     hint.deadline_ns = said;
     hint.queued_ns = kEver;
     node.client.hint(hint, at);
-    node.turn();  // which decodes all of it
+    node.turn();  // decodes all records
     CHECK(node.ready.queued_ns == protocol::kLongest);
     CHECK(node.hinted.queued_ns == protocol::kLongest);
     for (const std::uint64_t heard : {node.ready.ready_in_ns, node.ready.deadline_in_ns,
                                       node.hinted.ready_in_ns, node.hinted.deadline_in_ns})
       CHECK(heard == told);
-    node.now += 30'000'000;  // long enough to be asked again
+    node.now += 30'000'000;  // long enough for a repeated request
   }
 }
 
-TEST_CASE("an operation that is tried again waits, however long the process had no processor") {
+TEST_CASE("an operation that is retried still waits, however long the process had no CPU time") {
   Node node;
   node.start_daemon();
   runtime::ReadyOperation operation;
@@ -227,18 +229,18 @@ TEST_CASE("an operation that is tried again waits, however long the process had 
   const auto try_again = [&] {
     return node.client.grant(0, operation, node.eligible, node.now).entry == runtime::kNoEntry;
   };
-  for (int i = 0; i < 20; ++i) {  // the daemon says nothing
+  for (int i = 0; i < 20; ++i) {  // the daemon does not answer
     REQUIRE(try_again());
     node.now += 50'000'000;
     node.client.service(node.now);
     CHECK(node.client.waiting());
   }
-  // It is not tried any more: it went another way.
+  // The operation is not retried any more: it went elsewhere.
   for (int i = 0; i < 5; ++i) node.client.service(node.now += 5'000'000);
   CHECK_FALSE(node.client.waiting());
 }
 
-TEST_CASE("completions are counted while the daemon wants them, and elsewhere than granted apart") {
+TEST_CASE("completions are counted while the daemon wants them, misplaced ones separately") {
   Node node;
   node.start_daemon();
   const EntryId entry = node.submit(0);
@@ -263,7 +265,7 @@ TEST_CASE("completions are counted while the daemon wants them, and elsewhere th
   CHECK_FALSE(node.client.reports());
 }
 
-TEST_CASE("a daemon that went away wants no reports, and the next one counts from zero") {
+TEST_CASE("a lost daemon gets no reports, and the next one counts from zero") {
   Node node;
   node.start_daemon();
   const EntryId entry = node.submit(0);
@@ -299,8 +301,8 @@ TEST_CASE("a forked child reports nothing") {
   CHECK(status == 0);
 }
 
-// Others may have what it does not use.
-TEST_CASE("who reports gives grants back that were of no use for a millisecond") {
+// Other clients may use the SMs meanwhile.
+TEST_CASE("a client that reports returns grants after a millisecond without work") {
   for (const bool reports : {false, true}) {
     CAPTURE(reports);
     Node node;
@@ -324,7 +326,7 @@ TEST_CASE("who reports gives grants back that were of no use for a millisecond")
   }
 }
 
-// A process that sleeps while the GPU works looks at its grants again when the work has ended.
+// A process that sleeps while the GPU works checks its grants when the work has ended.
 TEST_CASE("a millisecond without work begins when the last work ended") {
   Node node;
   node.start_daemon();
@@ -342,8 +344,8 @@ TEST_CASE("a millisecond without work begins when the last work ended") {
   CHECK(node.arbiter->held().empty());
 }
 
-// The launch of a graph asks and does not wait; the next one, a step later, goes by the answer.
-TEST_CASE("a grant that no operation waited for is kept while who reports has work") {
+// A graph launch requests a grant without waiting for it; the next one, a step later, uses it.
+TEST_CASE("an unclaimed grant is kept while a client that reports has work") {
   Node node;
   node.start_daemon();
   node.daemons->reporting.store(1, std::memory_order_release);
@@ -365,7 +367,8 @@ TEST_CASE("a grant that no operation waited for is kept while who reports has wo
   CHECK(node.arbiter->held().empty());
 }
 
-TEST_CASE("a lease of the whole device is returned when its work has ended, a share at once") {
+TEST_CASE(
+    "a lease of the whole device is returned when its work has ended, a shared grant at once") {
   for (const bool leased : {true, false}) {
     CAPTURE(leased);
     Node node(leased ? "exclusive" : "fifo");
@@ -389,8 +392,8 @@ TEST_CASE("a lease of the whole device is returned when its work has ended, a sh
   }
 }
 
-// It may be lost between the two, as long as its process lives.
-TEST_CASE("the next daemon is told of work under a lease of the whole device, not under a share") {
+// The client may lose the daemon between the two, as long as the process lives.
+TEST_CASE("work under a lease of the whole device is reported, under a shared grant it is not") {
   for (const bool leased : {true, false}) {
     CAPTURE(leased);
     Node node(leased ? "exclusive" : "fifo");
@@ -413,8 +416,8 @@ TEST_CASE("the next daemon is told of work under a lease of the whole device, no
   }
 }
 
-// Work under a grant whose terms change is work under that grant, whenever the client sees it.
-TEST_CASE("other terms of a grant are taken up, unless it was given back") {
+// An amendment keeps outstanding work under its grant, whenever the client notices it.
+TEST_CASE("an amendment applies unless the grant was returned") {
   Node node("exclusive");
   node.start_daemon();
   node.submit(0);
@@ -438,7 +441,7 @@ TEST_CASE("other terms of a grant are taken up, unless it was given back") {
   for (const bool noticed : {false, true}) {
     CAPTURE(noticed);
     const protocol::Grant grant = amend(noticed ? 5'000 : 4'000);
-    if (noticed) {  // the word was seen before the record
+    if (noticed) {  // the new word was seen before the record
       node.gates_closed(kClient);
       node.client.service(node.now);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a daemon leaves for the next one: who held what, whatever became of the daemon or of the
-// file.
+// The record of leases that a daemon leaves for the next one, however the daemon has ended and
+// whatever has happened to the file.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -50,7 +50,7 @@ using Entries = std::vector<EntryId>;
 
 }  // namespace
 
-TEST_CASE("the next daemon knows what each process held, and its home") {
+TEST_CASE("the next daemon knows what each process held, and its fallback partition") {
   const Directory directory;
   {
     LeaseRecord record = open(directory, kSecond);
@@ -72,13 +72,14 @@ TEST_CASE("the next daemon knows what each process held, and its home") {
   CHECK(next.absent(5).empty());
   CHECK(next.before(kOne, 5) == Entries{3, 9, 511});
   CHECK(next.believed_until() == 62 * kSecond);
-  CHECK(next.before(kOne, 6).empty());    // another device, or other parts of it
+  CHECK(next.before(kOne, 6).empty());    // another device or another pool
   CHECK(next.before(kOther, 5).empty());  // its session had ended
   CHECK(next.before(kLater, 5).empty());  // another process of the same id
   CHECK(next.before({}, 5).empty());
 }
 
-TEST_CASE("what a process has told its daemon counts no more for that one and the next") {
+TEST_CASE(
+    "what a process has reported to its daemon no longer counts for that and the next daemon") {
   const Directory directory;
   {
     LeaseRecord record = open(directory, kSecond);
@@ -88,9 +89,9 @@ TEST_CASE("what a process has told its daemon counts no more for that one and th
   {
     LeaseRecord record = open(directory, 2 * kSecond);
     const std::size_t slot = record.begin(kOne, 5, 2);
-    record.told(kOne, 6);
+    record.reported(kOne, 6);
     CHECK(record.before(kOne, 5) == Entries{3, 9});
-    record.told(kOne, 5);
+    record.reported(kOne, 5);
     CHECK(record.before(kOne, 5).empty());
     CHECK(record.before(kOther, 5) == Entries{4, 8});
     record.holds(slot, 10, true);
@@ -100,7 +101,7 @@ TEST_CASE("what a process has told its daemon counts no more for that one and th
   CHECK(next.before(kOther, 5) == Entries{4, 8});
 }
 
-TEST_CASE("the whole device is known to the next daemon where it was leased, not as a home") {
+TEST_CASE("the next daemon knows the whole device as a lease, not as a fallback partition") {
   const Directory directory;
   {
     LeaseRecord record = open(directory, kSecond);
@@ -112,7 +113,7 @@ TEST_CASE("the whole device is known to the next daemon where it was leased, not
   CHECK(next.before(kOther, 5).empty());
 }
 
-TEST_CASE("what a former daemon's clients had outlives one that ends soon, and no other") {
+TEST_CASE("what a former daemon's clients held outlives one short-lived daemon and no other") {
   const Directory directory;
   {
     LeaseRecord record = open(directory, kSecond);
@@ -122,14 +123,14 @@ TEST_CASE("what a former daemon's clients had outlives one that ends soon, and n
   {
     LeaseRecord again = open(directory, 2 * kSecond + kBelieved - 1);
     CHECK(again.before(kOne, 5) == Entries{3, 9});
-    // It comes, and has another home now.
+    // It reconnects and has another fallback partition now.
     again.begin(kOne, 5, 4);
   }
   const LeaseRecord late = open(directory, 3 * kSecond + 2 * kBelieved);
   CHECK(late.before(kOne, 5) == Entries{4});
 }
 
-TEST_CASE("a daemon that is killed between any two instructions leaves what was true") {
+TEST_CASE("a daemon that is killed between any two instructions leaves a correct record") {
   const Directory directory;
   const pid_t daemon = ::fork();
   if (daemon == 0) {
@@ -155,22 +156,22 @@ TEST_CASE("a daemon that is killed between any two instructions leaves what was 
   CHECK(next.before(kOther, 5).size() <= 1);
 }
 
-TEST_CASE("the file goes with a daemon that nobody needs to be remembered of, and with no other") {
+TEST_CASE("closing removes the file unless it names a process that still runs") {
   const Directory directory;
-  SUBCASE("nobody was there") {
+  SUBCASE("it never had a session") {
     LeaseRecord record = open(directory, kSecond);
     record.end(record.begin(kOne, 5, 3));
     record.close(2 * kSecond);
     CHECK(std::filesystem::is_empty(directory.path()));
   }
-  SUBCASE("somebody lives") {
+  SUBCASE("a process still runs") {
     const ProcessIdentity self = identity_of(::getpid());
     LeaseRecord record = open(directory, kSecond);
     record.begin(self, 5, 3);
     record.close(2 * kSecond);
     CHECK(open(directory, 3 * kSecond).before(self, 5) == Entries{3});
   }
-  SUBCASE("somebody lived") {
+  SUBCASE("its process has ended") {
     LeaseRecord record = open(directory, kSecond);
     record.begin({static_cast<std::uint64_t>(::getpid()), 1}, 5, 3);
     record.close(2 * kSecond);
@@ -186,7 +187,7 @@ TEST_CASE("the file goes with a daemon that nobody needs to be remembered of, an
   }
 }
 
-TEST_CASE("a file that is not a daemon's own, or damaged, says nothing") {
+TEST_CASE("a damaged file, or one that is not the user's own, is ignored") {
   const Directory directory;
   const auto write = [&](const std::string& bytes) {
     std::filesystem::remove(directory.file());
@@ -227,19 +228,19 @@ TEST_CASE("a file that is not a daemon's own, or damaged, says nothing") {
     std::filesystem::create_symlink("elsewhere", directory.file());
     CHECK(open(directory, 2 * kSecond).before(kOne, 5).empty());
   }
-  SUBCASE("of before the machine was started") {
+  SUBCASE("from before the machine was restarted") {
     write(good);
     CHECK(open(directory, kSecond - 1).before(kOne, 5).empty());
   }
 }
 
-TEST_CASE("without a file the daemon runs, and believes what the former one left") {
+TEST_CASE("without a file the daemon runs and accepts what the former one recorded") {
   const Directory directory;
   {
     LeaseRecord record = open(directory, kSecond);
     record.begin(kOne, 5, 3);
   }
-  std::filesystem::create_directory(directory.file() + ".new");  // where the new one is to be made
+  std::filesystem::create_directory(directory.file() + ".new");  // in the place of the new file
   std::string problem;
   LeaseRecord record = LeaseRecord::at(directory.file(), 4, 2 * kSecond, kBelieved, problem);
   CHECK(problem.find(directory.file()) != std::string::npos);
@@ -250,10 +251,10 @@ TEST_CASE("without a file the daemon runs, and believes what the former one left
   record.holds(slot, 9, true);
   record.end(slot);
   record.close(3 * kSecond);
-  CHECK_FALSE(std::filesystem::exists(directory.file()));  // it would not be true
+  CHECK_FALSE(std::filesystem::exists(directory.file()));  // it would not be updated
 }
 
-TEST_CASE("more sessions than there is room for are not remembered, and harm nobody") {
+TEST_CASE("sessions beyond the room of the record are not recorded and do no harm") {
   const Directory directory;
   LeaseRecord record = open(directory, kSecond, 2);
   const std::size_t a = record.begin(kOne, 5, 3), b = record.begin(kOther, 5, 4);
@@ -264,7 +265,7 @@ TEST_CASE("more sessions than there is room for are not remembered, and harm nob
   CHECK(LeaseRecord(2, 2 * kSecond, kBelieved, &record).before(kOther, 5) == Entries{1, 4});
 }
 
-TEST_CASE("a process is known by its id and its start, and one that has ended is not") {
+TEST_CASE("a process is identified by its id and start time, and one that has ended is not") {
   const ProcessIdentity self = identity_of(::getpid());
   CHECK(self);
   CHECK(self == identity_of(::getpid()));

@@ -5,12 +5,12 @@
 // lengths that were measured on an H200 (docs/results.md): ResNet-152 training, bound by its host,
 // and a lean Llama-3.1-8B decoder that answers one request after the other, 4 tokens each.
 //
-// What real clients do and `vitamin simulate` does not: a client keeps its grant while it has
-// nothing to run, and nobody hears of a pause; hosts run ahead of the device, and what was
-// submitted runs on when a gate closes; messages take time.
+// Unlike `vitamin simulate`: a client keeps its grant while it has nothing to run, and the arbiter
+// does not notice pauses; hosts run ahead of the device, and submitted work runs on when a gate
+// closes; messages take time.
 //
-// The device: kernels of one client run one after the other; those of two clients that can meet
-// (the whole device, which nobody leases) slow each other.
+// The device: kernels of one client run one after the other; kernels of two clients that may
+// overlap (on the whole device, under shared grants) slow each other.
 #pragma once
 
 #include <algorithm>
@@ -41,23 +41,23 @@ struct Phase {
   std::uint32_t launches;
   double host_ns;    // for each launch
   double kernel_ns;  // on the whole device, alone
-  double useful;     // processors beyond which it gains nothing
-  // What the program says of it (vitamin_expect); kUnknown: nothing.
+  double useful;     // SM count beyond which it gains nothing
+  // How the program announces it (vitamin_expect()); kUnknown: not at all.
   runtime::OperationClass kind = runtime::OperationClass::kUnknown;
 };
 
-// A program: phases, each waited for by its host where `waits`; then the next request, or step.
+// A program: a round of phases for each request or step. If `waits`, its host waits for each phase.
 struct Program {
   std::vector<Phase> phases;
-  bool waits = true;          // for the end of each phase
-  std::uint32_t ahead = 0;    // rounds that may be under way when it does not wait
-  double step_ns = 0;         // it says that a step takes so long
-  // It says that a round is due so long after its arrival; without arrivals: after the round before
-  // it was due, for requests of 64 rounds. 0: nothing.
+  bool waits = true;        // the host waits for the end of each phase
+  std::uint32_t ahead = 0;  // rounds in flight if it does not wait
+  double step_ns = 0;       // announced time of a step
+  // Announced deadline of a round, relative to its arrival; without arrivals: to the deadline of
+  // the previous round, for requests of 64 rounds. 0: none.
   double due_ns = 0;
-  double slower = 1.8;        // its kernels, where they meet another client's
-  double beside = 1;          // and where another client's run elsewhere on the device
-  bool tells_rounds = false;  // when each has ended (vitamin_iteration_end())
+  double slower = 1.8;            // slowdown of its kernels that overlap another client's
+  double beside = 1;              // slowdown while another client runs elsewhere on the device
+  bool announces_rounds = false;  // calls vitamin_iteration_end()
 };
 
 // 11.8 ms of prefill and three more tokens of 6.8 ms, of which the device is busy for 4.7.
@@ -65,7 +65,7 @@ inline Program decoder() {
   const Phase prefill{330, 20e3, 35.8e3, 132}, step{330, 20e3, 14.2e3, 72};
   return {{prefill, step, step, step}, true, 0, 6.8e6};
 }
-// The same, which says of each phase what it is.
+// The same program, which announces the kind of each phase.
 inline Program announcing_decoder() {
   Program program = decoder();
   program.phases[0].kind = runtime::OperationClass::kPrefill;
@@ -73,14 +73,14 @@ inline Program announcing_decoder() {
     program.phases[i].kind = runtime::OperationClass::kDecode;
   return program;
 }
-// A step of 50 ms that all processors are busy for.
+// A step of 50 ms during which all SMs are busy.
 inline Program busy_training() { return {{{1000, 5e3, 50e3, 132}}, false, 2}; }
-// A step of 62.7 ms, of which the device is busy for 33.
+// A step of 62.7 ms during which the device is busy for 33.
 inline Program training() { return {{{2617, 24e3, 12.7e3, 100}}, false, 2}; }
 
-class Machine final : public daemon::Outlet {
+class Machine final : public daemon::GrantSink {
  public:
-  // `tick_ns`: as fine as the host's pace asks for; a multiple of it is 32 us.
+  // `tick_ns`: the step of the virtual clock; 32 us must be a multiple of it.
   explicit Machine(const std::string& policy, double tick_ns = 4e3)
       : tick_(tick_ns),
         look_(static_cast<std::uint64_t>(kLookNs / tick_ns)),
@@ -106,8 +106,8 @@ class Machine final : public daemon::Outlet {
     std::vector<double> arrivals;  // of requests; empty: rounds without a pause
     std::size_t round = 0, phase = 0;
     std::uint32_t in_phase = 0;
-    double host_ns = 0;  // it has something to launch from then on
-    double due_ns = 0;   // of the newest round
+    double host_ns = 0;  // from when on it has something to launch
+    double due_ns = 0;   // deadline of the newest round
     bool pauses = false;
     struct Kernel {
       double left_ns;  // on the whole device, alone
@@ -118,16 +118,17 @@ class Machine final : public daemon::Outlet {
     };
     std::deque<Kernel> made;     // launched, and not yet submitted
     std::deque<Kernel> running;  // submitted
-    double ahead_ns = 0;         // of what is submitted
+    double ahead_ns = 0;         // predicted time of what is submitted
     std::uint64_t rounds_ended = 0, phases_ended = 0, phases_made = 0;
     runtime::Choice choice{kNoEntry, 0};
     bool round_ended = false;         // and nothing was submitted since
-    std::vector<double> answered_ms;  // of each request that ended
+    std::vector<double> answered_ms;  // latency of each completed request
     std::uint64_t kernels_ended = 0;
   };
 
   // Without arrivals: a training job.
-  Client& add(Program program, const daemon::Traits& traits, std::vector<double> arrivals = {}) {
+  Client& add(Program program, const daemon::ClientTraits& traits,
+              std::vector<double> arrivals = {}) {
     auto& c = *clients_.emplace_back(std::make_unique<Client>(next_id_++, layout_));
     c.program = std::move(program);
     c.arrivals = std::move(arrivals);
@@ -135,10 +136,10 @@ class Machine final : public daemon::Outlet {
     c.host_ns = c.pauses ? c.arrivals[0] : now_;
     c.rings = {c.daemons, c.own};
     client::Link link(c.own, c.daemons);
-    link.home = arbiter_->attach(c.id, traits).entry;
+    link.fallback = arbiter_->attach(c.id, traits).entry;
     link.answer_within_ns = kSecond;
     c.leases->connect(link, static_cast<std::uint64_t>(now_));
-    // What its library has timed by now, at every width.
+    // What its library has timed by now, at every SM count.
     double whole_ns = 0, launches = 0;
     for (const Phase& phase : c.program.phases)
       whole_ns += phase.launches * phase.kernel_ns, launches += phase.launches;
@@ -162,7 +163,7 @@ class Machine final : public daemon::Outlet {
     for (; now_ < until_ns; now_ += tick_) {
       for (auto& c : clients_) host(*c);
       advance();
-      if (++ticks_ % look_ == 0)  // the clients' threads look, then the daemon
+      if (++ticks_ % look_ == 0)  // the clients' threads run, then the daemon
         for (auto& c : clients_) {
           if (c->leases->reports() && !c->running.empty())
             c->leases->busy(static_cast<std::uint64_t>(kLookNs));
@@ -177,7 +178,7 @@ class Machine final : public daemon::Outlet {
   const runtime::PoolLayout& layout() const { return layout_; }
   double now() const { return now_; }
 
-  // --- Outlet
+  // --- GrantSink
   void set_word(ClientId id, runtime::LaneId lane, protocol::LeaseWord word) override {
     if (Client* c = find(id)) c->daemons.leases[lane].store(word, std::memory_order_release);
   }
@@ -188,7 +189,7 @@ class Machine final : public daemon::Outlet {
     c->rings.grants.publish();
     return true;
   }
-  void reports(ClientId id, bool wanted) override {
+  void set_reporting(ClientId id, bool wanted) override {
     if (Client* c = find(id)) c->daemons.reporting.store(wanted ? 1 : 0);
   }
   void gates_closed(ClientId id) override {
@@ -199,9 +200,9 @@ class Machine final : public daemon::Outlet {
   }
 
  private:
-  static constexpr double kLookNs = 32e3;          // between two looks of a thread
-  static constexpr double kBetweenRounds = 300e3;  // of a host that has waited
-  static constexpr std::size_t kDepth = 900;       // what a queue takes
+  static constexpr double kLookNs = 32e3;          // between two runs of a thread
+  static constexpr double kBetweenRounds = 300e3;  // pause of a host that has waited
+  static constexpr std::size_t kDepth = 900;       // operations that a queue accepts
 
   Client* find(ClientId id) {
     for (auto& c : clients_)
@@ -209,13 +210,13 @@ class Machine final : public daemon::Outlet {
     return nullptr;
   }
 
-  // What the host launches until now, and what of it can be submitted.
+  // Launches until now, and submits what can be submitted.
   void host(Client& c) {
     while (c.host_ns <= now_) {
       const std::vector<Phase>& phases = c.program.phases;
       if (c.pauses && c.round >= c.arrivals.size()) break;
       if (c.in_phase == 0) {
-        if (c.program.waits && c.phases_ended < c.phases_made) break;  // for the device
+        if (c.program.waits && c.phases_ended < c.phases_made) break;  // waits for the device
         if (!c.program.waits && c.round >= c.rounds_ended + c.program.ahead) break;
       }
       const Phase& phase = phases[c.phase];
@@ -264,8 +265,8 @@ class Machine final : public daemon::Outlet {
       if (kernel.leased) c.leases->submitted(kernel.entry, 0);
       c.leases->progressed();
       c.running.push_back(kernel);
-      if (!kernel.ends_round || !c.program.tells_rounds) continue;
-      // As VirtualContext::iteration_ends().
+      if (!kernel.ends_round || !c.program.announces_rounds) continue;
+      // Like VirtualContext::iteration_ends().
       c.round_ended = true;
       if (c.choice.launches != runtime::kUntilChanged) c.choice.launches = 0;
     }
@@ -278,7 +279,7 @@ class Machine final : public daemon::Outlet {
            l.at(a.entry).compute.overlaps(l.at(b.entry).compute);
   }
 
-  // How fast the client's first kernel goes now, against the whole device alone.
+  // Speed of the client's first kernel now, relative to the whole device alone.
   double rate(const Client& c) const {
     const Client::Kernel& kernel = c.running.front();
     const double wide = std::min<double>(layout_.at(kernel.entry).processors, kernel.useful);
@@ -353,12 +354,12 @@ class Machine final : public daemon::Outlet {
   std::uint64_t ticks_ = 0;
 };
 
-// Times of arrival from `from_ns` on, for so long.
+// Arrival times from `from_ns` on, for the given time.
 inline std::vector<double> poisson(double per_second, double from_ns, double for_ns,
                                    std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<double> times;
-  // Not std::exponential_distribution, whose numbers each library draws in its own way.
+  // Not std::exponential_distribution, whose results differ between standard libraries.
   for (double at = from_ns;;) {
     at -= std::log(1 - static_cast<double>(random() >> 11) * 0x1p-53) / per_second * 1e9;
     if (at >= from_ns + for_ns) return times;

@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// member SOCKET VERB [N]: a client of vitamind with no device under it. What the preloaded library
-// does with its arbiter, and nothing else, so that a whole life takes milliseconds.
+// member SOCKET VERB [N]: a client of vitamind without a device. It calls its arbiter as the
+// preloaded library does, and does nothing else, so that a whole life takes milliseconds.
 //
 //   work N      submits N operations on four lanes, a few at a time, and prints a line of JSON;
 //               0: until its input ends
-//   serve       a byte of input begins a request, which has an operation each 200 us, the next one
-//               ends it; until its input ends
-//   count [N]   the same until its input ends; every 10 ms a line says how many there were by then;
-//               the host spends N ns on each
-//   delay N     after a line of input asks N times for a grant, each time after a pause of about a
-//               millisecond, and says how long the answers took; mean_us: of all within 5 ms
+//   serve       until its input ends: a byte of input begins a request, which has an operation each
+//               200 us; the next byte ends it
+//   count [N]   as work 0; prints every 10 ms how many operations there were; the host takes N ns
+//               for each
+//   delay N     after a line of input requests a grant N times, each after a pause of about a
+//               millisecond, and prints how long the answers took; mean_us: of those within 5 ms
 //   hold [N]    takes a lease, prints it, submits one operation that does not end, and sleeps;
 //               with N MiB of memory in use
-//   away        takes a lease, prints it, submits one operation that does not end, and after a line
-//   of
-//               input another one, on another lane; says whether that went home; then as hold
-//   latency     until its input ends: submits; when the daemon is lost prints how long until home
-//   homes       until it is ended: submits; whenever the daemon is lost prints when it was at home,
-//               and when it was back
-//   scribble N  writes random bytes over all that it can write, for N milliseconds
-//   hog N       the same over memory of its own, as nobody's client: what the machine alone costs
-//   greet N     opens N connections and says nothing
-//   skew        says Hello in another version and prints the answer
-//   first N     as work, but the thread that connected, the process's first, ends before
-//   exec        takes a lease, prints it, and turns into `sleep` when its input ends
-//   fork        the same, and forks a child instead, which prints what it sees and lives on
+//   away        takes a lease, prints it, submits one operation that does not end; after a line of
+//               input submits another one on another lane and prints whether that used the fallback
+//               partition; then as hold
+//   latency     submits until its input ends; when the daemon is lost prints the time until it used
+//               the fallback partition
+//   homes       submits until it is killed; prints when it began to use the fallback partition, and
+//               when it reconnected
+//   scribble N  writes random bytes over all memory that it can write, for N milliseconds
+//   hog N       the same over memory of its own, without a daemon: the load of the machine itself
+//   greet N     opens N connections and sends nothing
+//   skew        sends Hello of another version and prints the answer
+//   first N     as work, but the process's first thread, which connected, ends before
+//   exec        takes a lease, prints it, and executes `sleep` when its input ends
+//   fork        the same, but forks a child instead, which prints what it sees and lives on
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -54,8 +55,8 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// For an answer of the daemon.
-const auto kPatience = std::chrono::duration_cast<std::chrono::milliseconds>(
+// The time-out for an answer of the daemon.
+const auto kAnswerTimeout = std::chrono::duration_cast<std::chrono::milliseconds>(
     test::time_limit(std::chrono::milliseconds(3000)));
 
 const hal::DeviceInfo& device() {
@@ -78,11 +79,11 @@ std::unique_ptr<client::RemoteArbiter> arbiter(const std::string& socket,
     options.claim.share = static_cast<std::uint32_t>(std::strtoul(share, nullptr, 10));
   // A busy machine is no daemon that is silent. MEMBER_SILENCE: in milliseconds.
   const char* silence = std::getenv("MEMBER_SILENCE");
-  options.silence = silence != nullptr
-                        ? std::chrono::milliseconds(std::strtol(silence, nullptr, 10))
-                        : std::chrono::duration_cast<std::chrono::milliseconds>(
-                              test::time_limit(options.silence));
-  options.patience = kPatience;
+  options.poll_timeout = silence != nullptr
+                             ? std::chrono::milliseconds(std::strtol(silence, nullptr, 10))
+                             : std::chrono::duration_cast<std::chrono::milliseconds>(
+                                   test::time_limit(options.poll_timeout));
+  options.handshake_timeout = kAnswerTimeout;
   auto made = client::RemoteArbiter::connect(options, device());
   if (!made) {
     std::printf("{\"refused\": \"%s\"}\n", made.error().message.c_str());
@@ -195,7 +196,7 @@ int work(const std::string& socket, long operations,
   std::printf(
       "{\"submitted\": %ld, \"whole\": %ld, \"at_home\": %llu, \"granted\": %llu, \"moves\": %llu, "
       "\"closed\": %llu, \"malformed\": %llu, \"seconds\": %.3f}\n",
-      submitted, whole, static_cast<unsigned long long>(counters.at_home),
+      submitted, whole, static_cast<unsigned long long>(counters.in_fallback),
       static_cast<unsigned long long>(counters.granted),
       static_cast<unsigned long long>(counters.moves),
       static_cast<unsigned long long>(counters.closed),
@@ -223,7 +224,7 @@ int serve(const std::string& socket) {
     if (has_work && lane.try_submit() != runtime::kNoEntry)
       ++operations;
     else
-      lane.end_one();  // what is outstanding ends while it waits, or has nothing to do
+      lane.end_one();  // outstanding operations end while it waits or is idle
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   const client::ClientCounters& counters = remote->client().counters();
@@ -232,11 +233,11 @@ int serve(const std::string& socket) {
       "\"at_home\": %llu}\n",
       requests, operations, static_cast<unsigned long long>(counters.granted),
       static_cast<unsigned long long>(counters.closed),
-      static_cast<unsigned long long>(counters.at_home));
+      static_cast<unsigned long long>(counters.in_fallback));
   return 0;
 }
 
-// Every grant is asked for; nothing is submitted under it.
+// Requests grants and submits nothing under them.
 int delay(const std::string& socket, long requests) {
   using std::chrono::nanoseconds;
   const auto remote = arbiter(socket, std::chrono::milliseconds(100));
@@ -249,7 +250,7 @@ int delay(const std::string& socket, long requests) {
   char byte = 0;
   if (::read(STDIN_FILENO, &byte, 1) <= 0) return 1;
   for (long request = 0; request < requests; ++request) {
-    // Not in step with anything.
+    // Random pauses, so that requests do not synchronise with the daemon.
     std::this_thread::sleep_for(std::chrono::microseconds(500 + random() % 1000));
     if (remote->wants_service()) remote->service();
     const auto begin = steady_clock::now();
@@ -258,7 +259,7 @@ int delay(const std::string& socket, long requests) {
     took_us.push_back(
         std::chrono::duration<double, std::micro>(steady_clock::now() - begin).count());
   }
-  // More than that is a wait for a processor.
+  // A longer answer is a wait for CPU time.
   double sum = 0, count = 0;
   for (const double each : took_us)
     if (each < 5'000) sum += each, ++count;
@@ -274,7 +275,7 @@ int delay(const std::string& socket, long requests) {
   return 0;
 }
 
-// A lease with an operation on it that does not end.
+// A lease with an operation that does not end.
 struct Held {
   explicit Held(const std::string& socket)
       : remote(arbiter(socket)),
@@ -296,7 +297,7 @@ struct Held {
 int hold(const std::string& socket, long mebibytes) {
   const std::vector<char> ballast(static_cast<std::size_t>(mebibytes) << 20, 1);
   Held held(socket);
-  for (;;) {  // as the pipeline's thread would
+  for (;;) {  // as the pipeline's thread does
     if (held.remote->wants_service()) held.remote->service();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -306,10 +307,10 @@ int away(const std::string& socket) {
   Held held(socket);
   char byte = 0;
   if (::read(STDIN_FILENO, &byte, 1) <= 0) return 1;
-  Lane other(*held.remote, 2, held.eligible);  // which fits its home
+  Lane other(*held.remote, 2, held.eligible);  // fits the fallback partition
   while (other.try_submit() == runtime::kNoEntry)
     if (held.remote->wants_service()) held.remote->service();
-  std::printf("{\"at_home\": %d}\n", held.remote->client().at_home() ? 1 : 0);
+  std::printf("{\"at_home\": %d}\n", held.remote->client().in_fallback() ? 1 : 0);
   std::fflush(stdout);
   for (;;) {
     if (held.remote->wants_service()) held.remote->service();
@@ -326,13 +327,13 @@ void wait_for_input() {
 int first_thread_ends(const std::string& socket, long operations) {
   auto remote = arbiter(socket);
   std::thread([&socket, operations, remote = std::move(remote)]() mutable {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the first one is gone by then
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the first thread has ended
     const int code = work(socket, operations, std::move(remote));
     std::fflush(stdout);
     ::_exit(code);
   }).detach();
   ::syscall(SYS_exit,
-            0);  // of this thread; pthread_exit() unwinds, by a library that may be missing
+            0);  // ends this thread; pthread_exit() needs a library that may be missing
   return 1;
 }
 
@@ -346,8 +347,8 @@ int exec_with_lease(const std::string& socket) {
 int fork_with_lease(const std::string& socket) {
   Held held(socket);
   if (::fork() == 0) {
-    // A child is not this client: nothing admits, and what it asks for is the whole device, where
-    // it would have run natively.
+    // A forked child is not this client: no grant admits, and it gets the whole device, where it
+    // would have run natively.
     runtime::ReadyOperation operation;
     const bool admitted = held.remote->admits(1, 0);
     const runtime::Choice choice = held.remote->grant(operation, held.eligible);
@@ -369,10 +370,10 @@ int latency(const std::string& socket) {
   std::printf("{\"ready\": true}\n");
   std::fflush(stdout);
   pollfd input{STDIN_FILENO, POLLIN, 0};
-  while (!remote->client().at_home() || ::poll(&input, 1, 0) == 0) {
+  while (!remote->client().in_fallback() || ::poll(&input, 1, 0) == 0) {
     lane.try_submit();
     if (remote->wants_service()) remote->service();
-    if (remote->client().at_home()) break;
+    if (remote->client().in_fallback()) break;
   }
   std::printf("{\"home_at\": %.6f}\n", seconds_of(steady_clock::now()));
   return 0;
@@ -386,13 +387,13 @@ int latency(const std::string& socket) {
   for (bool home = false;;) {
     lane.try_submit();
     if (remote->wants_service()) remote->service();
-    if (std::exchange(home, remote->client().at_home()) == home) continue;
+    if (std::exchange(home, remote->client().in_fallback()) == home) continue;
     std::printf("{\"%s\": %.6f}\n", home ? "home_at" : "back_at", seconds_of(steady_clock::now()));
     std::fflush(stdout);
   }
 }
 
-// `ring`: called every now and then.
+// Calls `ring` from time to time.
 template <class F>
 void scribble_over(unsigned char* bytes, std::size_t size, long milliseconds, F ring) {
   std::mt19937_64 random(7);
@@ -406,7 +407,7 @@ void scribble_over(unsigned char* bytes, std::size_t size, long milliseconds, F 
 }
 
 int scribble(const std::string& socket, long milliseconds) {
-  auto connection = client::connect(socket, device(), "scribble", {}, kPatience);
+  auto connection = client::connect(socket, device(), "scribble", {}, kAnswerTimeout);
   if (!connection) return 3;
   scribble_over(reinterpret_cast<unsigned char*>((*connection)->memory.client.get()),
                 sizeof(protocol::ClientSegment), milliseconds,
@@ -446,7 +447,7 @@ int skew(const std::string& socket) {
   protocol::Hello hello = protocol::hello_of(device(), "skew");
   hello.preamble.major = protocol::kMajor + 1;
   if (!protocol::send_message(*connection, protocol::bytes_of(hello))) return 3;
-  const auto parcel = protocol::receive_parcel(*connection, 4096, kPatience);
+  const auto parcel = protocol::receive_parcel(*connection, 4096, kAnswerTimeout);
   if (!parcel) return 3;
   const auto answer = protocol::parse<protocol::Welcome>(parcel->bytes);
   std::printf("{\"refused\": \"%s\"}\n", answer ? "" : answer.error().message.c_str());
@@ -454,7 +455,7 @@ int skew(const std::string& socket) {
 }
 
 int run(int argc, char** argv) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no orphan of a test that was ended
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // ends with its test
   const std::string socket = argc > 1 ? argv[1] : "", verb = argc > 2 ? argv[2] : "";
   const long number = argc > 3 ? std::strtol(argv[3], nullptr, 10) : 0;
   if (verb == "work") return work(socket, number);

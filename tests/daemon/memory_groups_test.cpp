@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who shares a quota of device memory (daemon/arbiter/memory_quotas.h).
+// Which processes share a quota of device memory (daemon/arbiter/memory_quotas.h).
 #include <unistd.h>
 
 #include <doctest/doctest.h>
@@ -64,14 +64,14 @@ TEST_CASE("processes of one group share a ledger on each device, and no others d
   }
 }
 
-TEST_CASE("a percentage is of the device that a process has") {
+TEST_CASE("a percentage is of the memory of the process's device") {
   daemon::MemoryQuotas quotas;
   const Member me{::getpid(), 1000, "", ""};
   CHECK(quotas.bound(of(GroupOf::kUser, "50%"), me, "GPU-1", 2 * kGiB, 1)->quota == kGiB);
   CHECK(quotas.bound(of(GroupOf::kUser, "50%"), me, "GPU-2", 8 * kGiB, 1)->quota == 4 * kGiB);
 }
 
-TEST_CASE("the quota of a step or claim is no class's, and stays when the file is read again") {
+TEST_CASE("the quota of a step or claim belongs to no class and survives a reload") {
   daemon::MemoryQuotas quotas;
   const Member me{::getpid(), 1000, "", "12"};
   const auto bound = [&](const char* whose, const config::MemoryBound& memory) {
@@ -84,14 +84,14 @@ TEST_CASE("the quota of a step or claim is no class's, and stays when the file i
   CHECK(step->file != of_class->file);
   CHECK(other->quota == kGiB / 2);
   CHECK(bound("of job 12.0", {kGiB / 4, 0})->file == step->file);
-  quotas.apply({});  // has no class any more
+  quotas.apply({});  // without classes
   for (const auto& each : quotas.status(2)) {
     const bool of_a_class = each["class"] == "small";
     CHECK((each["quota"] == kGiB / 4 || each["quota"] == kGiB / 2) == !of_a_class);
   }
 }
 
-TEST_CASE("groups of which nobody is left make room for others") {
+TEST_CASE("groups without processes make room for others") {
   daemon::MemoryQuotas quotas;
   const std::uint64_t minute = 61'000'000'000;
   for (std::uint32_t user = 0; user < 512; ++user)

@@ -75,14 +75,14 @@ class Quotas(DaemonTest):
         for name in ("quota", "used"):
             self.assertRegex(metrics, rf'(?m)^vitamin_memory_{name}_bytes{{UUID="GPU-[^"]+",'
                                       rf'class="small"}} {64 * MIB}$')
-        # Killed anywhere, it leaves nothing behind, and nobody has to be there to see it.
+        # A process that is killed at any point leaves nothing in the ledger, even without a daemon.
         for program in (first, second):
             program.kill()
             program.wait()
         self.assertEqual((self.memory(daemon)[0]["used"], self.memory(daemon)[0]["processes"]),
                          (0, 0))
 
-    def test_each_process_has_a_quota_of_its_own_where_nothing_else_is_said(self):
+    def test_by_default_each_process_has_a_quota_of_its_own(self):
         daemon = self.configured('[[class]]\nname = "small"\nmemory = "25%"\n')
         programs = [self.program(daemon) for _ in range(2)]
         for program in programs:
@@ -109,7 +109,7 @@ class Quotas(DaemonTest):
                          {f"of user {os.getuid()}": 64, "of class all": 64,
                           f"of process {tiny.pid}": 24})
 
-    def test_who_is_of_no_class_with_a_quota_sees_the_device_as_it_is(self):
+    def test_a_program_of_no_class_with_a_quota_sees_all_of_the_memory(self):
         daemon = self.configured('[[class]]\nname = "small"\ncommand = "other"\nmemory = "64MiB"\n'
                                  '[[class]]\nname = "free"\ncommand = "mem*"\n')
         program = self.program(daemon)
@@ -117,11 +117,11 @@ class Quotas(DaemonTest):
         self.assertEqual((status, free, total), (OK, self.ask(program, "native"), 16 << 30))
         self.assertEqual(self.ask(program, f"take cuMemAlloc {1 << 30} a"), OK)
         self.assertEqual(self.memory(daemon), [])
-        # The class that it names, of those that are for its user.
+        # It may only name classes of its user.
         named = self.program(daemon, VITAMIN_CLASS="small")
         self.assertEqual(self.ask(named, "info"), [OK, 64 * MIB, 64 * MIB])
 
-    def test_a_step_and_a_claim_have_the_memory_that_the_scheduler_told(self):
+    def test_a_step_and_a_claim_have_their_registered_memory_quota(self):
         daemon = self.configured("")
         uid, container = "1b1ebb02-5ff4-4bd0-bd0a-0d1d1e2f3a4b", "c" * 64
         self.assertNotIn("error", daemon.ask(f"job-begin 12.0 {os.getuid()} 25 - - 64MiB"))
@@ -133,7 +133,7 @@ class Quotas(DaemonTest):
         self.assertNotIn("error", daemon.ask("job-end 12"))
         of_claim = self.program(daemon, self.control_group("kubepods", f"pod{uid}", container))
         self.assertEqual(self.ask(of_claim, "info"), [OK, 32 * MIB, 32 * MIB])
-        daemon.process.send_signal(signal.SIGHUP)  # the file has no word about them
+        daemon.process.send_signal(signal.SIGHUP)  # the file does not mention them
         self.until(lambda: "the configuration was read again" in daemon.log())
         self.assertEqual({each["whose"]: each["quota"] for each in self.memory(daemon)},
                          {"of job 12.0": 64 * MIB, "of claim C.0": 32 * MIB})
@@ -141,7 +141,7 @@ class Quotas(DaemonTest):
                                text=True, capture_output=True, timeout=time_limit(20))
         self.assertRegex(shown.stdout, r"memory of job 12\.0 on GPU-\S+: 40 MiB of 64 MiB")
 
-    def test_a_quota_that_changes_holds_at_once(self):
+    def test_a_changed_quota_applies_at_once(self):
         text = '[[class]]\nname = "small"\nmemory = "{}"\nmemory_of = "class"\n'
         daemon = self.configured(text.format("64MiB"))
         program = self.program(daemon)
@@ -162,7 +162,7 @@ class Quotas(DaemonTest):
             self.assertEqual(self.ask(program, f"take cuMemAlloc {least + 1} a"), NO_MEMORY)
             self.assertEqual(self.ask(program, f"take cuMemAlloc {least} a"), OK)
 
-    def test_what_is_no_size_is_a_problem_of_the_file(self):
+    def test_an_invalid_size_is_a_problem_of_the_file(self):
         for size in ("40", "40GB", "0%", "101%", "-1MiB"):
             daemon = self.configured(f'[[class]]\nname = "small"\nmemory = "{size}"\n')
             self.assertEqual(daemon.process.wait(time_limit(10)), 1)

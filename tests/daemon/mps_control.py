@@ -1,11 +1,11 @@
 #!/usr/bin/python3 -IS
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in for nvidia-cuda-mps-control, as its manual describes it.
+"""A fake of nvidia-cuda-mps-control, which behaves as its manual describes.
 
--d starts a control daemon in $CUDA_MPS_PIPE_DIRECTORY (pid file, a socket named control) and comes
-back; without options each line of standard input is a command for that daemon, its answer on
-standard output, exit code 1 when there is none. The test says in the file `world` there what
-servers and clients there are: {"servers": {"PID": {"status": "ACTIVE", "clients": [1]}}}.
+-d starts a control daemon in $CUDA_MPS_PIPE_DIRECTORY (pid file, a socket named control). Else
+each line of standard input is a command for that daemon, with its answer on
+standard output, exit code 1 when there is none. The test writes to the file `world` there which
+servers and clients exist: {"servers": {"PID": {"status": "ACTIVE", "clients": [1]}}}.
 """
 import json
 import os

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""vitamind looks after MPS: a stand-in for NVIDIA's control program says what it is told to say."""
+"""vitamind starts and watches MPS; a fake of NVIDIA's control program answers as the test says."""
 import json
 import os
 import pathlib
@@ -28,7 +28,7 @@ class Mps(DaemonTest):
         except (OSError, ValueError):
             pass
 
-    def until(self, what, seconds=60):  # each question to the control program is a process
+    def until(self, what, seconds=60):  # each request to the control program is a process
         super().until(what, seconds)
 
     def pid(self):
@@ -42,7 +42,7 @@ class Mps(DaemonTest):
         return daemon.status()["mps"]
 
     def looked(self, daemon):
-        """Whatever is there by now, it has seen."""
+        """Waits until the daemon has checked once more."""
         checks = self.facts(daemon)["checks"]
         self.until(lambda: self.facts(daemon)["checks"] > checks + 2)
 
@@ -63,7 +63,7 @@ class Mps(DaemonTest):
                    "Z" in pathlib.Path(f"/proc/{process}/stat").read_text())
         self.assertIn("quit", (self.mps / "commands").read_text())
 
-    def test_it_is_started_again_when_it_was_killed(self):
+    def test_it_is_restarted_when_it_was_killed(self):
         daemon = self.watched()
         first = self.pid()
         os.kill(first, signal.SIGKILL)
@@ -71,7 +71,7 @@ class Mps(DaemonTest):
         self.assertNotEqual(self.pid(), first)
         self.until(lambda: self.facts(daemon)["state"] == "ready")
 
-    def test_one_that_a_killed_daemon_left_behind_is_taken_over(self):
+    def test_mps_of_a_killed_daemon_is_taken_over(self):
         daemon = self.watched()
         first = self.pid()
         daemon.kill()
@@ -80,7 +80,7 @@ class Mps(DaemonTest):
         self.assertEqual(self.facts(daemon)["starts"], 0)
         self.assertEqual(self.pid(), first)
 
-    def test_after_a_fault_it_waits_for_every_client_to_leave_and_then_starts_again(self):
+    def test_after_a_fault_mps_is_restarted_once_all_clients_have_ended(self):
         daemon = self.watched()
         self.say(servers={"4711": {"status": "FAULT", "clients": [17, 18]}})
         self.until(lambda: self.facts(daemon)["state"] == "fault")
@@ -89,7 +89,7 @@ class Mps(DaemonTest):
         self.assertIn("before the 2 that are left have ended; end them", facts["problem"])
         checks = facts["checks"]
         self.until(lambda: self.facts(daemon)["checks"] > checks + 3)
-        self.assertEqual(self.facts(daemon)["starts"], 1)  # nobody was cut off
+        self.assertEqual(self.facts(daemon)["starts"], 1)  # not restarted yet
         self.say(servers={"4711": {"status": "FAULT", "clients": []}})
         self.until(lambda: self.facts(daemon)["starts"] == 2)
         self.until(lambda: self.facts(daemon)["state"] == "ready")
@@ -102,8 +102,8 @@ class Mps(DaemonTest):
 
     @staticmethod
     def fault(server, culprit, affected):
-        """What a server of driver 580 writes at a fault; whoever stands in the first line may be
-        the neighbour."""
+        """What driver 580 writes at a fault; the client of the first line may not be the
+        one that has failed."""
         def said(text):
             return f"[2026-11-22 17:50:31.901 Server {server}] {text}\n"
         return "".join([
@@ -117,9 +117,9 @@ class Mps(DaemonTest):
             said(f"Server failed to recevie command with status 806, assuming client "
                  f"{{PID: {culprit}, Context ID: 1}} exit")])
 
-    def test_a_fault_that_is_over_before_the_look_is_named_from_the_log(self):
+    def test_a_fault_that_is_over_before_the_check_is_read_from_the_log(self):
         self.mps.mkdir(mode=0o700)
-        self.write_log(self.fault(11, 12, [12, 13]))  # of an earlier day: nobody's business now
+        self.write_log(self.fault(11, 12, [12, 13]))  # an old fault, which is to be ignored
         daemon = self.watched()
         self.looked(daemon)
         self.assertEqual(self.facts(daemon)["faults"], 0)
@@ -131,7 +131,7 @@ class Mps(DaemonTest):
         self.assertEqual((facts["affected"], facts["state"], facts["starts"]),
                          (["40285", "40461"], "ready", 1))
         self.assertLessEqual(facts["since_fault_ns"], time.monotonic_ns() - before)
-        self.assertIn("contexts from all clients of server 40287: processes 40285, 40461 get "
+        self.assertIn("contexts of all clients of server 40287: processes 40285, 40461 get "
                       "errors from now on; end them and start them again", daemon.log())
         text = subprocess.run([os.environ["VITAMIN"], "status", "--socket", str(daemon.socket)],
                               text=True, stdout=subprocess.PIPE, check=True).stdout
@@ -143,7 +143,7 @@ class Mps(DaemonTest):
         self.assertRegex(doctor, r"(?m)^note +mps +1 fault on the GPU so far")
         self.assertIn("\nvitamind_mps_faults_total 1\n", daemon.ask("metrics")["text"])
 
-    def test_a_fault_that_the_log_and_the_server_both_tell_counts_once_in_either_order(self):
+    def test_a_fault_in_the_log_and_the_status_counts_once_in_either_order(self):
         daemon = self.watched()
         self.write_log(self.fault(21, 5, [5]))
         self.until(lambda: self.facts(daemon)["faults"] == 1)
@@ -161,12 +161,12 @@ class Mps(DaemonTest):
     def test_the_log_is_read_however_it_is_written(self):
         daemon = self.watched()
         text = self.fault(31, 7, [7, 8])
-        middle = text.index("] 8\n")  # in the midst of a line of the list
+        middle = text.index("] 8\n")  # in the middle of a line of the list
         self.write_log(text[:middle])
         self.until(lambda: self.facts(daemon)["faults"] == 1)
         self.write_log(text[middle:])
         self.looked(daemon)
-        # Cut, as by logrotate, and then replaced.
+        # Truncated, as by logrotate, and then replaced.
         self.write_log(self.fault(31, 9, [9]), mode="w")
         self.until(lambda: self.facts(daemon)["affected"] == ["9"])
         new = self.mps / "server.log.new"
@@ -179,7 +179,7 @@ class Mps(DaemonTest):
         self.write_log(self.fault(32, 14, [14]))
         self.until(lambda: self.facts(daemon)["affected"] == ["14"])
 
-    def test_the_log_of_somebody_elses_is_not_read(self):
+    def test_the_log_of_another_users_mps_is_not_read(self):
         self.mps.mkdir(mode=0o700)
         subprocess.run([CONTROL, "-d"], check=True,
                        env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(self.mps)})
@@ -188,7 +188,7 @@ class Mps(DaemonTest):
         self.looked(daemon)
         self.assertEqual(self.facts(daemon)["faults"], 0)
 
-    def test_somebody_elses_is_watched_and_never_started_or_ended(self):
+    def test_external_mps_is_watched_and_never_started_or_ended(self):
         daemon = self.watched(f"mps.directory={self.mps}", mode="external")
         facts = self.facts(daemon)
         self.assertEqual((facts["state"], facts["starts"]), ("failed", 0))
@@ -201,12 +201,12 @@ class Mps(DaemonTest):
         self.assertTrue(os.path.exists(f"/proc/{self.pid()}"))
         self.assertNotIn("quit", (self.mps / "commands").read_text())
 
-    def test_a_thread_percentage_is_named_as_what_changes_bits(self):
+    def test_a_thread_percentage_is_reported_as_changing_bits(self):
         daemon = self.watched()
         self.say(servers={}, share="50.0")
         self.until(lambda: "thread percentage is 50.0" in self.facts(daemon)["problem"])
 
-    def test_one_that_cannot_be_started_is_said_once_and_costs_nobody_anything(self):
+    def test_a_failed_start_is_logged_once_and_delays_no_client(self):
         self.mps.mkdir(mode=0o700)
         (self.mps / "world").write_text('{"refuse": true}')
         daemon = self.watched()
@@ -219,14 +219,14 @@ class Mps(DaemonTest):
         commands = self.facts(daemon)["starts"]
         self.assertEqual(commands, 0)
 
-    def test_a_directory_that_others_may_write_to_is_not_used(self):
+    def test_a_directory_that_others_can_write_is_not_used(self):
         self.mps.mkdir()
         self.mps.chmod(0o777)
         facts = self.facts(self.watched())
         self.assertEqual(facts["state"], "failed")
         self.assertIn("not a directory of this user alone", facts["problem"])
 
-    def test_the_work_of_a_job_that_ended_is_ended_and_no_other(self):
+    def test_the_work_of_an_ended_job_is_terminated_and_no_other(self):
         daemon = self.watched()
         for step in ("12.0", "13.0"):
             daemon.ask(f"job-begin {step} {os.getuid()} 40 - -")
@@ -236,7 +236,7 @@ class Mps(DaemonTest):
             self.assertTrue(member.stdout.readline())
             members[member.pid] = step
         (ended, idle) = [pid for pid, step in members.items() if step == "12.0"]
-        # One of the job's is no client of MPS (any more).
+        # One of the job's processes is not a client of MPS.
         self.say(servers={"4711": {"status": "ACTIVE", "clients":
                                    [pid for pid in members if pid != idle]}})
         self.assertEqual(daemon.ask("job-end 12")["left"], 2)
@@ -249,7 +249,7 @@ class Mps(DaemonTest):
         self.assertEqual(daemon.ask("job-end 12"),
                          {"schema": 1, "steps": 0, "left": 2, "sm_seconds": 0.0})
 
-    def test_off_is_off_and_a_machine_without_the_control_program_is_no_trouble(self):
+    def test_mode_off_does_nothing(self):
         self.assertEqual(self.facts(self.watched(mode="off"))["state"], "off")
         self.assertFalse(self.mps.exists())
 
@@ -260,7 +260,7 @@ class Mps(DaemonTest):
             daemon.end()
 
     @unittest.skipUnless(LIBRARY.exists(), "the library for CUDA is not built here")
-    def test_a_command_gets_the_directory_and_hears_of_what_breaks_bits(self):
+    def test_a_command_gets_the_directory_and_a_warning_about_bits(self):
         daemon = self.watched()
         environment = {name: value for name, value in os.environ.items()
                        if name not in ("CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD")}
@@ -275,7 +275,7 @@ class Mps(DaemonTest):
                       ran.stderr)
 
     @unittest.skipUnless(LIBRARY.exists(), "the library for CUDA is not built here")
-    def test_classes_and_settings_become_what_mps_asks_of_its_clients(self):
+    def test_classes_and_settings_become_environment_variables_of_mps_clients(self):
         daemon = self.watched()
         file = pathlib.Path(self.directory.name) / "classes.toml"
         environment = {name: value for name, value in os.environ.items()

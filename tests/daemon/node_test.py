@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The measurements of bench/daemon/node.py that need more processors than a CI machine has: that
-they run, and that the attackers attack. Their figures mean nothing here."""
+"""The measurements of bench/daemon/node.py that need more CPUs than a CI machine has: that
+they run, and that the attackers attack. Their results mean nothing here."""
 import json
 import os
 import pathlib
@@ -21,22 +21,22 @@ class Node(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def test_attackers_press_on_and_come_back_and_the_honest_client_goes_on(self):
+    def test_attackers_flood_and_reconnect_and_the_correct_client_goes_on(self):
         line, = self.measure("press", 3)
         self.assertGreater(line["per_second"]["attack"], 0)
         self.assertGreater(line["attackers"]["records"], 1000)
-        self.assertGreater(line["let_go"], 3)  # who scribbles is let go again and again
+        self.assertGreater(line["let_go"], 3)  # a client that scribbles is repeatedly evicted
         self.assertGreaterEqual(line["attackers"]["sessions"], line["let_go"])
         low, high = line["interval_95"]
         self.assertTrue(low <= line["median_of_ratios"] <= high)
 
-    def test_half_open_connections_are_held_and_renewed_and_the_honest_client_goes_on(self):
+    def test_half_open_connections_are_held_and_renewed_and_the_correct_client_goes_on(self):
         line, = self.measure("flood", 3)
         self.assertGreater(line["per_second"]["attack"], 0)
         self.assertGreater(line["attackers"]["connections"], 1000)
         self.assertEqual(line["let_go"], 0)
 
-    def test_clients_go_home_again_and_again(self):
+    def test_clients_enter_the_fallback_partition_in_every_restart(self):
         one, *_, many = self.measure("home", 3)
         self.assertEqual((one["clients"], many["clients"], many["restarts"]), (1, 16, 3))
         self.assertGreater(many["p50_ms"], 0)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that end, stop, lie and live in namespaces of their own: no other client is affected."""
+"""Clients that end, stop, lie or run in namespaces: no other client is affected."""
 import ctypes
 import json
 import os
@@ -32,14 +32,14 @@ class Clients(RawClientTest):
         self.until(lambda: not daemon.status()["clients"])
         self.assertEqual(self.held(daemon), [])
 
-    def test_a_process_that_turns_into_another_gives_its_lease_back(self):
+    def test_exec_returns_the_lease(self):
         daemon = self.daemon("--policy", "temporal")
         member = self.member(daemon, "exec")
         member.stdout.readline()
         self.assertEqual(len(self.held(daemon)), 1)
         member.stdin.close()
         self.until(lambda: not daemon.status()["clients"])
-        self.assertIsNone(member.poll())  # the process lives, as something else
+        self.assertIsNone(member.poll())  # the process runs on as another program
         self.works(daemon)
 
     def test_a_forked_child_that_outlives_its_parent_holds_nothing(self):
@@ -63,16 +63,16 @@ class Clients(RawClientTest):
         member.send_signal(signal.SIGSTOP)
         begin = time.monotonic()
         self.works(daemon)
-        # It is told to give its lease up after a quantum; then the bound; then the machine.
+        # Its lease is revoked after a quantum, and overdue after the bound.
         self.assertGreater(time.monotonic() - begin, 0.2)
         self.assertLess(time.monotonic() - begin, time_limit(5))
-        # The other one, too, where the machine leaves it no processor.
+        # The other client may be overdue, too, if it gets no CPU time.
         self.assertGreaterEqual(daemon.status()["devices"][0]["overdue"], 1)
         member.send_signal(signal.SIGCONT)
         self.works(daemon)
-        self.assertEqual(len(daemon.status()["clients"]), 1)  # which keeps its session
+        self.assertEqual(len(daemon.status()["clients"]), 1)  # the stopped client keeps its session
 
-    def test_what_a_client_that_was_stopped_gives_back_too_late_is_counted_and_harms_nobody(self):
+    def test_late_returns_of_a_stopped_client_are_counted_and_do_no_harm(self):
         daemon = self.daemon("--policy", "temporal", "--answer-within", "0.1")
         late = self.member(daemon, "work", 0)
         self.until(lambda: daemon.status()["devices"])
@@ -90,7 +90,7 @@ class Clients(RawClientTest):
                 return False
             try:
                 wait_until(lambda: device()["stale"] > stale, plenty=1)
-            except AssertionError:  # it was another one that was overdue
+            except AssertionError:  # another client was overdue
                 return False
             return True
         self.until(is_stopped_where_it_holds_something, 60)
@@ -102,7 +102,7 @@ class Clients(RawClientTest):
         self.until(lambda: not daemon.status()["clients"])
         self.assertEqual(self.held(daemon), [])
 
-    def test_a_daemon_that_was_only_silent_keeps_what_its_clients_work_on_for_them(self):
+    def test_a_daemon_that_was_stopped_keeps_leases_for_the_work_of_its_clients(self):
         daemon = self.daemon("--policy", "static:units=0-7,parts=1")
         member = self.member(daemon, "away")
         member.stdout.readline()
@@ -121,7 +121,7 @@ class Clients(RawClientTest):
                    back[-1]["clients"][0]["client"] != before["clients"][0]["client"])
         device, = back[-1]["devices"]
         self.assertEqual((device["overlaps"], device["stale"]), (0, 0))
-        # Closed, and there as long as the work is; and what began at home.
+        # The closed grants of the work, and of the work in the fallback partition.
         self.assertIn((lease["units"], False),
                       [(hold["units"], hold["open"]) for hold in device["held"]])
 
@@ -130,7 +130,7 @@ class Clients(RawClientTest):
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         process = os.fork()
         if process == 0:
-            os.closerange(3, there.fileno())  # others' are not its own
+            os.closerange(3, there.fileno())  # descriptors that belong to other code
             with connected(daemon) as connection:
                 connection.send(hello(MINOR))
                 connection.recv(4096)
@@ -142,7 +142,7 @@ class Clients(RawClientTest):
         _, files, _, _ = socket.recv_fds(here, 1, 1)
         return process, socket.socket(fileno=files[0])
 
-    def test_who_comes_while_others_go_is_not_taken_for_one_of_them(self):
+    def test_a_new_client_is_not_confused_with_clients_that_end(self):
         daemon = self.daemon("--quiet")
         gone = [self.passing_on(daemon) for _ in range(4)]
         self.until(lambda: len(daemon.status()["clients"]) == 4)
@@ -150,8 +150,8 @@ class Clients(RawClientTest):
         def end(process):
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
-        # All of this lies before the daemon when it goes on. Each of the four is gone twice, and
-        # who comes in between has their descriptors.
+        # The daemon finds all of this when it continues. Each of the four has two end events, and
+        # the new clients get their descriptor numbers.
         daemon.process.send_signal(signal.SIGSTOP)
         come = []
         try:
@@ -175,13 +175,13 @@ class Clients(RawClientTest):
         for connection in come:
             self.assertEqual(taken(connection)[1], 2)
         self.until(lambda: len(daemon.status()["clients"]) == 6)
-        for _ in range(50):  # each answer is one of its turns
+        for _ in range(50):  # each answer takes a turn of the loop
             self.assertEqual(len(daemon.status()["clients"]), 6)
 
-    def test_tools_that_ask_all_at_once_wait_and_the_clients_do_not(self):
+    def test_many_tools_at_once_wait_and_clients_do_not(self):
         daemon = self.daemon("--quiet", "--set", "daemon.spin=0s")
         with session(daemon) as (_, _, daemons):
-            def turns():  # of the daemon: in each it reads the rings
+            def turns():  # turns of the daemon's loop
                 return struct.unpack_from("<Q", daemons, 192)[0]
             tools = []
             daemon.process.send_signal(signal.SIGSTOP)
@@ -197,7 +197,7 @@ class Clients(RawClientTest):
                 self.assertGreater(len(tool.recv(200_000)), 1000)
             self.assertGreaterEqual(turns() - before, 14)
 
-    def test_a_life_line_that_changes_all_the_time_keeps_nobody_busy(self):
+    def test_a_liveness_futex_that_changes_all_the_time_costs_no_cpu_time(self):
         daemon = self.daemon("--quiet", "--set", "daemon.spin=0s")
 
         def used_ns():
@@ -211,7 +211,7 @@ class Clients(RawClientTest):
                 for i in range(times):
                     life.value = 1 + i % 2
                     call(202, ctypes.byref(life), 1, 1, None, None, 0)  # futex: wake one
-            beat(20_000)  # the daemon may look at some
+            beat(20_000)  # the daemon may notice some
             begin, before = time.thread_time_ns(), used_ns()
             while time.thread_time_ns() - begin < 500_000_000:
                 beat(1000)
@@ -220,7 +220,7 @@ class Clients(RawClientTest):
             del life
 
     def said(self, session, records):
-        """These records, 64 bytes each at most, as many as the ring takes at a time; all taken."""
+        """Sends these records, 64 bytes each at most, and waits until the daemon has read them."""
         client, own, daemons = session
         ring = 256
         tail = ctypes.c_uint64.from_buffer(own, 64)
@@ -234,7 +234,7 @@ class Clients(RawClientTest):
             own[128:136] = daemons[0:8]  # all grants are read
         del tail
 
-    def test_a_client_with_thousands_of_holds_is_shown_at_once(self):
+    def test_the_status_of_a_client_with_thousands_of_grants_is_fast(self):
         daemon = self.daemon("--quiet", "--answer-within", "600", "--policy",
                              "random:max=64")
         with session(daemon) as client:
@@ -247,7 +247,7 @@ class Clients(RawClientTest):
         self.until(lambda: not daemon.status()["clients"])
         self.assertEqual(self.held(daemon), [])
 
-    def test_no_client_holds_parts_by_telling_of_work_that_never_was(self):
+    def test_no_client_holds_partitions_by_reporting_work_that_does_not_exist(self):
         daemon = self.daemon("--policy", "static:units=0-15,parts=1")
         with session(daemon) as liar:
             entries = range(1, 50)
@@ -259,7 +259,7 @@ class Clients(RawClientTest):
             result = self.result(self.member(daemon, "work", 300))
             self.assertEqual((result["submitted"], result["whole"]), (300, 0))
 
-    def test_after_a_restart_work_is_waited_for_of_processes_that_had_it_and_of_no_other(self):
+    def test_after_a_restart_only_reports_of_recorded_processes_are_accepted(self):
         daemon = self.daemon("--policy", "static:units=0-7,parts=1", "--quiet")
         member = self.member(daemon, "hold")
         member.stdout.readline()
@@ -294,9 +294,9 @@ class Clients(RawClientTest):
         device = daemon.status()["devices"][0]
         self.assertEqual((device["overdue"], device["stale"]), (0, 0))
 
-    def test_no_clock_that_can_be_set_is_asked(self):
-        # So a clock that is changed changes nothing. What the log says of the time is spdlog's;
-        # records of clients that ended say when that was.
+    def test_it_reads_no_clock_that_can_be_set(self):
+        # So changing a clock has no effect. The log's times are spdlog's;
+        # records of clients that ended have calendar times.
         asked = re.compile(r"CLOCK_REALTIME|CLOCK_TAI|system_clock|gettimeofday|\btime\(nullptr\)")
         source = pathlib.Path(os.environ["SOURCE"])
         files = [path for path in (source / "daemon").rglob("*") if path.suffix in (".h", ".cpp")]
@@ -305,20 +305,20 @@ class Clients(RawClientTest):
                          ["accounting.cpp"])
 
     @unittest.skipUnless(may_unshare("--time"), "no time namespaces here")
-    def test_a_client_whose_clock_is_eleven_days_ahead_is_like_any_other(self):
+    def test_a_client_whose_clock_is_eleven_days_ahead_works(self):
         self.in_namespace("--time", "--monotonic", "1000000", "--fork")
 
     @unittest.skipUnless(may_unshare("--pid", "--fork"), "no pid namespaces here")
-    def test_a_client_in_a_pid_namespace_is_like_any_other(self):
+    def test_a_client_in_a_pid_namespace_works(self):
         self.in_namespace("--pid", "--fork")
 
     @unittest.skipUnless(may_unshare("--user", "--map-root-user", "--net", "--ipc", "--mount"),
                          "no user namespaces here")
-    def test_a_client_in_a_container_of_namespaces_is_like_any_other(self):
+    def test_a_client_in_a_container_of_namespaces_works(self):
         self.in_namespace("--user", "--map-root-user", "--net", "--ipc", "--mount")
 
     @unittest.skipUnless(may_unshare("--pid", "--fork"), "no pid namespaces here")
-    def test_a_daemon_that_cannot_name_its_clients_processes_sees_them_end_all_the_same(self):
+    def test_a_daemon_that_cannot_see_its_clients_process_ids_notices_their_end(self):
         path = os.path.join(self.directory.name, "s")
         daemon = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child",
                                    os.environ["VITAMIND"], "--socket", path, "--lock-directory",
@@ -330,20 +330,20 @@ class Clients(RawClientTest):
         member = self.member(outside, "hold")
         line = member.stdout.readline()
         if "refused" in line:
-            # Before Linux 6.5 the kernel cannot show it the process at all: it says so.
+            # Before Linux 6.5 the kernel cannot report the process at all: the daemon says so.
             self.assertIn("cannot be watched", line)
             return
         member.kill()
         member.wait()
         self.works(outside)
-        # One of them breaks the protocol: it cannot be told from the others, who go on.
+        # One of them breaks the protocol: the ban must not hit the others.
         self.member(outside, "scribble", 300).wait(time_limit(30))
         self.until(lambda: ask(path, "status")["daemon"]["let_go"] > 0)
         self.works(outside)
 
     # --- the log ---------------------------------------------------------------------------
 
-    def test_a_full_disk_under_the_log_stops_nobody(self):
+    def test_a_full_disk_under_the_log_stops_no_client(self):
         daemon = self.daemon()
         daemon.end()
         with open("/dev/full", "wb") as full:

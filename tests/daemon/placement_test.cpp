@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where vitamind would run on machines that are not this one.
+// Where vitamind would bind its loop on other machines.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -18,7 +18,7 @@ std::vector<unsigned> range(unsigned first, unsigned count) {
   return all;
 }
 
-TEST_CASE("on two nodes it goes to the one with most of the GPUs, within what it may use") {
+TEST_CASE("of two nodes the one with most of the GPUs is chosen, within the allowed processors") {
   const Placement machine("numa:2 core:24 pu:2");
   CHECK(machine.nodes() == 2);
   CHECK(machine.choose({0, 1, 1}, range(0, 96)) == range(48, 48));
@@ -26,17 +26,17 @@ TEST_CASE("on two nodes it goes to the one with most of the GPUs, within what it
   CHECK(machine.choose({1, 1}, range(40, 12)) == range(48, 4));
 }
 
-TEST_CASE("it stays where it is when there is nothing to gain or no room") {
+TEST_CASE("the loop is not bound if that gains nothing or leaves one processor") {
   CHECK(Placement("numa:1 core:8 pu:1").choose({0, 0}, range(0, 8)).empty());
   const Placement machine("numa:2 core:4 pu:1");
   CHECK(machine.choose({}, range(0, 8)).empty());   // no GPU's node is known
-  CHECK(machine.choose({1}, range(0, 5)).empty());  // a single processor of that node is its
+  CHECK(machine.choose({1}, range(0, 5)).empty());  // only one processor of that node is allowed
   CHECK(machine.choose({1}, range(0, 4)).empty());  // none is
   CHECK(machine.choose({7}, range(0, 8)).empty());  // no such node
   CHECK_FALSE(machine.node_of("0000:3b:00.0"));     // no PCI devices in that description
 }
 
-TEST_CASE("a thread is bound to the processors that it was told, and asked for them") {
+TEST_CASE("a thread is bound to the given processors") {
   const Placement here;
   const std::vector<unsigned> before = here.allowed();
   REQUIRE(!before.empty());
@@ -46,7 +46,7 @@ TEST_CASE("a thread is bound to the processors that it was told, and asked for t
   CHECK(here.allowed() == before);
 }
 
-TEST_CASE("the driver's list says which PCI device a UUID is") {
+TEST_CASE("the driver's list maps UUIDs to PCI addresses") {
   const auto directory = std::filesystem::temp_directory_path() /
                          ("placement-" + std::to_string(reinterpret_cast<std::uintptr_t>(&range)));
   std::filesystem::create_directories(directory / "0000:3b:00.0");

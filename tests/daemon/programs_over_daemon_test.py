@@ -53,14 +53,14 @@ class UnderDaemon(DaemonTest):
             return output, json.load(report)
 
     def look_on(self, daemon, processes):
-        """Until all have ended."""
+        """Watches the status until all have ended."""
         while any(process.poll() is None for process in processes):
             self.check_disjoint(daemon.status())
             time.sleep(0.01)
 
     def gathered(self, daemon, names, kill=None):
-        """Programs that are clients at the same time, however long each takes to get there. `kill`:
-        which of them is killed before they go on."""
+        """Starts programs and waits until all of them are clients at the same time. `kill`:
+        which of them is killed before they continue."""
         processes, clients = [], []
         for i, name in enumerate(names):
             process = self.run_under(daemon, name, i)
@@ -70,7 +70,7 @@ class UnderDaemon(DaemonTest):
                 return [client["process"] for client in daemon.status()["clients"]
                         if client["process"] not in clients]
 
-            def stopped():  # as `vitamin run` does when its command is
+            def stopped():  # `vitamin run` stops when its command does
                 stat = pathlib.Path(f"/proc/{process.pid}/stat").read_text()
                 return stat.rpartition(")")[2].split()[0] == "T"
             self.until(newest, 60)
@@ -80,7 +80,7 @@ class UnderDaemon(DaemonTest):
         self.assertEqual(len(clients), len(names))
         if kill is not None:
             os.kill(clients[kill], signal.SIGKILL)
-        for process in processes:  # which continues its command
+        for process in processes:  # continues its command, too
             process.send_signal(signal.SIGCONT)
         return processes
 
@@ -96,7 +96,7 @@ class Programs(UnderDaemon):
 
     def share(self, names, policy="random:max=32"):
         expected = {name: self.alone(name) for name in set(names)}
-        # Those that are stopped until all are there do not answer for so long.
+        # Programs that are stopped until all have connected do not answer meanwhile.
         daemon = self.daemon("--policy", policy, "--quiet", "--answer-within", "3600")
         processes = self.gathered(daemon, names)
         self.look_on(daemon, processes)
@@ -115,13 +115,13 @@ class Programs(UnderDaemon):
     def test_four_programs_share_the_device_and_keep_their_bits(self):
         self.share(["demo-train", "demo-serve", "demo-train", "demo-serve"])
 
-    def test_under_fifo_too(self):
+    def test_two_programs_keep_their_bits_under_fifo(self):
         expected = self.alone("demo-train")
         daemon = self.daemon("--policy", "fifo", "--quiet")
         output, _ = self.finish(self.run_under(daemon, "demo-train", 0))
         self.assertEqual(hash_of(output), expected)
 
-    def test_a_killed_program_disturbs_nobody(self):
+    def test_a_killed_program_does_not_affect_the_others(self):
         expected = self.alone("demo-train")
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
         stays, goes = self.gathered(daemon, ["demo-train"] * 2, kill=1)
@@ -131,7 +131,7 @@ class Programs(UnderDaemon):
         self.until(lambda: not daemon.status()["clients"])
         self.assertEqual(daemon.status()["devices"][0]["held"], [])
 
-    def test_the_bits_stay_when_the_daemon_dies_and_comes_back(self):
+    def test_the_bits_stay_when_the_daemon_dies_and_restarts(self):
         expected = self.alone("demo-train")
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
         processes = self.gathered(daemon, ["demo-train"] * 2)
@@ -156,7 +156,7 @@ class Programs(UnderDaemon):
         os.kill(status["daemon"]["process"], signal.SIGTERM)
         self.until(lambda: not os.path.exists(socket))
 
-    def test_a_program_that_uses_no_device_is_nobodys_client(self):
+    def test_a_program_that_uses_no_device_does_not_connect(self):
         daemon = self.daemon("--policy", "random:max=32")
         done = subprocess.run([os.environ["VITAMIN"], "run", "--daemon", "--socket",
                                str(daemon.socket), "--quiet", "--", "sh", "-c", "echo ran; ls /"],
@@ -164,7 +164,7 @@ class Programs(UnderDaemon):
                               timeout=time_limit(60),
                               check=False)
         self.assertIn("ran", done.stdout)
-        self.assertEqual(daemon.status()["devices"], [])  # nobody ever told of one
+        self.assertEqual(daemon.status()["devices"], [])  # no client has reported one
         self.assertNotIn("client 1", daemon.log())
         output, _ = self.finish(self.run_under(daemon, "demo-train", 0))
         self.assertIn("client 1", daemon.log())  # at the first use of the device
@@ -183,7 +183,7 @@ class Programs(UnderDaemon):
                     connection, _ = listener.accept()
                 except OSError:
                     return
-                with connection, contextlib.suppress(OSError):  # who only looks does not listen
+                with connection, contextlib.suppress(OSError):  # a tool may hang up early
                     connection.recv(4096)
                     connection.send(b"vitamin\0" + bytes([MAJOR + 1, 0, 0, 0, 2, 0, 0, 0])
                                     + bytes(200))
@@ -198,7 +198,7 @@ class Programs(UnderDaemon):
 
 
 class Asked(UnderDaemon):
-    """What was asked for and is not so is said, and nothing else is shown."""
+    """Requested settings that do not apply are reported, and not shown as if they did."""
 
     def program(self, name):
         return [os.path.join(os.environ["PROGRAMS"], name), "4"]
@@ -211,7 +211,7 @@ class Asked(UnderDaemon):
         return self.vitamin("run", "--daemon", "--socket", str(daemon.socket), *options, "--",
                             *self.program("demo-train"), **changes)
 
-    def test_a_policy_beside_a_daemon_that_has_another_is_not_shown_as_the_one_that_decided(self):
+    def test_a_policy_other_than_the_daemons_is_not_shown_as_the_one_in_force(self):
         daemon = self.daemon("--policy", "random:max=32", "--seed", "5")
         done = self.train(daemon, "--policy", "fifo", "--seed", "6")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -223,12 +223,12 @@ class Asked(UnderDaemon):
         self.train(daemon, "--policy", "fifo", "--quiet", "--report", str(file))
         self.assertEqual(json.loads(file.read_text())["policy"], "random:max=32")
 
-    def test_a_policy_beside_a_daemon_that_has_the_same_is_no_problem(self):
+    def test_a_policy_equal_to_the_daemons_is_no_problem(self):
         daemon = self.daemon("--policy", "random:max=32")
         self.assertNotIn("VIT-303", self.train(daemon, "--policy", "random:max=32").stderr)
         self.assertNotIn("VIT-303", self.train(daemon).stderr)
 
-    def test_a_drained_device_lets_nobody_share_it_unseen(self):
+    def test_a_program_on_a_drained_device_reports_that_it_runs_uncoordinated(self):
         daemon = self.daemon()
         self.assertEqual(self.train(daemon).returncode, 0)
         drained = self.vitamin("drain", "0", "--socket", str(daemon.socket))
@@ -281,9 +281,9 @@ class Graphs(UnderDaemon):
         self.environment |= {"DRIVER_DOOR": "dlsym", "TEST_KERNELS": os.environ["TEST_KERNELS"]}
 
     def graphs_of(self, process):
-        """What it printed; its graphs' launches, those on parts, those moved."""
+        """Its output, and its graph launches: all, those on partitions, those moved."""
         output, errors = process.communicate(timeout=time_limit(120))
-        self.assertIn(process.returncode, (0, 123), errors)  # 123: some went to the whole device
+        self.assertIn(process.returncode, (0, 123), errors)  # 123: some used the whole device
         with open(process.report) as report:
             graphs = json.load(report)["totals"]["graphs"]
         return output, graphs
@@ -307,7 +307,7 @@ class Graphs(UnderDaemon):
         return all_graphs
 
     def after_a_pause(self, holds, *what):
-        """A graph does not wait for a lease: where the daemon gets no processor while the scenario
+        """A graph does not wait for a lease: when the daemon gets no CPU time while the scenario
         pauses, it runs whole. Bits and leases are right however long that is; `holds`, of each
         program's graphs, after a pause long enough. Sanitizers make pauses longer than this test
         has time for."""
@@ -330,17 +330,17 @@ class Graphs(UnderDaemon):
         for graphs in self.after_a_pause(
                 lambda graphs: graphs["bound"] > 0.95 * self.launched(graphs),
                 [self.LONG] * 2, "static:parts=2"):
-            self.assertLess(graphs["moved"], 10, graphs)  # the first ones of each graph run whole
+            self.assertLess(graphs["moved"], 10, graphs)  # first launches use the whole device
 
-    def test_updates_and_ends_of_executables_under_leases_that_move(self):
+    def test_executables_are_updated_and_destroyed_under_moving_leases(self):
         self.beside_each_other(["updates", "node_updates", "destroyed_in_flight"])
 
-    def test_forks_between_graphs_cost_nobody_a_lease(self):
+    def test_forks_between_graphs_take_no_lease_from_other_clients(self):
         for graphs in self.after_a_pause(lambda graphs: graphs["bound"] > 0,
                                          ["forks_around_replays"] * 2):
             self.assertEqual(self.launched(graphs), 800, graphs)
 
-    def test_graphs_go_on_when_the_daemon_dies_and_comes_back(self):
+    def test_graphs_go_on_when_the_daemon_dies_and_restarts(self):
         expected = self.alone("thousands_of_replays")
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
         process = self.run_under(daemon, "thousands_of_replays", 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of vitamind by hand: what it says, byte by byte."""
+"""A client of vitamind whose messages are built byte by byte."""
 import contextlib
 import mmap
 import os
@@ -12,9 +12,9 @@ from time_limit import time_limit
 
 def hello(minor, more=b"", less=0, workload_class=b"", job=b"", uuid=b"GPU-member",
           program=b"skewed", units=(8,) * 15 + (12,), device=b"member"):
-    """What a client of another minor version says."""
+    """The Hello of a client of another minor version."""
     text = b"vitamin\0" + struct.pack("<HHHH", MAJOR, minor, 1, 0)
-    text += struct.pack("<IIII", 0, sum(units), len(units), 0)  # of the software's vendor
+    text += struct.pack("<IIII", 0, sum(units), len(units), 0)  # vendor: software
     text += struct.pack("<64I", *units, *[0] * (64 - len(units)))
     for word in (uuid, device, program, workload_class, job):
         text += word.ljust(64, b"\0")
@@ -29,7 +29,7 @@ def connected(daemon):
 
 
 def taken(connection):
-    """An answer, and how many descriptors came with it."""
+    """An answer, and how many descriptors were sent with it."""
     answer, files, _, _ = socket.recv_fds(connection, 4096, 4)
     for file in files:
         os.close(file)

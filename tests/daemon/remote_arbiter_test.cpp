@@ -31,7 +31,7 @@ using std::chrono::steady_clock;
 const hal::DeviceInfo kInfo{hal::Vendor::kSoftware, "d", "GPU-0", 16, {4, 4, 4, 4}, 1000};
 constexpr std::uint32_t kEpoch = 7;
 
-// Welcomes everybody; reads no ring and does not turn.
+// Welcomes every client; reads no ring, and its counter of turns stands still.
 class Puppet {
  public:
   struct Session {
@@ -108,7 +108,7 @@ class Puppet {
     welcome.entries_max = limits.entries_max;
     welcome.leaf_units = limits.leaf_units;
     welcome.all_runs = limits.all_runs ? 1 : 0;
-    welcome.home = layout().find(hal::ComputeSet(0b0001));
+    welcome.fallback = layout().find(hal::ComputeSet(0b0001));
     welcome.pool_hash = protocol::hash_of(layout());
     welcome.answer_within_ns = 1'000'000'000;
     const int fds[] = {session->memory.client_fd.get(), session->memory.daemon_fd.get()};
@@ -130,15 +130,15 @@ class Puppet {
 
 }  // namespace
 
-TEST_CASE("a process with few descriptors connects or does not and ends its connection") {
+TEST_CASE("a process with few descriptors either connects or closes its connection") {
 #if defined(__SANITIZE_ADDRESS__)
-  // UndefinedBehaviorSanitizer looks at an object's type through a pipe, and takes it for another
-  // one's where no descriptor is left.
+  // UndefinedBehaviorSanitizer reads an object's type through a pipe, and reports a wrong type when
+  // no descriptor is left.
   MESSAGE("not with sanitizers that need descriptors themselves");
   return;
 #endif
-  // The child is made before there are threads: it has some of its own, which ThreadSanitizer
-  // refuses in a child of a process that had.
+  // Fork before there are threads: the child starts threads, which ThreadSanitizer refuses in a
+  // child of a multi-threaded process.
   int paths[2];
   REQUIRE(::pipe(paths) == 0);
   const pid_t child = ::fork();
@@ -150,7 +150,7 @@ TEST_CASE("a process with few descriptors connects or does not and ends its conn
     ::close(paths[0]);
     const auto limit = test::time_limit(std::chrono::seconds(20));
     ::alarm(static_cast<unsigned>(std::chrono::duration_cast<std::chrono::seconds>(limit).count()));
-    const int next = ::dup(0);  // the first that is free
+    const int next = ::dup(0);  // the lowest free descriptor
     bool made = false, refused = false;
     for (int most = next; most < next + 16; ++most) {
       const rlimit files{static_cast<rlim_t>(most), static_cast<rlim_t>(next + 32)};
@@ -173,12 +173,13 @@ TEST_CASE("a process with few descriptors connects or does not and ends its conn
   CHECK(WEXITSTATUS(status) == 0);
 }
 
-TEST_CASE("sessions that were given up stay open until the daemon has heard what runs under them") {
+TEST_CASE("lost sessions stay open until the daemon has read the reports of their work") {
   Puppet daemon;
   RemoteOptions options;
   options.socket = daemon.path();
-  options.silence = milliseconds(40);
-  options.patience = std::chrono::duration_cast<milliseconds>(test::time_limit(options.patience));
+  options.poll_timeout = milliseconds(40);
+  options.handshake_timeout =
+      std::chrono::duration_cast<milliseconds>(test::time_limit(options.handshake_timeout));
   auto made = RemoteArbiter::connect(options, kInfo);
   REQUIRE(made);
   RemoteArbiter& arbiter = **made;
@@ -205,9 +206,9 @@ TEST_CASE("sessions that were given up stay open until the daemon has heard what
   daemon.at(0).grant(0, leased);
   until([&] { return ask(0) == leased; });
   arbiter.submitted(leased, 0);
-  for (const std::size_t sessions : {2U, 3U}) {  // silent twice
-    until([&] { return ask(1) != kNoEntry; });   // at home
-    until([&] { return daemon.many() == sessions && !arbiter.client().at_home(); });
+  for (const std::size_t sessions : {2U, 3U}) {  // lost twice
+    until([&] { return ask(1) != kNoEntry; });   // in the fallback partition
+    until([&] { return daemon.many() == sessions && !arbiter.client().in_fallback(); });
     for (std::size_t i = 0; i < sessions; ++i) CHECK_FALSE(daemon.at(i).closed());
   }
   const auto heard = daemon.at(2).read();

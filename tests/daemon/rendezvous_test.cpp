@@ -31,7 +31,7 @@ constexpr int kJobs = 2, kDevices = 2;
 enum class Form { kKernel, kCollective, kCooperative, kGraph };
 using Forms = std::array<Form, 3>;
 
-// Which forms are known for what they are; an unknown one is leased like any kernel.
+// Which forms are recognised; one that is not is leased like any kernel.
 struct Known {
   bool collective = true, cooperative = true, graph = true;
   bool leased(Form form) const {
@@ -53,7 +53,7 @@ struct Rank {
   enum class Phase { kReady, kWaiting, kRunning } phase = Phase::kReady;
   GrantId held = kNoGrant;      // open
   std::vector<GrantId> closed;  // under which its kernel runs
-  std::uint64_t since = 0;      // it waits
+  std::uint64_t since = 0;      // since when it waits
   bool done() const { return at == program.size(); }
 };
 
@@ -76,7 +76,7 @@ class World {
     }
   }
 
-  // What can happen next, numbered by job and device: the process goes one step on.
+  // The possible next steps, numbered by job and device: that process makes one step.
   bool can_step(int action) const {
     const auto [job, d] = who(action);
     const Rank& rank = ranks_[job][d];
@@ -122,7 +122,7 @@ class World {
     });
   }
 
-  // Everything that what follows depends on.
+  // Everything on which later steps depend.
   std::string state() const {
     std::string text;
     for (const auto& job : ranks_)
@@ -132,7 +132,7 @@ class World {
                                   4 * static_cast<int>(rank.closed.size() % 4) +
                                   16 * (rank.held != kNoGrant));
       }
-    // And whose turn it is, and who has waited longer, where both do.
+    // And whose turn it is, and which process has waited longer, if both wait.
     for (int d = 0; d < kDevices; ++d) {
       for (const Planned& planned : schedulers_[d]->plan())
         text += static_cast<char>('0' + planned.row.client);
@@ -158,14 +158,14 @@ class World {
     ranks_[job][d].since = time_;
   }
 
-  // A revocation is answered at once, unless work of ours is under the grant.
+  // A revocation is answered at once, unless work runs under the grant.
   void decide(int d) {
     const auto no_tenant_has_it = [&] {
       return std::all_of(ranks_.begin(), ranks_.end(), [&](const auto& job) {
         return job[d].held == kNoGrant && job[d].closed.empty();
       });
     };
-    // A turn ends while it begins; time stops when a tenant has one.
+    // A turn ends as soon as it has begun; time stops while a tenant has one.
     for (int rounds = 0; rounds < 4 || no_tenant_has_it(); ++rounds) {
       time_ += 10;
       std::vector<Decision> decisions;
@@ -236,7 +236,7 @@ Exploration explore_all(const Known& known) {
   return found;
 }
 
-TEST_CASE("two distributed jobs on the same two devices never wait for each other") {
+TEST_CASE("two distributed jobs on the same two devices never deadlock") {
   const Exploration found = explore_all({});
   MESSAGE(found.states << " states, " << found.ends << " ends");
   CHECK(found.deadlocks == 0);
@@ -244,7 +244,7 @@ TEST_CASE("two distributed jobs on the same two devices never wait for each othe
   CHECK(found.states > 10'000);
 }
 
-TEST_CASE("they do as soon as a form of rendezvous is taken for an ordinary kernel") {
+TEST_CASE("they deadlock when a form of rendezvous is taken for an ordinary kernel") {
   CHECK(explore_all({.collective = false}).deadlocks > 0);
   CHECK(explore_all({.cooperative = false}).deadlocks > 0);
   CHECK(explore_all({.graph = false}).deadlocks > 0);

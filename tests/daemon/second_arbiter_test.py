@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A second who decides about a device: whoever comes second says so in one line, nobody is refused
-or disturbed, and `vitamin status` and `vitamin doctor` show who is there."""
+"""Two processes that place work on one device without each other: the second says so in one line,
+no process is refused or affected, and `vitamin status` and `vitamin doctor` show both."""
 import fcntl
 import json
 import os
@@ -49,7 +49,7 @@ class SecondArbiter(DaemonTest):
         return re.search(r"hash (\w+)", output)[1], errors
 
     def alone(self):
-        """Somebody who decides for himself and is there now."""
+        """A process that runs without vitamind and uses the device now."""
         for path in self.locks.glob("vitamin-*.lock"):
             with open(path, "rb") as file:
                 asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 1, 0, 0)
@@ -67,13 +67,13 @@ class SecondArbiter(DaemonTest):
     def lines(self, errors):
         return [line for line in errors.splitlines() if CODE in line]
 
-    def test_alone_nothing_is_said(self):
+    def test_a_single_process_prints_nothing(self):
         _, errors = self.complete()
         self.assertEqual(self.lines(errors), [])
-        _, errors = self.complete()  # nor after one that ended
+        _, errors = self.complete()  # nor after one that has ended
         self.assertEqual(self.lines(errors), [])
 
-    def test_beside_a_daemon_a_process_that_decides_for_itself_says_so_and_runs(self):
+    def test_a_process_without_vitamind_beside_a_daemon_says_so_and_runs(self):
         expected, _ = self.complete()
         daemon = self.daemon("--quiet")
         self.begin("--daemon", "--socket", daemon.socket, "--quiet")
@@ -83,29 +83,29 @@ class SecondArbiter(DaemonTest):
         line, = self.lines(errors)
         self.assertIn(f"vitamind (process {daemon.process.pid})", line)
         self.assertIn("vitamin run --daemon", line)
-        # And one that asks the daemon has nothing to say.
+        # A client of the daemon prints nothing.
         _, errors = self.complete("--daemon", "--socket", daemon.socket)
         self.assertEqual(self.lines(errors), [])
         self.assertEqual(daemon.status()["devices"][0]["not_clients"], [])
 
-    def test_beside_a_process_that_decides_for_itself_a_daemon_arbitrates_and_shows_it(self):
+    def test_a_daemon_beside_a_process_without_vitamind_arbitrates_and_shows_it(self):
         first, process = self.begin_alone()
         daemon = self.daemon()
         client = self.begin("--daemon", "--socket", daemon.socket, "--quiet")
         self.until(lambda: daemon.status()["clients"], 30)
         self.assertEqual(daemon.status()["devices"][0]["not_clients"], [process])
         line, = self.lines(daemon.log())
-        self.assertIn(f"process {process} decides for itself", line)
+        self.assertIn(f"process {process} uses it without vitamind", line)
         shown = subprocess.run(
             [os.environ["VITAMIN"], "status", "--socket", daemon.socket], env=self.environment,
             text=True, capture_output=True, timeout=time_limit(20), check=True).stdout
-        self.assertIn(f"process {process} decides for itself", shown)
+        self.assertIn(f"process {process} uses these SMs without vitamind", shown)
         self.assertIsNone(first.poll())
         self.assertIsNone(client.poll())
         os.kill(process, 9)
         self.until(lambda: daemon.status()["devices"][0]["not_clients"] == [])
 
-    def test_two_that_decide_for_themselves(self):
+    def test_two_processes_without_vitamind(self):
         expected, _ = self.complete()
         _, process = self.begin_alone()
         report = os.path.join(self.directory.name, "report")
@@ -117,7 +117,7 @@ class SecondArbiter(DaemonTest):
         self.assertIn("decides for itself", json.dumps(json.loads(
             pathlib.Path(report).read_text())))  # counted with the run's other warnings
 
-    def test_the_doctor_shows_who_decides_without_each_other(self):
+    def test_the_doctor_shows_processes_that_place_work_without_each_other(self):
         def doctor():
             answer = subprocess.run([os.environ["VITAMIN"], "doctor", "--json"], text=True,
                                     env=self.environment | {"VITAMIN_CONFIG": str(settings)},
@@ -135,7 +135,7 @@ class SecondArbiter(DaemonTest):
         self.assertIn(f"vitamind (process {daemon.process.pid})", said)
         self.assertIn(f"process {first}", said)
 
-    def test_a_refused_client_decides_for_itself_and_is_seen(self):
+    def test_a_refused_client_runs_without_vitamind_and_is_shown(self):
         own = self.daemon("--quiet")
         self.begin("--daemon", "--socket", own.socket, "--quiet")
         self.until(lambda: own.status()["clients"], 30)
@@ -162,7 +162,7 @@ class SecondArbiter(DaemonTest):
         _, process = self.begin_alone()
         _, errors = self.complete()
         self.assertIn(f"process {process} runs", self.lines(errors)[0])
-        self.assertEqual((self.locks / name).stat().st_uid, user.pw_uid)  # still his
+        self.assertEqual((self.locks / name).stat().st_uid, user.pw_uid)  # unchanged
 
     def lock_name(self):
         self.complete()
@@ -170,7 +170,7 @@ class SecondArbiter(DaemonTest):
         path.unlink()
         return path.name
 
-    def test_where_locks_cannot_be_kept_a_process_runs_and_says_nothing(self):
+    def test_without_usable_locks_a_process_runs_and_prints_nothing(self):
         expected, _ = self.complete()
         for directory in ("", "none", "file"):
             (self.locks / "file").write_text("")
@@ -178,7 +178,7 @@ class SecondArbiter(DaemonTest):
             got, errors = self.complete()
             self.assertEqual((got, self.lines(errors)), (expected, []))
 
-    def test_the_configurations_directory_is_the_programs(self):
+    def test_a_program_uses_the_configured_lock_directory(self):
         del self.environment["VITAMIN_LOCK_DIRECTORY"]
         settings = self.locks / "vitamin.toml"
         settings.write_text(f'[daemon]\nlock_directory = "{self.locks}"\n')

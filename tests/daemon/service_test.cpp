@@ -2,7 +2,7 @@
 //
 // A service beside training under slo, in virtual time between real clients and the real arbiter
 // (tests/daemon/machine.h): the p99 of the same 2,000 requests, alone and beside, and what the
-// training gets of what an oracle would give it.
+// training gets, compared with an oracle.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -20,11 +20,11 @@ namespace {
 constexpr std::size_t kRequests = 2'000;
 constexpr double kRequest = 33.6e-3;  // s, alone
 constexpr double kAllowed = 1.15;     // of the p99 alone
-constexpr double kHeld = 1.03;        // of that
+constexpr double kHeld = 1.03;        // tolerance of that
 constexpr double kTick = 16e3;
 constexpr std::array kLoads{0.2, 0.5, 0.8};
 
-daemon::Traits traits(config::Kind kind) {
+daemon::ClientTraits traits(config::Kind kind) {
   config::WorkloadClass workload;
   workload.kind = kind;
   return daemon::traits_of(&workload, 100, 132);
@@ -96,8 +96,8 @@ std::vector<Way> ways(const Phase& phase, const Program& service, const Program&
   return all;
 }
 
-// One server, first come first served, where changes cost nothing. Each phase has the arrangement
-// that the training gains most in, as long as its busy period has lost no more than `budget_ns`.
+// One server, first come first served, with free changes. Each phase has the arrangement in which
+// the training gains most, as long as its busy period has lost no more than `budget_ns`.
 Outcome oracle(const Program& service, const Program& job, double load, double budget_ns) {
   std::vector<std::vector<Way>> of_phase;
   for (const Phase& phase : service.phases) of_phase.push_back(ways(phase, service, job));
@@ -123,7 +123,7 @@ Outcome oracle(const Program& service, const Program& job, double load, double b
   return {quantile(latencies, 0.5), quantile(latencies, 0.99), trained / (free - times.front())};
 }
 
-// The most training with which the p99 is held.
+// The most training that keeps the p99.
 Outcome oracle(const Program& service, const Program& job, double load) {
   const double most = kAllowed * oracle(service, job, load, 0).p99;
   Outcome best = oracle(service, job, load, 0);
@@ -134,9 +134,9 @@ Outcome oracle(const Program& service, const Program& job, double load) {
   return best;
 }
 
-// --- what is held ----------------------------------------------------------------------------
+// --- the tests -------------------------------------------------------------------------------
 
-// `parts`: of what the oracle gives the training, at least, at each load.
+// `parts`: the least fraction of the oracle's training, at each load.
 void holds(const std::string& what, const Program& service, const Program& job,
            const std::array<double, kLoads.size()>& parts) {
   for (std::size_t i = 0; i < kLoads.size(); ++i) {
@@ -151,11 +151,11 @@ void holds(const std::string& what, const Program& service, const Program& job,
   }
 }
 
-TEST_CASE("The p99 of a service beside training is held at every load, and training goes on") {
+TEST_CASE("the p99 of a service beside training is kept at every load, and training progresses") {
   holds("nothing announced", decoder(), busy_training(), {0.88, 0.7, 0.45});
 }
 
-TEST_CASE("A service that announces what it does leaves training more") {
+TEST_CASE("a service that announces its steps leaves training more") {
   holds("steps announced", announcing_decoder(), busy_training(), {0.88, 0.75, 0.58});
 }
 

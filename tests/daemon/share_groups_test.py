@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas of SMs that the processes of a group have together, and what `vitamin` shows of them."""
+"""SM quotas that the processes of a group have together, and what `vitamin` shows of them."""
 import json
 import os
 import pathlib
@@ -44,7 +44,7 @@ class ShareGroups(DaemonTest):
         self.assertEqual(shown.returncode, 0, shown.stderr)
         return shown.stdout
 
-    def test_ten_processes_of_a_user_hold_no_more_than_his_share_at_any_moment(self):
+    def test_ten_processes_of_a_user_never_exceed_the_users_share(self):
         for policy in policies():
             with self.subTest(policy=policy):
                 daemon = self.configured(MINE, "--policy", policy, "--set",
@@ -63,7 +63,7 @@ class ShareGroups(DaemonTest):
                     self.assertEqual(self.result(worker)["submitted"], 2000)
                 daemon.end()
 
-    def test_a_program_that_names_another_class_is_bounded_all_the_same(self):
+    def test_a_program_that_names_another_class_is_still_bounded(self):
         daemon = self.configured(MINE + FREE, "--policy", "throughput")
         for workload_class, whose in (("mine", "mine"), ("free", "free"), ("", "mine")):
             member = self.member(daemon, "hold", environment={"MEMBER_CLASS": workload_class})
@@ -80,7 +80,7 @@ class ShareGroups(DaemonTest):
             self.until(lambda: not daemon.status()["clients"])
 
     def shares(self, daemon, environment=None, before=None):
-        """What bounds a new client, which ends then."""
+        """The shares that bound a new client, which then ends."""
         member = self.member(daemon, "hold", environment=environment, before=before)
         self.assertTrue(member.stdout.readline())
         status = daemon.status()
@@ -97,7 +97,7 @@ class ShareGroups(DaemonTest):
             for group, share in (("user", 60), ("container", 50), ("job", 40), ("class", 75),
                                  ("process", 30))) + FREE, "--policy", "throughput")
         mine = f"of user {ME}"
-        # The last of equal names is of the job: without one, the user's.
+        # A program in no job is in its user's group.
         named = {"MEMBER_CLASS": "free"}
         alone = self.shares(daemon, named)
         self.assertEqual(alone, {mine: 40, "of class classs": 75})
@@ -130,10 +130,10 @@ class ShareGroups(DaemonTest):
                     self.assertEqual(self.result(worker)["submitted"], 5000)
                 daemon.end()
 
-    def test_busy_sm_seconds_are_those_of_the_time_that_was_measured(self):
+    def test_busy_sm_seconds_are_of_the_measured_time(self):
         daemon = self.configured("", "--policy", "throughput")
-        self.result(self.member(daemon, "work", 50))  # alone, it measures nothing
-        workers = [self.member(daemon, "work", 0) for _ in range(2)]  # until they are told to end
+        self.result(self.member(daemon, "work", 50))  # a single client measures nothing
+        workers = [self.member(daemon, "work", 0) for _ in range(2)]  # until their input ends
         self.until(lambda: any((client["usage"]["busy_sm_seconds"] or 0) > 0
                                for client in daemon.status()["clients"]))
         for worker in workers:
@@ -150,7 +150,7 @@ class ShareGroups(DaemonTest):
         first = self.vitamin(daemon, "accounting").splitlines()[1].split()
         self.assertEqual(first[5], "-")
 
-    def test_a_class_with_another_condition_bounds_only_its_programs(self):
+    def test_a_class_with_a_further_condition_bounds_only_its_programs(self):
         daemon = self.configured(MINE + 'command = "other"\n' + FREE, "--policy", "throughput")
         member = self.member(daemon, "hold", environment={"MEMBER_CLASS": "free"})
         self.assertTrue(member.stdout.readline())
@@ -158,7 +158,7 @@ class ShareGroups(DaemonTest):
         self.assertEqual((client["shares"], client["processors_most"]), ([], 0))
         self.assertGreater(self.width(daemon.status()), QUARTER)
 
-    def test_a_share_of_a_named_group_is_of_all_of_its_processes(self):
+    def test_the_share_of_a_named_group_is_for_all_of_its_processes(self):
         daemon = self.configured('[[class]]\nname = "group"\nshare = 50\nshare_of = "class"\n',
                                  "--policy", "throughput", "--set", "policy.overdue_after=20ms")
         workers = [self.member(daemon, "work", 5000) for _ in range(3)]
@@ -171,9 +171,9 @@ class ShareGroups(DaemonTest):
         for worker in workers:
             self.assertEqual(self.result(worker)["submitted"], 5000)
 
-    def test_a_share_that_changes_holds_for_clients_that_run(self):
+    def test_a_changed_share_applies_to_running_clients(self):
         daemon = self.configured(MINE, "--policy", "throughput")
-        worker = self.member(daemon, "work", 0)  # until it is told to end
+        worker = self.member(daemon, "work", 0)  # until its input ends
         self.until(lambda: daemon.status()["clients"] and self.width(daemon.status()) > 0)
         for share, most in ((10, 13), (50, 66)):
             self.file.write_text(MINE.replace("share = 25", f"share = {share}"))
@@ -205,7 +205,7 @@ class ShareGroups(DaemonTest):
         self.assertEqual(len(shown), 3)
         self.assertRegex(shown[-1], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ .* mine .* member$")
 
-    def test_a_file_that_cannot_be_written_is_said_once_and_costs_no_record(self):
+    def test_a_file_that_cannot_be_written_is_logged_once_and_loses_no_record(self):
         daemon = self.configured('[metrics]\naccounting = "/no/such/directory/file"\n')
         for _ in range(2):
             self.result(self.member(daemon, "work", 5))
@@ -213,7 +213,7 @@ class ShareGroups(DaemonTest):
         self.assertEqual(len(daemon.ask("accounting")["clients"]), 2)
         self.assertEqual(daemon.log().count("cannot be written to /no/such/directory/file"), 1)
 
-    def test_two_that_share_the_whole_device_are_seen_on_it(self):
+    def test_two_clients_that_share_the_whole_device_are_shown_on_it(self):
         daemon = self.configured("", "--policy", "fifo")
         members = [self.member(daemon, "hold") for _ in range(2)]
         for member in members:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A client process of the simulated node: its sessions, its lanes and what runs on them.
+// A client process of the simulated node: its sessions, its lanes and their operations.
 #pragma once
 
 #include <array>
@@ -38,10 +38,10 @@ struct Operation {
   std::uint64_t number;
   EntryId entry;
   std::uint64_t ends_ns;
-  std::uint64_t epoch;  // of the daemon; at home: 0
-  bool leased;          // it counts (runtime::Arbiter::submitted)
-  bool shared;          // its grant promises nothing
-  bool contested = false;  // a daemon was told of it that did not take it over, or not for itself
+  std::uint64_t epoch;     // of the daemon; 0: fallback work
+  bool leased;             // counts as outstanding (runtime::Arbiter::submitted)
+  bool shared;             // under a shared grant
+  bool contested = false;  // reported, and not adopted or adopted beside other clients
 };
 
 struct SimulatedLane {
@@ -51,7 +51,7 @@ struct SimulatedLane {
   std::deque<Operation> running;
 };
 
-// One connection of a client, as the daemon has it.
+// One session of a client, as the daemon sees it.
 struct Session {
   Session(ClientId id_, std::uint64_t process_) : id(id_), process(process_) {}
   ClientId id;
@@ -68,19 +68,19 @@ struct Client {
       : process(process_),
         leases(std::make_unique<client::LeaseClient>(layout, [this] { rang = true; })) {}
   std::uint64_t process;
-  // Of this daemon, the newest last: those before it were given up as silent, and stay until the
-  // newest was heard.
+  // Sessions with this daemon, the newest last. Older ones were lost, and stay open until all work
+  // is reported in the newest.
   std::vector<std::unique_ptr<Session>> sessions;
-  std::unique_ptr<Session> lost;  // with its daemon; mapped until the next one
+  std::unique_ptr<Session> lost;  // of a daemon that has ended; mapped until the next session
   std::unique_ptr<client::LeaseClient> leases;
   std::array<SimulatedLane, kLanes> lanes;
   bool rang = false;
   bool alive = true;
-  bool attached = false;  // its newest session is one that it works with
-  bool told_dying = false;
-  bool excused = false;  // it was stopped, or killed: its work may overlap others'
+  bool attached = false;  // it uses its newest session
+  bool reported_dying = false;
+  bool excused = false;  // it was stopped or killed: its work may overlap other clients'
   std::uint64_t stopped_until = 0;
-  std::uint64_t gone_at = 0;  // dead: when the daemon sees the pidfd
+  std::uint64_t gone_at = 0;  // of a dead client: when its pidfd becomes readable
 
   std::uint64_t left() const {
     std::uint64_t sum = 0;

@@ -13,7 +13,7 @@
 namespace vitamin::tests {
 namespace {
 
-class Node final : public daemon::Outlet {
+class Node final : public daemon::GrantSink {
  public:
   explicit Node(const SimulationOptions& options)
       : options_(options), random_(options.seed), layout_(runtime::PoolLayout::build(device())) {}
@@ -27,9 +27,9 @@ class Node final : public daemon::Outlet {
         "fifo",          "random:max=8",          "throughput",
         "extremes",      "temporal:quantum=100",  "throughput:model=algorithm1"};
     policy_ = kPolicies[below(std::size(kPolicies))];
-    if (some_come_first()) policy_ = options_.seed % 8 == 2 ? "slo" : "tpot-first";
+    if (some_have_bounds()) policy_ = options_.seed % 8 == 2 ? "slo" : "tpot-first";
     settings_.scheduler.overdue_after_ns = 1'000'000;
-    // Of every third seed lanes have so few grants that they wait for their own work all the time.
+    // With every third seed lanes have so few grants that they often wait for their own work.
     if (options_.seed % 3 == 0) settings_.scheduler.grants_per_stream = 2 + options_.seed / 3 % 2;
     settings_.answer_within_ns = kAnswerWithin;
     settings_.scheduler.quantum_ns = 50'000 + below(1'000'000);
@@ -50,7 +50,7 @@ class Node final : public daemon::Outlet {
         step();
       if (result_.events > faulty_steps && done()) break;
       if (result_.events > faulty_steps + kAfterFaults)
-        fail("work is left that never ends" + whose());
+        fail("work is left that never ends" + state_of_clients());
     }
     if (result_.violation.empty()) check_nothing_held();
     result_.overdue += arbiter_->counters().overdue;
@@ -58,7 +58,7 @@ class Node final : public daemon::Outlet {
     return std::move(result_);
   }
 
-  // --- Outlet: what vitamind's server does -------------------------------------------------
+  // --- GrantSink: what vitamind's server does -------------------------------------------------
   void set_word(ClientId id, LaneId lane, protocol::LeaseWord word) override {
     if (Session* s = known(id)) s->daemons.leases[lane].store(word, std::memory_order_release);
   }
@@ -74,13 +74,13 @@ class Node final : public daemon::Outlet {
     note('g', id, grant.head.lane, grant.entry);
     return true;
   }
-  void holds(ClientId id, EntryId entry, bool held) override {
+  void lease_changed(ClientId id, EntryId entry, bool held) override {
     if (const Session* s = known(id)) record_.holds(s->slot, entry, held);
   }
-  void told_all(ClientId id) override {
-    if (const Session* s = known(id)) record_.told({s->process, 1}, kDevice);
+  void reported_earlier_work(ClientId id) override {
+    if (const Session* s = known(id)) record_.reported({s->process, 1}, kDevice);
   }
-  void reports(ClientId id, bool wanted) override {
+  void set_reporting(ClientId id, bool wanted) override {
     if (Session* s = known(id)) s->daemons.reporting.store(wanted ? 1 : 0);
   }
   void gates_closed(ClientId id) override {
@@ -94,8 +94,8 @@ class Node final : public daemon::Outlet {
  private:
   std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
 
-  // Of every fourth seed; it draws no number, so that the others stay what they were.
-  bool some_come_first() const { return options_.seed % 4 == 2; }
+  // True for every fourth seed. Draws no random number, so that the other seeds stay the same.
+  bool some_have_bounds() const { return options_.seed % 4 == 2; }
 
   void fail(const std::string& what) {
     if (result_.violation.empty())
@@ -127,7 +127,8 @@ class Node final : public daemon::Outlet {
     for (const daemon::ProcessIdentity& process : record_.absent(kDevice)) {
       const ClientId absent = next_id_++;
       for (const EntryId entry : record_.before(process, kDevice))
-        arbiter_->expect_back(absent, process.process, entry, record_.believed_until(), now_);
+        arbiter_->reserve_for_absent(absent, process.process, entry, record_.believed_until(),
+                                     now_);
     }
     started_ns_ = now_;
     up_ = true;
@@ -138,40 +139,40 @@ class Node final : public daemon::Outlet {
     for (SimulatedLane& lane : clients_.back()->lanes) lane.left = below(60);
   }
 
-  // The handshake, as one step.
+  // The handshake, in one step.
   void attach(Client& c) {
     Session& session = *c.sessions.emplace_back(std::make_unique<Session>(next_id_++, c.process));
     client::Link link(session.own, session.daemons);
-    daemon::Traits traits;
+    daemon::ClientTraits traits;
     traits.process = c.process;
-    if (below(4) == 0) {  // it is of before 1.7, or of before 1.4
+    if (below(4) == 0) {  // a client before 1.7, or before 1.4
       if (below(2) == 0) link.progress = nullptr;
       link.daemon_minor = link.progress == nullptr ? 3 : 6;
       traits.minor = link.daemon_minor;
-      // It cannot tell what runs on the whole device.
+      // It cannot report work on the whole device.
       for (SimulatedLane& lane : c.lanes)
         for (Operation& running : lane.running)
           if (running.entry == kWholeDevice) running.epoch = 0;
     }
-    if (some_come_first() && c.process % 3 == 0)
+    if (some_have_bounds() && c.process % 3 == 0)
       traits.terms.slo.latency_ns = c.process % 2 == 0 ? 2'000'000 : 1;
     if (c.process % 5 == 4) traits.terms.limits.max_sms = 12;
     if (c.process % 7 == 5) traits.terms.limits.reserved_sms = 8;
-    link.home = arbiter_->attach(session.id, traits).entry;
+    link.fallback = arbiter_->attach(session.id, traits).entry;
     link.answer_within_ns = kAnswerWithin;
     const daemon::ProcessIdentity process{c.process, 1};
     for (const EntryId entry : record_.before(process, kDevice))
-      arbiter_->had_before(session.id, entry, record_.believed_until());
-    session.slot = record_.begin(process, kDevice, link.home);
+      arbiter_->accept_earlier_work(session.id, entry, record_.believed_until());
+    session.slot = record_.begin(process, kDevice, link.fallback);
     c.attached = true;
     c.leases->connect(link, now_);
     c.lost = nullptr;
-    note('a', c.process, session.id, link.home);
+    note('a', c.process, session.id, link.fallback);
   }
 
-  // As RemoteArbiter does once it was heard.
+  // As RemoteArbiter does once all earlier work is reported.
   void close_older(Client& c) {
-    if (!c.attached || c.sessions.size() < 2 || !c.leases->heard()) return;
+    if (!c.attached || c.sessions.size() < 2 || !c.leases->has_reported_all()) return;
     while (c.sessions.size() > 1) end_session(c, *c.sessions.front());
   }
 
@@ -196,7 +197,8 @@ class Node final : public daemon::Outlet {
     else
       c.leases->service(now_), close_older(c);
     check_counts(c);
-    if (c.leases->counters().malformed > 0) fail("a client distrusts an honest daemon");
+    if (c.leases->counters().malformed > 0)
+      fail("a client takes a correct daemon's records for malformed");
   }
 
   void daemon_step() {
@@ -211,7 +213,7 @@ class Node final : public daemon::Outlet {
         }
     for (auto& c : clients_)
       for (std::size_t i = 0; i < c->sessions.size(); ++i)
-        if (!read_requests(*c, *c->sessions[i])) return let_go(*c, *c->sessions[i]);
+        if (!read_requests(*c, *c->sessions[i])) return evict(*c, *c->sessions[i]);
     const std::uint64_t overdue = arbiter_->counters().overdue;
     arbiter_->step(now_);
     if (arbiter_->counters().overdue != overdue) note('o', 0, 0, 0);
@@ -230,50 +232,48 @@ class Node final : public daemon::Outlet {
       const auto before = arbiter_->counters();
       arbiter_->request(session.id, *request, now_);
       if (const auto* holding = std::get_if<protocol::Holding>(&*request))
-        told_of_old_work(c, session, *holding,
-                         arbiter_->counters().overlaps == before.overlaps &&
-                             arbiter_->counters().stale == before.stale);
+        check_report(c, session, *holding,
+                     arbiter_->counters().overlaps == before.overlaps &&
+                         arbiter_->counters().stale == before.stale);
     }
     session.rings.requests.release();
     return state != protocol::RingState::kBroken;
   }
 
-  // What the daemon has taken over is guarded like its own grants from now on. It refuses only what
-  // others hold by now, and what it took back because nobody answered for it.
-  void told_of_old_work(Client& c, const Session& session, const protocol::Holding& holding,
-                        bool taken) {
+  // Work that the daemon has adopted is protected like its own grants from now on. The daemon may
+  // refuse only work on units that others hold by now, and work that has become overdue.
+  void check_report(Client& c, const Session& session, const protocol::Holding& holding,
+                    bool adopted) {
     const auto entry = static_cast<EntryId>(holding.entry);
-    if (!taken)  // others may have its units already, also when a later session tells of it
+    if (!adopted)  // others may have its units already, also when a later session reports it
       for (Operation& running : c.lanes[holding.head.lane % kLanes].running)
         running.contested = running.contested || running.entry == entry;
-    if (taken) {
+    if (adopted) {
       for (Operation& running : c.lanes[holding.head.lane % kLanes].running)
         if (running.entry == entry && running.leased && !running.contested) running.epoch = epoch_;
       ++result_.adopted;
     } else if (!c.excused && !holds(session, holding)) {
       const hal::ComputeSet units = layout_.at(entry).compute;
-      // And of who has a quota no more than that, though more may drain.
+      // It also refuses work beyond a quota, and what could not be reported before 1.8 (attach()).
       bool others = arbiter_->counters().overdue > 0 || c.process % 5 == 4;
       for (const auto& held : arbiter_->held())
         others = others || (!c.has(held.client) && !held.shared &&
                             layout_.at(held.entry).compute.overlaps(units));
-      // Nor of what it could not tell the daemon of in a session of before 1.8 (attach()).
       const auto& running = c.lanes[holding.head.lane % kLanes].running;
       others = others || (entry == kWholeDevice &&
                           std::all_of(running.begin(), running.end(), [](const Operation& one) {
                             return one.entry != kWholeDevice || one.epoch == 0;
                           }));
       if (!others)
-        fail("work of before is not taken over, though nobody else is there: entry " +
-             std::to_string(entry) + " of epoch " +
-             std::to_string(protocol::epoch_of(holding.word)) + ", stale " +
-             std::to_string(arbiter_->counters().stale) + ", overlaps " +
-             std::to_string(arbiter_->counters().overlaps) + whose());
+        fail("earlier work is not adopted, though no other client holds its units: partition " +
+             std::to_string(entry) + " epoch " + std::to_string(protocol::epoch_of(holding.word)) +
+             ", stale " + std::to_string(arbiter_->counters().stale) + ", overlaps " +
+             std::to_string(arbiter_->counters().overlaps) + state_of_clients());
     }
-    note('h', session.id, entry, taken ? 1 : 0);
+    note('h', session.id, entry, adopted ? 1 : 0);
   }
 
-  // It may hold it beside others, who were granted its units before that was told.
+  // Others may hold it, too, if they were granted its units before it was reported.
   bool holds(const Session& session, const protocol::Holding& holding) {
     for (const auto& held : arbiter_->held())
       if (held.client == session.id && held.lane == holding.head.lane &&
@@ -282,28 +282,28 @@ class Node final : public daemon::Outlet {
     return false;
   }
 
-  void let_go(Client& c, Session& session) {
-    if (!c.excused) fail("an honest client is let go");
+  void evict(Client& c, Session& session) {
+    if (!c.excused) fail("a correct client is evicted");
     note('l', c.process, session.id, 0);
     if (&session != c.sessions.back().get()) return end_session(c, session);
     arbiter_->forget(session.id, now_);
     record_.end(session.slot);
-    give_up(c);
+    lose(c);
     c.lost = std::move(c.sessions.back());
     c.sessions.pop_back();
   }
 
-  // The client takes its daemon for gone, which may be so.
-  void give_up(Client& c) {
+  // The client loses its daemon, which may still run.
+  void lose(Client& c) {
     c.attached = false;
     c.leases->lose();
   }
 
-  // The daemon learns of a death: the life line first, the pidfd later.
+  // The daemon notices a death: first by the liveness futex, later by the pidfd.
   void reap(Client& c) {
     if (!up_ || c.sessions.empty()) return;
-    if (!c.told_dying) {
-      c.told_dying = true;
+    if (!c.reported_dying) {
+      c.reported_dying = true;
       for (auto& session : c.sessions) arbiter_->dying(session->id, now_);
     } else if (now_ >= c.gone_at) {
       while (!c.sessions.empty()) end_session(c, *c.sessions.front());
@@ -326,23 +326,23 @@ class Node final : public daemon::Outlet {
     }
     if (lane.choice.launches != runtime::kUntilChanged) --lane.choice.launches;
     const EntryId entry = lane.choice.entry;
-    const bool home = c.leases->at_home();
-    check_submission(c, index, entry, home);
+    const bool fallback = c.leases->in_fallback();
+    check_submission(c, index, entry, fallback);
     c.leases->progressed();
     const bool leased = lane.choice.leased;
     if (leased) c.leases->submitted(entry, index);
     bool shared = entry == kWholeDevice;
-    if (up_ && !home)
+    if (up_ && !fallback)
       for (const auto& held : arbiter_->held())
         if (held.open && held.client == c.id() && held.lane == index) shared = held.shared;
-    // Some last for longer than a daemon takes to come back.
+    // Some last for longer than a restart of the daemon takes.
     const std::uint64_t lasts_ns = 500 + below(below(16) == 0 ? 400'000 : 20'000);
     lane.running.push_back(
-        {lane.next++, entry, now_ + lasts_ns, home ? 0 : epoch_, leased, shared});
+        {lane.next++, entry, now_ + lasts_ns, fallback ? 0 : epoch_, leased, shared});
     c.leases->outstanding(true);
     --lane.left;
     ++result_.submitted;
-    result_.at_home += home ? 1 : 0;
+    result_.in_fallback += fallback ? 1 : 0;
     note('s', c.process, index, entry);
   }
 
@@ -386,7 +386,7 @@ class Node final : public daemon::Outlet {
         if (up_) {
           result_.overdue += arbiter_->counters().overdue;
           lose_daemon();
-          if (below(2) == 0) start_daemon();  // at once: work of before runs
+          if (below(2) == 0) start_daemon();  // at once: earlier work still runs
         } else {
           start_daemon();
         }
@@ -395,8 +395,8 @@ class Node final : public daemon::Outlet {
       }
       case 3:
         if (!c.attached) return;
-        give_up(c);
-        ++result_.silences;
+        lose(c);
+        ++result_.losses;
         return note('q', c.process, 0, 0);
       case 4:
         if (clients_.size() < 8) new_client();
@@ -412,17 +412,17 @@ class Node final : public daemon::Outlet {
         return note('m', c.process, 0, 0);
       }
       default:
-        now_ += below(kAnswerWithin);  // a policy, or the machine, that takes its time
+        now_ += below(kAnswerWithin);  // a slow policy, or a slow machine
     }
   }
 
   void lose_daemon() {
     up_ = false;
     for (auto& c : clients_) {
-      give_up(*c);
+      lose(*c);
       if (!c->sessions.empty()) c->lost = std::move(c->sessions.back());
       c->sessions.clear();
-      if (!c->alive)  // the driver ends its work, whoever watches
+      if (!c->alive)  // the driver ends its work, with or without a daemon
         for (SimulatedLane& lane : c->lanes) lane.running.clear(), lane.left = 0;
     }
     arbiter_ = nullptr;
@@ -441,16 +441,16 @@ class Node final : public daemon::Outlet {
     return true;
   }
 
-  std::string whose() {
+  std::string state_of_clients() {
     std::string text;
     for (auto& c : clients_)
       if (c->left() > 0)
         text += " of client " + std::to_string(c->process) + (c->alive ? "" : ", dead") +
                 (c->attached ? "" : ", not attached") +
-                (c->leases->at_home() ? ", at home" : ", wants what it does not get");
+                (c->leases->in_fallback() ? ", in fallback" : ", waits for a grant");
     for (const auto& held : arbiter_->held())
       text += "; client " + std::to_string(held.client) + " lane " + std::to_string(held.lane) +
-              " holds entry " + std::to_string(held.entry) + (held.open ? "" : ", closed");
+              " holds partition " + std::to_string(held.entry) + (held.open ? "" : ", closed");
     for (const scheduler::Planned& planned : arbiter_->scheduler().plan())
       text += "; row of client " + std::to_string(planned.row.client) + " partition " +
               std::to_string(planned.row.partition) + " mode " +
@@ -479,7 +479,7 @@ class Node final : public daemon::Outlet {
           i > 0 && held_[i].client == held_[i - 1].client && held_[i].lane == held_[i - 1].lane;
       of_lane = same ? of_lane + 1 : 1;
       if (of_lane == settings_.scheduler.grants_per_stream) ++result_.full;
-      // No more than that is granted; what is adopted is of before.
+      // Only adopted grants may exceed the limit.
       if (held_[i].open && of_lane > settings_.scheduler.grants_per_stream)
         fail("a lane has more grants than it may have");
     }
@@ -490,7 +490,7 @@ class Node final : public daemon::Outlet {
         if (layout_.at(a.entry).compute.overlaps(layout_.at(b.entry).compute))
           fail("two clients hold leases that overlap");
       }
-    // What was adopted runs, and its units may have been granted before that was told; not since.
+    // Units of adopted work may have been granted before it was reported, but not since.
     for (const scheduler::Grant& old : arbiter_->scheduler().ledger().grants()) {
       if (old.reason != scheduler::Reason::kAdopted || old.mode == scheduler::Mode::kShared)
         continue;
@@ -498,18 +498,18 @@ class Node final : public daemon::Outlet {
         if (grant.client != old.client && grant.mode == scheduler::Mode::kExclusive &&
             grant.state == scheduler::Grant::State::kOpen && grant.opened_ns > old.opened_ns &&
             layout_.at(grant.partition).compute.overlaps(layout_.at(old.partition).compute))
-          fail("units were granted on which work of before runs that was told");
+          fail("units were granted on which reported earlier work runs");
     }
   }
 
-  // It is of the daemon before this one, and its process has not had long to come back.
-  bool is_expected(const Operation& running) const {
+  // The operation is of the former daemon, and its process has had little time to reconnect.
+  bool is_reserved(const Operation& running) const {
     return !running.contested && running.epoch != 0 && running.epoch == epoch_ - 1 &&
            now_ < started_ns_ + kAnswerWithin;
   }
 
-  void check_submission(const Client& c, LaneId lane, EntryId entry, bool home) {
-    if (home) return;
+  void check_submission(const Client& c, LaneId lane, EntryId entry, bool fallback) {
+    if (fallback) return;
     if (!c.excused && c.attached) {
       bool open = false;
       for (const auto& held : arbiter_->held())
@@ -526,13 +526,13 @@ class Node final : public daemon::Outlet {
       for (const SimulatedLane& theirs : other->lanes)
         for (const Operation& running : theirs.running)
           if (running.leased && !running.shared &&
-              (running.epoch == epoch_ || is_expected(running)) &&
-              running.ends_ns > now_ && layout_.at(running.entry).compute.overlaps(units))
+              (running.epoch == epoch_ || is_reserved(running)) && running.ends_ns > now_ &&
+              layout_.at(running.entry).compute.overlaps(units))
             fail("two clients have work on the same units");
     }
   }
 
-  // The client counts as outstanding what runs, no more and no less.
+  // What the client counts as outstanding is what runs.
   void check_counts(const Client& c) {
     for (LaneId index = 0; index < kLanes; ++index)
       for (const Operation& one : c.lanes[index].running) {
@@ -541,13 +541,13 @@ class Node final : public daemon::Outlet {
         for (const Operation& other : c.lanes[index].running)
           running += other.leased && other.entry == one.entry;
         if (c.leases->outstanding(index, one.entry) != running)
-          return fail("client " + std::to_string(c.process) + " counts wrongly on entry " +
+          return fail("client " + std::to_string(c.process) + " counts wrongly on partition " +
                       std::to_string(one.entry));
       }
   }
 
   void check_nothing_held() {
-    // What is left to say is said, and heard.
+    // All remaining records are sent and read.
     for (int round = 0; round < 2'000; ++round) {
       now_ += 20'000;
       for (auto& c : clients_)
@@ -561,10 +561,10 @@ class Node final : public daemon::Outlet {
         for (const EntryId entry : eligible_)
           if (c->leases->outstanding(lane, entry) != 0) fail("a client counts work that has ended");
     for (auto& c : clients_)
-      if (c->alive && c->sessions.size() > 1) fail("a session that was given up stays open");
+      if (c->alive && c->sessions.size() > 1) fail("a lost session stays open");
     for (const auto& held : arbiter_->held()) {
       if (!held.open) fail("a closed grant is never returned");
-      if (held.open && known(held.client) == nullptr) fail("a lease of nobody");
+      if (held.open && known(held.client) == nullptr) fail("a lease of a client that has ended");
     }
   }
 
@@ -577,9 +577,9 @@ class Node final : public daemon::Outlet {
   std::unique_ptr<daemon::DeviceArbiter> arbiter_;
   daemon::LeaseRecord record_;
   std::vector<std::unique_ptr<Client>> clients_;
-  std::vector<daemon::DeviceArbiter::Held> held_;
+  std::vector<daemon::DeviceArbiter::GrantStatus> held_;
   std::uint32_t epoch_ = 0;
-  std::uint64_t started_ns_ = 0;  // the daemon
+  std::uint64_t started_ns_ = 0;  // when the daemon was started
   ClientId next_id_ = 1;
   std::uint64_t processes_ = 0;
   std::uint64_t now_ = 1'000'000;

@@ -8,12 +8,12 @@
 // operation end; the daemon reads some records, decides, learns of a death; a fault strikes. After
 // every step the invariants hold:
 //
-//   * no two clients hold leases that overlap (the daemon's view), once and always;
+//   * no two clients hold leases that overlap (the daemon's view), without exception;
 //   * no two clients have work on the same units (the device's view), unless one of them was
 //     stopped beyond the bound, died, or submitted before the daemon was restarted and could not
 //     tell the new one before others were granted the units;
-//   * an operation is submitted under a grant that the daemon knows, whose gate is open, or at
-//     home;
+//   * an operation is submitted under a grant that the daemon knows, whose gate is open, or in
+//     the fallback partition;
 //   * a lane's operations end once each, in order.
 //
 // In the end faults stop, and then: every operation of every living client ends, everything is
@@ -28,7 +28,7 @@ namespace vitamin::tests {
 struct SimulationOptions {
   std::uint64_t seed = 1;
   bool faults = true;
-  bool restarts_only = false;  // of all faults: the daemon ends and starts, or only seems to end
+  bool restarts_only = false;  // the only faults: the daemon ends and starts, or is taken for lost
   bool trace = false;          // keep the text of the trace, not only its hash
 };
 
@@ -36,12 +36,12 @@ struct SimulationResult {
   std::string violation;  // empty: none
   std::uint64_t events = 0;
   std::uint64_t hash = 0;
-  std::uint64_t submitted = 0, at_home = 0, kills = 0, stops = 0, restarts = 0, lies = 0;
-  std::uint64_t silences = 0;  // times that a client gave a daemon up that was there
+  std::uint64_t submitted = 0, in_fallback = 0, kills = 0, stops = 0, restarts = 0, lies = 0;
+  std::uint64_t losses = 0;  // times that a client lost a daemon that was running
   std::uint64_t overdue = 0;
-  std::uint64_t full = 0;       // times that a lane was seen to have as many grants as it may
-  std::uint64_t adopted = 0;    // times that a session took over work of before it
-  std::uint64_t ring_full = 0;  // of the clients, and of the daemon
+  std::uint64_t full = 0;       // times that a lane had the most grants
+  std::uint64_t adopted = 0;    // times that earlier work was adopted
+  std::uint64_t ring_full = 0;  // of clients and of the daemon
   std::string trace;
 };
 

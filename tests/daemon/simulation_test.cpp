@@ -46,12 +46,12 @@ SimulationResult total_of(std::uint64_t seeds, SimulationOptions options, double
     if (options.trace) MESSAGE(one.trace);
     total.events += one.events;
     total.submitted += one.submitted;
-    total.at_home += one.at_home;
+    total.in_fallback += one.in_fallback;
     total.kills += one.kills;
     total.stops += one.stops;
     total.restarts += one.restarts;
     total.lies += one.lies;
-    total.silences += one.silences;
+    total.losses += one.losses;
     total.overdue += one.overdue;
     total.full += one.full;
     total.adopted += one.adopted;
@@ -64,15 +64,15 @@ SimulationResult total_of(std::uint64_t seeds, SimulationOptions options, double
       MESSAGE("overdue without a fault of its own: seed " << seed);
   }
   MESSAGE(seeds << " seeds, " << total.events << " events, " << rate / 1e6 << " million a second; "
-                << total.submitted << " operations, " << total.at_home << " at home, "
+                << total.submitted << " operations, " << total.in_fallback << " in fallback, "
                 << total.kills << " kills, " << total.stops << " stops, " << total.restarts
-                << " daemon ends and starts, " << total.silences << " given up while it was there, "
+                << " daemon ends and starts, " << total.losses << " given up while it was there, "
                 << total.lies << " lies, " << total.overdue << " overdue, " << total.ring_full
                 << " rings found full");
   return total;
 }
 
-// A quarter of them; of one, that one.
+// A quarter of the seeds; if there is one seed, that one.
 std::uint64_t fewer_seeds() {
   return std::max<std::uint64_t>(from_environment("VITAMIN_TEST_SEEDS", 400) / 4, 1);
 }
@@ -85,13 +85,13 @@ TEST_CASE("no seed with faults breaks an invariant, and all work ends once they 
   const SimulationResult total = total_of(seeds, {}, rate);
   CHECK(total.violation == "");
   if (seeds < 400) return;
-  // Else nothing was tested.
+  // Otherwise the test has not exercised the faults.
   CHECK(total.submitted > 10'000);
-  CHECK(total.at_home > 100);
+  CHECK(total.in_fallback > 100);
   CHECK(total.kills > 100);
   CHECK(total.restarts > 100);
   CHECK(total.lies > 100);
-  CHECK(total.silences > 100);
+  CHECK(total.losses > 100);
   CHECK(total.overdue > 0);
   CHECK(total.full > 1000);
   CHECK(total.adopted > 100);
@@ -108,19 +108,19 @@ TEST_CASE("no seed without faults breaks an invariant") {
   CHECK(total.overdue == 0);
 }
 
-// Clients that only lost their daemon answer in time, with what they hold from before it and from
-// home.
-TEST_CASE("a daemon that ends and starts leaves nobody overdue") {
+// Clients that only lost their daemon answer in time for grants of the former daemon and for work
+// in the fallback partition.
+TEST_CASE("restarts of the daemon make no grant overdue") {
   double rate = 0;
   const SimulationResult total = total_of(fewer_seeds(), {.restarts_only = true}, rate);
   CHECK(total.violation == "");
   CHECK(total.restarts > 100);
-  CHECK(total.at_home > 100);
+  CHECK(total.in_fallback > 100);
   CHECK(total.overdue == 0);
 }
 
-TEST_CASE("seeds that once broke something") {
-  // A client that said that it was idle while a grant was under way held it for ever.
+TEST_CASE("seeds that have found errors") {
+  // A client that reported Idle while a grant was in its ring held that grant for ever.
   for (const std::uint64_t seed : {1820, 1889}) {
     const SimulationResult one = simulate({.seed = seed, .faults = false});
     CHECK(one.violation == "");
@@ -128,7 +128,7 @@ TEST_CASE("seeds that once broke something") {
   }
 }
 
-TEST_CASE("a seed gives the same run, to the byte of its trace") {
+TEST_CASE("a seed gives the same run, byte for byte of its trace") {
   for (const std::uint64_t seed : {3, 17, 2026}) {
     const SimulationResult a = simulate({.seed = seed, .trace = true});
     const SimulationResult b = simulate({.seed = seed, .trace = true});

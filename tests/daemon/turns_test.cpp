@@ -2,7 +2,7 @@
 //
 // The baselines that give the device to one client at a time (scheduler/policies/turns.cpp),
 // between real clients and the real arbiter in virtual time (tests/daemon/machine.h): clients hold
-// their grants silently, and nobody hears of a pause.
+// their grants silently, so that the arbiter does not notice pauses.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -12,21 +12,21 @@
 namespace vitamin::tests {
 namespace {
 
-const daemon::Traits kBatch;
+const daemon::ClientTraits kBatch;
 
 // A step of 10 ms, of which the device is busy for 6.
 Program steps(bool told) {
   Program program{{{200, 50e3, 30e3, 132}}, false, 2};
-  program.tells_rounds = told;
+  program.announces_rounds = told;
   return program;
 }
 
-// `count` steps, the first one now; then it has nothing to run.
+// `count` steps, the first one now; then the program has nothing to run.
 std::vector<double> so_many(std::size_t count, double now) {
   return std::vector<double>(count, now);
 }
 
-TEST_CASE("Salus hands over at the end of each iteration, not before") {
+TEST_CASE("Salus switches clients at the end of each iteration, not before") {
   Machine machine("salus");
   Machine::Client& a = machine.add(steps(true), kBatch);
   Machine::Client& b = machine.add(steps(true), kBatch);
@@ -43,12 +43,12 @@ TEST_CASE("Salus hands over at the end of each iteration, not before") {
                          << "more than " << most << " ahead; grants " << counters.grants);
   CHECK(most <= 1);
   CHECK(a.rounds_ended >= 60);
-  // A grant for each iteration, and one for a message between at most.
+  // One grant for each iteration, and at most one more for the time that a message takes.
   CHECK(counters.grants >= a.rounds_ended + b.rounds_ended);
   CHECK(counters.grants <= 2 * (a.rounds_ended + b.rounds_ended) + 4);
 }
 
-TEST_CASE("Alone, a client under Salus loses little between its iterations") {
+TEST_CASE("a single client under Salus loses little between its iterations") {
   Machine alone("fifo"), machine("salus");
   Machine::Client& native = alone.add(steps(true), kBatch);
   Machine::Client& job = machine.add(steps(true), kBatch);
@@ -57,8 +57,8 @@ TEST_CASE("Alone, a client under Salus loses little between its iterations") {
   CHECK(static_cast<double>(job.rounds_ended) >= 0.9 * static_cast<double>(native.rounds_ended));
 }
 
-// As a job between two windows of a measurement: its grant would stand for ever.
-TEST_CASE("Who has nothing to run does not keep its turn, whether it tells its iterations or not") {
+// Like a job between two windows of a measurement: its grant would never end.
+TEST_CASE("an idle client does not keep its turn, whether it announces iterations or not") {
   for (const char* name : {"salus", "exclusive"})
     for (const bool told : {true, false}) {
       CAPTURE(std::string(name));
@@ -70,7 +70,7 @@ TEST_CASE("Who has nothing to run does not keep its turn, whether it tells its i
       machine.run(2e9);
       CHECK(first.rounds_ended == 5);
       CHECK(second.rounds_ended >= 150);
-      // And it comes back: at the end of the other's iteration, where that is told.
+      // And it gets its turn again: at the end of the other's iteration, if that is announced.
       if (std::string(name) != "salus" || !told) continue;
       first.arrivals.push_back(machine.now());
       machine.run(machine.now() + 50e6);
@@ -78,8 +78,8 @@ TEST_CASE("Who has nothing to run does not keep its turn, whether it tells its i
     }
 }
 
-// A step is 200 launches of 50 us: none is as far from the next as `quiet`.
-TEST_CASE("A client that only waits for its host between launches keeps its turn under exclusive") {
+// A step is 200 launches of 50 us: no pause between them is as long as `quiet`.
+TEST_CASE("under exclusive a client keeps its turn while its host is between launches") {
   Machine machine("exclusive");
   Machine::Client& first = machine.add(steps(false), kBatch);
   machine.run(20e6);
@@ -90,7 +90,7 @@ TEST_CASE("A client that only waits for its host between launches keeps its turn
 }
 
 // A turn begins when the work of the turn before it has ended.
-TEST_CASE("Kernels of two clients are never on the device at once where each has turns of it") {
+TEST_CASE("under time slicing kernels of two clients never overlap") {
   for (const char* name : {"temporal", "temporal:quantum=200", "salus", "exclusive"}) {
     CAPTURE(std::string(name));
     Machine machine(name);

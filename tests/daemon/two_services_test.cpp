@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prefill and decode as two processes, each of a class with a bound of its own, under slo and
+// Prefill and decode as two processes, each in a class with a bound of its own, under slo and
 // tpot-first, in virtual time between real clients and the real arbiter (tests/daemon/machine.h).
 #include <doctest/doctest.h>
 
@@ -19,7 +19,7 @@ constexpr double kTick = 16e3;
 constexpr double kTtft = 250e6, kTpot = 10e6;  // ns
 constexpr std::uint64_t kTokens = 64;          // of a request
 
-// One token after the other; beside prefills on the same SMs it is as slow as on an H200.
+// One token after the other; as slow beside prefills on the same SMs as on an H200.
 Program decodes() {
   Program program{{{330, 20e3, 14.2e3, 72, runtime::OperationClass::kDecode}}, true, 0, 6.8e6};
   program.slower = 4.3;
@@ -35,12 +35,12 @@ Program prefills() {
 }
 
 struct Outcome {
-  double late_first = 0;    // part of the prompts
-  double late_further = 0;  // part of the requests that are decoded
+  double late_first = 0;    // fraction of the prompts
+  double late_further = 0;  // fraction of the decoded requests
   double trained = 0;       // relative to alone
 };
 
-daemon::Traits traits(config::Kind kind, double ttft_ns, double tpot_ns) {
+daemon::ClientTraits traits(config::Kind kind, double ttft_ns, double tpot_ns) {
   config::WorkloadClass workload;
   workload.kind = kind;
   workload.ttft_ns = static_cast<std::uint64_t>(ttft_ns);
@@ -83,7 +83,7 @@ Outcome run(const std::string& policy, bool trains = false) {
   return outcome;
 }
 
-TEST_CASE("Prefills and decodes of two processes keep the bounds of both") {
+TEST_CASE("prefills and decodes of two processes keep the bounds of both") {
   const Outcome measured = run("throughput");
   REQUIRE(measured.late_further > 0.05);
   for (const std::string policy : {"slo", "tpot-first"}) {
@@ -93,7 +93,7 @@ TEST_CASE("Prefills and decodes of two processes keep the bounds of both") {
   }
 }
 
-TEST_CASE("Training gets what prefills and decodes of two processes leave") {
+TEST_CASE("training gets the time that prefills and decodes of two processes leave") {
   const Outcome kept = run("slo", true);
   CHECK(kept.late_first <= 0.01);
   CHECK(kept.late_further <= 0.05);

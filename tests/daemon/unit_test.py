@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""vitamind as deploy/systemd/vitamind.service runs it, with this test for the service manager: the
+"""vitamind as deploy/systemd/vitamind.service runs it, with this test as the service manager: the
 unit's system calls, address families, capabilities, limits, user and umask, its watchdog, and its
-restart. What needs mounts or cgroups (ProtectSystem, PrivateDevices, ...) is not here."""
+restart. Mounts and cgroups (ProtectSystem, PrivateDevices, ...) are not tested here."""
 import ctypes
 import errno
 import os
@@ -94,7 +94,7 @@ class Unit(DaemonTest):
         self.unit = settings()
         self.runtime = pathlib.Path(self.directory.name, "run")
         self.runtime.mkdir(mode=int(self.unit["RuntimeDirectoryMode"][0], 8))
-        user = pwd.getpwnam("nobody")  # stands for the unit's, which is not there before install
+        user = pwd.getpwnam("nobody")  # the unit's user exists only once installed
         os.chown(self.runtime, user.pw_uid, user.pw_gid)
         self.program = pathlib.Path(self.directory.name, "vitamind")
         shutil.copy(os.environ["VITAMIND"], self.program)
@@ -114,7 +114,7 @@ class Unit(DaemonTest):
             self.process.wait()
 
     def fence(self):
-        """In the child: what the service manager does before it executes the program."""
+        """In the child: applies the unit's limits, as the service manager does before exec."""
         limit = int(self.unit["LimitNOFILE"][0])
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
         os.umask(int(self.unit["UMask"][0], 8))
@@ -131,7 +131,7 @@ class Unit(DaemonTest):
             os._exit(99)
 
     def begin(self, interval=None):
-        """As Type=notify: returns when it says that it is ready."""
+        """As Type=notify: returns when it reports READY=1."""
         words = self.unit["ExecStart"][0].split()[1:]
         self.assertEqual(self.unit["Type"], ["notify"])
         watchdog = interval or seconds(self.unit["WatchdogSec"][0])
@@ -158,8 +158,8 @@ class Unit(DaemonTest):
     def status(self):
         return ask(self.socket, "status")
 
-    def test_the_fence_holds(self):
-        # Else what follows would show nothing.
+    def test_the_limits_are_in_force(self):
+        # Otherwise the following tests would show nothing.
         with open(self.runtime / "log", "ab") as log:
             said = subprocess.run(
                 ["python3", "-c", "import socket, os\n"
@@ -171,12 +171,12 @@ class Unit(DaemonTest):
         self.assertEqual(said.stdout.split(), [str(errno.EAFNOSUPPORT), str(errno.EPERM),
                                                str(errno.EPERM)])
 
-    def test_within_it_everything_works_and_nothing_is_complained_of(self):
+    def test_within_the_limits_everything_works_without_errors(self):
         self.begin()
         members = [self.member(self, "work", 2000) for _ in range(4)]
         for member in members:
             self.assertEqual(self.result(member)["at_home"], 0)
-        for _ in range(200):  # the life line tells of a death first, mostly
+        for _ in range(200):  # usually the liveness futex reports a death first
             holder = self.member(self, "hold")
             holder.stdout.readline()
             holder.kill()
@@ -186,7 +186,7 @@ class Unit(DaemonTest):
         self.assertGreater(self.status()["daemon"]["deaths_by_life_line"], 0)
         self.assertNotRegex((self.runtime / "log").read_text(), "warning|error|not permitted")
 
-    def test_clients_go_home_and_come_back_when_it_is_killed_and_started_again(self):
+    def test_clients_use_the_fallback_partition_and_reconnect_when_it_is_killed_and_restarted(self):
         self.begin()
         members = [self.member(self, "work", 0) for _ in range(4)]
         self.until(lambda: len(self.status()["clients"]) == 4)
@@ -203,7 +203,7 @@ class Unit(DaemonTest):
             self.assertGreater(result["at_home"], 0)
             self.assertEqual(result["malformed"], 0)
 
-    def test_the_watchdog_finds_one_that_stands_still(self):
+    def test_the_watchdog_notices_a_daemon_that_hangs(self):
         self.begin(interval=0.3)
         for _ in range(3):
             self.wait_for(b"WATCHDOG=1", time_limit(5))
@@ -211,9 +211,9 @@ class Unit(DaemonTest):
         self.until(lambda: len(self.status()["clients"]) == 1)
         self.process.send_signal(signal.SIGSTOP)
         with self.assertRaises(TimeoutError):
-            while True:  # what was said before may still lie there
+            while True:  # earlier notifications may still be queued
                 self.wait_for(b"WATCHDOG=1", 0.5)
-        self.process.send_signal(signal.SIGKILL)  # the manager aborts it; stopped, it is killed
+        self.process.send_signal(signal.SIGKILL)  # a stopped process cannot be aborted
         self.restart()
         self.until(lambda: len(self.status()["clients"]) == 1)
         self.assertGreater(self.result(member)["at_home"], 0)

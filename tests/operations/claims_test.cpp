@@ -76,7 +76,7 @@ TEST_CASE("the kubelet's links name a container") {
   CHECK(container.name == "main");
 }
 
-TEST_CASE("a client has what its pod's claim has") {
+TEST_CASE("a client gets the share of its pod's claim") {
   Claims claims;
   REQUIRE(claims.begin("c1.0 pod-a 25 batch - GPU-1"));
   REQUIRE(claims.begin("c1.0 pod-b 25 batch - GPU-1"));

@@ -27,7 +27,7 @@ class Specification(unittest.TestCase):
         self.directory = pathlib.Path(directory.name)
 
     def generated(self, *words):
-        """With a socket's directory that is there."""
+        """Writes a CDI file with an existing directory of the socket."""
         said = vitamin("generate", "--output", "-", "--socket", self.directory / "vitamind.sock",
                        *words)
         self.assertEqual(said.returncode, 0, said.stderr)
@@ -122,7 +122,7 @@ class WithoutTheSocket(unittest.TestCase):
 
 
 class Podman(unittest.TestCase):
-    """A container of the busybox of this machine: no image is fetched."""
+    """A container with this machine's busybox: no image is fetched."""
 
     NAMES = ("vitamind", "vitamin-preload", "vitamin-cli")
 
@@ -133,7 +133,7 @@ class Podman(unittest.TestCase):
         self.machine.run("dpkg", "--force-unsafe-io", "-i",
                          *(package(name) for name in self.NAMES))
         root = self.machine.root / "srv/image"
-        # Programs with a C library, as in any image: what preloading needs.
+        # Preloading needs programs with a C library, as in any image.
         for program in ("env", "cat", "ls", "sh"):
             path = self.machine.run("readlink", "-f", shutil.which(program)).stdout.strip()
             needed = [path, *(word for word in self.machine.run("ldd", path).stdout.split()

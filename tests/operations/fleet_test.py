@@ -43,7 +43,7 @@ class Configuration(unittest.TestCase):
                              '[nodes."node[1-500].cluster"]\npool.leaf_units = 2\n')
 
     def resolved(self, host):
-        """The settings of that node."""
+        """The settings that apply to that node."""
         done = subprocess.run([BUILD / "bin/vitamin", "config", "show", "--json", "--config",
                                self.file, "--host", host], text=True, capture_output=True)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -51,7 +51,7 @@ class Configuration(unittest.TestCase):
         return {line["key"]: line["value"].strip('"') for line in settings}
 
     def seconds(self):
-        """Processor time of the whole command for the last node, the least of some."""
+        """CPU time of the whole command for the last node, the least of several runs."""
         def used():
             usage = resource.getrusage(resource.RUSAGE_CHILDREN)
             return usage.ru_utime + usage.ru_stime

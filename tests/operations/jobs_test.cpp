@@ -24,7 +24,7 @@ TEST_CASE("a job is known by its step and its user") {
   CHECK(jobs.status()[0]["step"] == "12.0");
 }
 
-TEST_CASE("every task of a step begins it again") {
+TEST_CASE("every task of a step registers it again") {
   Jobs jobs;
   REQUIRE(jobs.begin("12.0 1000 60 - 0"));
   REQUIRE(jobs.begin("12.0 1000 60 - 0"));
@@ -41,7 +41,7 @@ TEST_CASE("the end of a job ends its steps and no other's") {
   CHECK(jobs.end("77").steps == 0);
 }
 
-TEST_CASE("the end of a step says what its clients used, and begins no other step's sum") {
+TEST_CASE("the end of a step reports its clients' usage and does not change another step's") {
   Jobs jobs;
   REQUIRE(jobs.begin("12.0 1000 60 - 0"));
   jobs.used("12.0", 5);
@@ -82,7 +82,7 @@ TEST_CASE("shares of a device never add up to more than all of it") {
   CHECK(jobs.begin("5.0 1000 60 - 0"));
 }
 
-TEST_CASE("a client's job is looked up by what it cannot make up") {
+TEST_CASE("a client's job is found by what the client cannot forge") {
   Jobs jobs;
   REQUIRE(jobs.begin("12.0 1000 25 - -"));
   REQUIRE(jobs.begin("12.1 1000 30 - -"));
@@ -132,13 +132,13 @@ TEST_CASE("Slurm's control groups name the step") {
   CHECK(cgroup_of(0).empty());
 }
 
-TEST_CASE("what no scheduler says is refused with a sentence") {
+TEST_CASE("malformed requests are refused with a sentence") {
   Jobs jobs;
   for (const char* words :
        {"", "1.0", "1.0 1000 25 -", "1.0 1000 25 - 0 more", "1.0 1000 25 - 0 1GiB more",
-        "1.0 -1 25 - 0", "1.0 1000 0 - 0",
-        "1.0 1000 101 - 0", "1.0 1000 9x - 0", "1.0 1000 25  0", "1.0 1000 25 - 0,",
-        "1\t0 1000 25 - 0", " 1000 25 - 0", "1.0 4294967296 25 - 0", "1.0 1000 25 a/b 0"}) {
+        "1.0 -1 25 - 0", "1.0 1000 0 - 0", "1.0 1000 101 - 0", "1.0 1000 9x - 0", "1.0 1000 25  0",
+        "1.0 1000 25 - 0,", "1\t0 1000 25 - 0", " 1000 25 - 0", "1.0 4294967296 25 - 0",
+        "1.0 1000 25 a/b 0"}) {
     CAPTURE(words);
     const auto refused = jobs.begin(words);
     REQUIRE(!refused);
@@ -147,7 +147,7 @@ TEST_CASE("what no scheduler says is refused with a sentence") {
   CHECK(jobs.status().empty());
 }
 
-TEST_CASE("a scheduler that ends nothing cannot fill the memory") {
+TEST_CASE("the number of registered steps is bounded") {
   Jobs jobs;
   for (std::size_t i = 0; i < Jobs::kMost; ++i)
     REQUIRE(jobs.begin(std::to_string(i) + ".0 1000 10 - -"));

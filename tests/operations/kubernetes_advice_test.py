@@ -19,7 +19,7 @@ ERRORS = SOURCE / "bench/results/policies/predictions.jsonl"
 
 
 def job(name, blocks, kernel_ns, host_ns):
-    """A recorded job: 200 kernels a step, each asked for after `host_ns` of its program."""
+    """A recorded job: 200 kernels in each step, each launched after `host_ns` of host time."""
     return (f"vitamin-job 1\nname {name}\nprocessors 132\nlaunch 4000\nreturn 5000\ngap 1000\n"
             f"kernel 0 {blocks} 8 0 1 64:{2 * kernel_ns} 132:{kernel_ns} k\npart step\n"
             + f"k 0 {host_ns} {kernel_ns} -1\n" * 200 + "end 0\n")
@@ -55,7 +55,7 @@ class Advice(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         pairs = {tuple(pair["jobs"]): pair for pair in json.loads(done.stdout)["pairs"]}
         self.assertEqual(set(pairs), {("busy", "busy"), ("busy", "idle"), ("idle", "idle")})
-        # Two that each fill the GPU take twice as long; one that waits for its host does not.
+        # Two jobs that each fill the GPU take twice as long; one that waits for its host does not.
         self.assertFalse(pairs["busy", "busy"]["share"])
         self.assertGreater(min(pairs["busy", "busy"]["slowdown"]), 1.5)
         self.assertTrue(pairs["busy", "idle"]["share"])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The DRA driver beside a real vitamind; kubelet and API server are stand-ins."""
+"""The DRA driver beside a real vitamind, with fakes of the kubelet and the API server."""
 import copy
 import json
 import os
@@ -36,7 +36,7 @@ tpot = "80ms"
 
 
 def claim_of(name, *shares, parameters=None, pods=("pod-1",), device="gpu-1", memory=None):
-    """An allocated claim: a request r0, r1, ... for each share."""
+    """An allocated claim with a request r0, r1, ... for each share."""
     consumed = [{"share": str(share), **({"memory": memory} if memory else {})}
                 for share in shares]
     devices = {"results": [{"request": f"r{i}", "driver": "vitamin.dev", "pool": NODE,
@@ -107,7 +107,7 @@ class DraTest(unittest.TestCase):
         return json.loads(said.stdout) if said.returncode == 0 else None
 
     def claims(self):
-        """What vitamind knows: percent by name."""
+        """The claims that vitamind knows: percent by name."""
         return {each["claim"]: each["share"] for each in self.status()["claims"]}
 
     def start_member(self, job):
@@ -157,7 +157,7 @@ class Published(DraTest):
         self.assertEqual(first["capacity"]["share"]["value"], "100")
         self.assertEqual(first["capacity"]["memory"]["value"], str(16 << 30))
         self.assertNotIn("memory", second["capacity"])
-        # Nothing that changed is nothing to write.
+        # Without a change nothing is written.
         version = made["metadata"]["resourceVersion"]
         self.start("vitamin", "status", "--socket", self.socket)
         self.processes.pop("vitamin").wait(time_limit(30))
@@ -280,13 +280,13 @@ class Prepared(DraTest):
         self.assertEqual(client["processors_most"], processors // 4)
         self.assertEqual(client["job"], f"{claim['metadata']['uid']}.0")
 
-    def test_what_is_done_twice_is_done_once(self):
+    def test_repeated_requests_have_no_further_effect(self):
         self.start_all()
         claim = self.api.add_claim(claim_of("a", 60))
         uid = claim["metadata"]["uid"]
         first = self.prepared(claim)
         text = self.cdi(claim).read_text()
-        self.api.claims.clear()  # nothing has to be asked for again
+        self.api.claims.clear()  # the driver must not ask the API server again
         self.assertEqual(self.prepared(claim), first)
         self.assertEqual(self.cdi(claim).read_text(), text)
         self.assertEqual(self.claims(), {f"{uid}.0": 60})
@@ -304,7 +304,7 @@ class Prepared(DraTest):
         self.start_member(f"{uid}.0")
         client, = wait_until(self.clients, what="a client of the claim")
         self.end("vitamin-dra-driver")
-        self.api.close()  # at the restart nothing else answers
+        self.api.close()  # the driver restarts without an API server
         self.start_driver()
         self.kubelet.register()
         self.assertEqual(self.prepared(claim), first)
@@ -313,7 +313,7 @@ class Prepared(DraTest):
         self.start_daemon()
         wait_until(lambda: self.claims() == {f"{uid}.0": 60}, what="that vitamind is told again")
         wait_until(lambda: self.clients() == [client], what="the program as before", plenty=30)
-        # A node that was started anew has an empty /var/run/cdi.
+        # A node that was restarted has an empty /var/run/cdi.
         self.cdi(claim).unlink()
         self.assertEqual(self.prepared(claim), first)
         self.assertTrue(self.cdi(claim).exists())
@@ -333,7 +333,7 @@ class Prepared(DraTest):
         self.assertEqual(self.kubelet.register().name, "vitamin.dev")
         self.assertEqual(self.prepared(claim), first)
 
-    def test_a_damaged_file_is_told_and_the_claim_prepared_anew(self):
+    def test_a_damaged_file_is_reported_and_the_claim_prepared_again(self):
         self.start_all()
         claim = self.api.add_claim(claim_of("a", 60))
         first = self.prepared(claim)
@@ -345,7 +345,7 @@ class Prepared(DraTest):
         self.assertEqual(self.prepared(claim), first)
         self.assertEqual(self.log().count("is damaged; removed"), 1)
 
-    def test_a_pod_that_joins_a_claim_later_has_it_too(self):
+    def test_a_pod_that_joins_a_claim_later_can_use_it(self):
         self.start_all()
         claim = self.api.add_claim(claim_of("a", 60))
         self.prepared(claim)
@@ -355,7 +355,7 @@ class Prepared(DraTest):
 
 
 class Refused(DraTest):
-    def test_claims_that_add_up_to_more_than_a_gpu(self):
+    def test_claims_that_exceed_a_gpu_are_refused(self):
         self.start_all()
         first = self.api.add_claim(claim_of("a", 60))
         second = self.api.add_claim(claim_of("b", 50))
@@ -392,7 +392,7 @@ class Refused(DraTest):
             self.assertIn(said, self.refused(claim))
             self.assertFalse(self.cdi(claim).exists())
 
-    def test_claims_that_are_not_what_the_kubelet_says(self):
+    def test_claims_that_differ_from_the_kubelets_request_are_refused(self):
         self.start_all()
         self.assertIn("the API server answers 404", self.refused(claim_of("gone", 5)))
         old = self.api.add_claim(claim_of("a", 5))
@@ -406,7 +406,7 @@ class Refused(DraTest):
         # One line each on the driver's stderr.
         self.assertEqual(len(re.findall(r"(?m)^vitamin-dra-driver: claim team-a/", self.log())), 4)
 
-    def test_a_node_without_the_mps_that_was_asked_for(self):
+    def test_a_node_without_the_requested_mps_refuses(self):
         self.start_daemon()
         self.start_driver("--mps", self.directory / "mps")
         self.kubelet.register()
@@ -417,7 +417,7 @@ class Refused(DraTest):
         self.prepared(claim)
         self.assertIn(f"CUDA_MPS_PIPE_DIRECTORY={self.directory}/mps", self.cdi(claim).read_text())
 
-    def test_options_that_are_wrong(self):
+    def test_invalid_options_are_refused(self):
         for words, said in [((), "this is no pod of a cluster"),
                             (("--api-server", "http://x", "--gpu", "GPU-1=much"), "no whole quan"),
                             (("--api-server", "http://x", "--gpu", "="), "no UUID of a GPU")]:

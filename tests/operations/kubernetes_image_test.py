@@ -21,7 +21,7 @@ events_logger = "none"
 """
 STORAGE = '[storage]\ndriver = "vfs"\nrunroot = "/run/podman"\ngraphroot = "/tmp/podman"\n'
 
-# The hierarchies that podman puts containers into: theirs is what vitamind knows a container by.
+# The cgroups into which podman puts containers; vitamind identifies containers by them.
 GROUPS = r"""
 cd /sys/fs/cgroup
 for group in cpu cpuset memory devices freezer blkio pids; do
@@ -32,7 +32,7 @@ mkdir systemd && mount -t cgroup -o none,name=systemd cgroup systemd
 
 
 def image():
-    """The OCI archive, built anew when a package has changed."""
+    """The OCI archive, rebuilt when a package has changed."""
     for name in ("podman", "mmdebstrap"):
         tool(name)
     directory = BUILD / "tests/operations/image"

@@ -117,7 +117,7 @@ class Schema(Rendered):
             ({"pools": [self.pool(gpus=["GPU-1=0"])]}, "does not match"),
             ({"pools": [self.pool(name="A b")]}, "does not match"),
             ({"monitoring": {"enabled": "yes"}}, "is not of type 'boolean'"),
-            # One GPU is offered once: by shares or by claims.
+            # A GPU is offered either by shares or by claims.
             ({"dra": {"enabled": True}}, "should not be valid|is not allowed"),
         ]:
             with self.assertRaisesRegex(jsonschema.ValidationError, said, msg=over):
@@ -125,7 +125,7 @@ class Schema(Rendered):
 
 
 class Meaning(Rendered):
-    """What no schema says."""
+    """Rules that are not in the schema."""
 
     def pods(self):
         for over in generate.KUSTOMIZATIONS.values():
@@ -175,7 +175,7 @@ class Meaning(Rendered):
                 mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
                 for option in container["command"][1:]:
                     path = option.partition("=")[2]
-                    # What containers are given is mounted from the node, not through this one.
+                    # What containers are given is mounted from the node, not from this container.
                     if path.startswith("/") and not option.startswith("--mps"):
                         self.assertTrue(any(path == mount or path.startswith(mount + "/")
                                             for mount in mounts), option)
@@ -213,8 +213,8 @@ class Meaning(Rendered):
 
 
 class Page(Rendered):
-    """docs/kubernetes.md: each command is run, as far as it needs no cluster; what a command names
-    is there. kubernetes_pods_test.py runs what the page installs."""
+    """docs/kubernetes.md: runs each command that needs no cluster; checks that what the others name
+    exists. kubernetes_pods_test.py runs what the page installs."""
 
     PAGE = SOURCE / "docs/kubernetes.md"
 
@@ -259,7 +259,7 @@ class Page(Rendered):
         self.assertEqual(words[3], f"docker://{self.image()}")
 
     def image(self):
-        """The name that the chart's pods ask for."""
+        """The image that the chart's pods name."""
         pod = self.render()["DaemonSet", "vitamin-default"]["spec"]["template"]["spec"]
         return pod["containers"][0]["image"]
 
@@ -279,7 +279,7 @@ class Page(Rendered):
 
     def applies_a_file(self, words):
         if words[3] == "-":
-            return  # what came before it in the pipe is checked there
+            return  # the commands ahead of it in the pipe are checked there
         for thing in yaml.safe_load_all((SOURCE / words[3]).read_text()):
             self.assertEqual(problems(thing), [])
 

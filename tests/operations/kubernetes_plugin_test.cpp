@@ -264,7 +264,7 @@ TEST_CASE("the plugin registers and gives a container what it needs") {
   CHECK(chosen.container_responses(0).deviceids(0) == "GPU-2.0");
 }
 
-TEST_CASE("an engine with CDI is told names instead of mounts") {
+TEST_CASE("an engine with CDI gets device names instead of mounts") {
   Node node({"--cdi", "nvidia.com/gpu"});
   v1beta1::AllocateResponse answer;
   REQUIRE(soon([&] { return allocate(node, {"GPU-1.0", "GPU-2.1"}, answer).ok(); }));
@@ -278,7 +278,7 @@ TEST_CASE("an engine with CDI is told names instead of mounts") {
   CHECK(container.cdi_devices(2).name() == "nvidia.com/gpu=GPU-2");
 }
 
-TEST_CASE("MPS's pipes and its shared memory are handed on") {
+TEST_CASE("containers get MPS's pipes and its shared memory") {
   Node node({"--mps", "here/mps", "--mps-shm", "/run/vitamin-mps/shm"});
   const std::string mps = node.directory + "/mps";
   v1beta1::AllocateResponse answer;
@@ -296,7 +296,7 @@ TEST_CASE("MPS's pipes and its shared memory are handed on") {
   CHECK_FALSE(container.mounts(3).read_only());
 }
 
-TEST_CASE("GPUs of different counts are different resources of one process") {
+TEST_CASE("GPUs with different numbers of shares are different resources of one plugin") {
   Node node(
       {"--gpu", "GPU-3=2", "--gpu", "GPU-4=8", "--resource", "vitamin.dev/percent-{percent}"});
   REQUIRE(soon([&] { return node.kubelet->endpoints().size() == 3; }));

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The chart's DaemonSet and two pods that share a GPU: podman's, over the software device."""
+"""The chart's DaemonSet and two pods that share a GPU: run by podman, over the software device."""
 import copy
 import json
 import os
@@ -26,7 +26,7 @@ from harness import open_width  # noqa: E402
 from kubectl import kubectl  # noqa: E402
 from pods import Node, playable, with_allocations  # noqa: E402
 
-STEPS = "1500"  # longer than it takes to find and stop the program on a busy machine
+STEPS = "1500"  # enough to find and stop the program on a busy machine
 TRAIN = [str(BUILD / "bin/demo-train"), STEPS]
 GPU = "GPU-56697461-6d69-6e00-536f-667400000000"  # the software device's
 SOFT = [{"name": "LD_LIBRARY_PATH", "value": str(BUILD / "lib/soft")}]
@@ -41,7 +41,7 @@ class Pods(unittest.TestCase):
     def setUp(self):
         if not seed.long_form():
             self.skipTest("pods are played in the long form")
-        tool("catatonit")  # what podman makes the first container of a pod of
+        tool("catatonit")  # podman makes the first container of a pod of it
         os.environ["KUBECTL"] = str(kubectl())
         self.podman_machine = PodmanMachine(self)
         self.machine = self.podman_machine.machine
@@ -55,8 +55,8 @@ class Pods(unittest.TestCase):
         return self.machine.run("podman", *words, check=check, timeout=200, env=environment)
 
     def start_daemon_set(self):
-        """The chart's own, but for what podman has no word for, and options for tests: programs
-        that are stopped for a while are not overdue, and grants are of many widths."""
+        """The chart's DaemonSet without what podman does not support, and with options for tests:
+        programs that are stopped for a while are not overdue, and grants have many SM counts."""
         pool = {**generate.values_with()["pools"][0], "gpus": [f"{GPU}=4"]}
         things = generate.objects(generate.rendered(generate.values_with({"pools": [pool]})))
         pod = playable(things["DaemonSet", "vitamin-default"]["spec"]["template"], IMAGE,
@@ -82,13 +82,13 @@ class Pods(unittest.TestCase):
         return pod
 
     def status(self):
-        """Of `vitamin status` in vitamind's container, as `kubectl exec` runs it. Not by `podman
-        exec`, which enters the root of a mount namespace: here that is not the container's."""
+        """`vitamin status` in vitamind's container, as `kubectl exec` runs it. Not by `podman
+        exec`, which enters the root of a mount namespace, which is not the container's here."""
         return json.loads(self.machine.run("nsenter", "--target", self.vitamind, "--mount",
                                            "--root", "vitamin", "status", "--json").stdout)
 
     def start_client(self, name, namespace):
-        """Its process, stopped at its first use of the device."""
+        """The process of a pod's program, stopped at its first use of the device."""
         known = {client["process"] for client in self.status()["clients"]}
         self.node.play(playable(with_allocations(self.pod(name, namespace), self.node.kubelet)))
 
@@ -100,7 +100,7 @@ class Pods(unittest.TestCase):
         return process
 
     def output(self, name):
-        """Of a pod's program, which has ended well."""
+        """The output of a pod's program, which must have succeeded."""
         self.assertEqual(self.podman("wait", name).stdout.strip(), "0")
         done = self.podman("logs", name)
         return done.stdout, done.stderr
@@ -122,7 +122,7 @@ class Pods(unittest.TestCase):
                           for client in status["clients"]},
                          {first: ("team-a", "train-a", "train"),
                           second: ("team-b", "train-b", "train")})
-        # Nothing of this disturbs pods that run.
+        # None of this affects running pods.
         self.node.kubelet.registered.clear()
         self.podman("restart", "--time=5", PLUGIN)
         self.node.kubelet.await_registration()
@@ -135,7 +135,7 @@ class Pods(unittest.TestCase):
             for client in status["clients"]:
                 self.assertEqual(client["processors_most"], half)
                 self.assertLessEqual(open_width(status, [client["client"]]), half)
-            # A moment of work, then both stand still for the look at what they hold.
+            # Both work for a moment and are stopped while the status is read.
             self.machine.run("sh", "-c", f"kill -CONT {first} {second}; sleep {moment}; "
                              f"kill -STOP {first} {second} 2>/dev/null", check=False)
             moment *= 2
@@ -144,14 +144,14 @@ class Pods(unittest.TestCase):
         for name in ("train-a-train", "train-b-train"):
             said, errors = self.output(name)
             self.assertEqual(hash_of(said), alone)
-            # A program that is stopped while it waits for an answer takes vitamind for silent.
+            # A program that is stopped while it waits for an answer takes vitamind for lost.
             self.assertRegex(errors, r"\A(vitamin: vitamind is (gone|back).*\[VIT-502\]\n)*\Z")
         self.assertEqual(self.status()["devices"][0]["overdue"], 0)
         self.node.kubelet.given.clear()  # both pods have ended
         self.without_the_directory_of_the_socket(alone)
 
     def without_the_directory_of_the_socket(self, alone):
-        """One line, and the program runs all the same."""
+        """The program runs, and prints one line."""
         pod = with_allocations(self.pod("train-c", "team-c"), self.node.kubelet)
         pod["spec"]["containers"][0]["volumeMounts"] = [
             mount for mount in pod["spec"]["containers"][0]["volumeMounts"]

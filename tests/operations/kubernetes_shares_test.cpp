@@ -82,7 +82,7 @@ TEST_CASE("a GPU that another plugin offers is not offered") {
         "device a.0 is unhealthy: its GPU is also offered as nvidia.com/gpu");
 }
 
-TEST_CASE("what is unknown or unhealthy is not given") {
+TEST_CASE("unknown and unhealthy devices are not allocated") {
   CHECK(!allocate(Ids{"GPU-c.0"}, kTwo));
   CHECK(!allocate(Ids{"GPU-a.2"}, kTwo));
   CHECK(!allocate(Ids{}, kTwo));

@@ -58,8 +58,8 @@ if [ -z "$4" ]; then
   ip link set lo up
   ip address add 192.0.2.1/32 dev lo # resolvers answer nothing where there is 127.0.0.1 alone
 fi
-# Its first process: waits for whoever has lost its parent. Ready only now: who enters takes its
-# root, which would be this machine's own before.
+# The first process of the namespace: reaps orphans. "ready" only now: a process that enters the
+# namespace takes this process's root, which was the machine's own before.
 exec chroot root sh -c 'echo ready; while :; do sleep 3600 & wait $!; done'
 """
 
@@ -76,7 +76,7 @@ class Machine:
         if os.geteuid() != 0:
             raise unittest.SkipTest("needs root")
         self.directory = tempfile.mkdtemp(prefix="vitamin-machine-")
-        # Directories other than / may lie on file systems of their own, which an overlay hides.
+        # Directories may lie on other file systems than /, which an overlay hides.
         kept = " ".join(str(path) for path in (SOURCE, BUILD))
         own = ["--mount", "--pid", "--uts", "--ipc", *([] if network else ["--net"])]
         self.enter = ["nsenter", *own, "--root", "--wd"]
@@ -111,7 +111,7 @@ class Machine:
         return enter + [str(word) for word in words]
 
     def run(self, *words, user=None, check=True, timeout=60, env=None):
-        """CompletedProcess with stdout and stderr as text."""
+        """Runs a command; returns its CompletedProcess with stdout and stderr as text."""
         environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
                        "HOME": "/tmp", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive",
                        **(env or {})}
@@ -142,7 +142,7 @@ class Machine:
 
 @contextlib.contextmanager
 def alone(directory):
-    """One test at a time, of those that run at once."""
+    """Holds a lock, so that only one of several concurrent tests runs at a time."""
     directory.mkdir(parents=True, exist_ok=True)
     with open(directory / "lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -150,7 +150,7 @@ def alone(directory):
 
 
 def packages():
-    """Directory of the packages of this build; packed again when what is in them has changed."""
+    """Directory of the packages of this build, which are made again when their contents change."""
     with alone(PACKAGES):
         inside = [*(BUILD / "bin").glob("vitamin*"), *(BUILD / "lib").glob("*.so"),
                   *(SOURCE / "deploy").rglob("*"), BUILD / "CPackConfig.cmake"]
@@ -176,7 +176,7 @@ def package(name):
 
 
 def tool(name):
-    """Its path, or the test is skipped: not every machine has what only tests use."""
+    """The path of a program that only tests need; skips the test if it is not installed."""
     found = shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
     if found is None:
         raise unittest.SkipTest(f"{name} is not installed")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian packages and the tarball: what is in them, whether they install, upgrade and go."""
+"""The Debian packages and the tarball: contents, installation, upgrade and removal."""
 import os
 import pathlib
 import re
@@ -35,7 +35,7 @@ class Directory(unittest.TestCase):
         self.directory = pathlib.Path(directory.name)
 
     def unpacked(self, *names):
-        """The tree of those packages, as installed."""
+        """The files of those packages, as installed."""
         for name in names:
             run("dpkg-deb", "-x", package(name), self.directory / "tree")
         return self.directory / "tree"
@@ -49,15 +49,15 @@ class Contents(Directory):
         version = field(package("vitamind"), "Version")
         self.assertIn(f"vitamin-preload (= {version})", field(package("vitamin-cli"), "Depends"))
         self.assertEqual(field(package("libvitamin-dev"), "Architecture"), "all")
-        # What the libraries' symbols need at most, and not what this machine has.
+        # The versions that the libraries' symbols need, not those of this machine.
         self.assertEqual(field(package("vitamin-preload"), "Depends"),
                          "libc6 (>= {}.{})".format(*FLOOR))
         for deb in packages().glob("*.deb"):
             first = field(deb, "Description").splitlines()[0]
             self.assertFalse(first.startswith("Late-bound"), f"{deb.name} has no synopsis")
 
-    def test_what_is_installed_for_use_holds_nothing_of_the_tests(self):
-        """Of the rules, since nothing says that all of it is built here."""
+    def test_installed_packages_contain_nothing_of_the_tests(self):
+        """From the rules, since not all of it may be built here."""
         for_use, for_tests = set(), set()
         for script in BUILD.rglob("cmake_install.cmake"):
             for condition, body in re.findall(r"^if\((CMAKE_INSTALL_COMPONENT STREQUAL .*?)\)$"
@@ -105,7 +105,7 @@ class Contents(Directory):
             least = re.search(r"libc6 \(>= (\d+)\.(\d+)\)", field(package(name), "Depends"))
             self.assertLessEqual(tuple(map(int, least.groups())), (2, 35), name)
 
-    def test_units_are_understood_and_fenced_in(self):
+    def test_units_are_valid_and_sandboxed(self):
         analyze = tool("systemd-analyze")
         tree = self.unpacked("vitamind")
         unit = tree / "usr/lib/systemd/system/vitamind.service"
@@ -169,13 +169,13 @@ class OlderDebian(Directory):
         done = self.in_old(*libraries, script="echo ran")
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "ran\n", ""))
 
-    def test_what_the_floor_brings_along_works_there(self):
+    def test_the_compatibility_functions_work_there(self):
         done = self.in_old(os.environ["FLOOR_CHECK"], script="echo ran")
         self.assertEqual((done.returncode, done.stdout, done.stderr),
                          (0, "the floor holds\nran\n", ""))
 
-    def test_what_has_no_floor_is_refused_there(self):
-        """Otherwise the tests above could not fail."""
+    def test_a_program_without_them_does_not_start_there(self):
+        """Shows that the tests above can fail."""
         done = self.in_old(os.environ["NO_FLOOR_CHECK"], script="echo ran")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("GLIBC_2.3", done.stderr)
@@ -193,12 +193,12 @@ class RoundTrip(Directory):
         return deb
 
     def names(self):
-        """All but the plugins whose needs are not here."""
+        """All packages but plugins whose dependencies are not installed."""
         made = {path.name.split("_")[0] for path in packages().glob("*.deb")}
         return ["vitamind", "vitamin-preload", "vitamin-cli", "libvitamin-dev",
                 *sorted(made & {"vitamin-k8s-plugin", "slurm-spank-vitamin"})]
 
-    def test_packages_install_work_upgrade_and_go(self):
+    def test_packages_install_work_upgrade_and_are_removed(self):
         names = self.names()
         first = [package(name) for name in names]
         second = [self.newer(name) for name in names]
@@ -207,7 +207,7 @@ class RoundTrip(Directory):
             for deb in second:
                 machine.write(f"/opt/{deb.name}", "")
                 (machine.root / "opt" / deb.name).write_bytes(deb.read_bytes())
-            if lower != "/":  # a bare Debian: what the packages need must be what they say
+            if lower != "/":  # a minimal Debian: the packages must declare all dependencies
                 machine.run("cp", "-L", "/etc/resolv.conf", "/tmp", check=False)
                 machine.run("apt-get", "install", "-y", "--no-install-recommends", *first,
                             timeout=300)
@@ -241,7 +241,7 @@ class RoundTrip(Directory):
                          len(list((machine.root / "usr/lib/vitamin/preload").iterdir())))
 
     def check_service(self, machine):
-        """As the unit starts it; another user asks it."""
+        """Starts vitamind as the unit does; another user asks for its status."""
         daemon = machine.start("vitamind", "--system", user="vitamin")
         try:
             wait_until(lambda: machine.exists("/run/vitamin/vitamind.sock"), what="the socket")
@@ -259,7 +259,7 @@ class Repository(Directory):
     SCRIPT = SOURCE / "deploy/apt/repository"
 
     def key(self):
-        """Fingerprint of a key of this test."""
+        """Makes a key for this test; returns its fingerprint."""
         home = self.directory / "gnupg"
         home.mkdir(mode=0o700)
         self.environment = {**os.environ, "GNUPGHOME": str(home)}
@@ -270,7 +270,7 @@ class Repository(Directory):
         return re.search(r"^fpr:+(\w+):", listed, re.M)[1]
 
     def apt(self, *words):
-        """apt-get with no source but the repository, for whatever is downloaded."""
+        """apt-get with the repository as its only source."""
         state = self.directory / "apt"
         for name in ("lists/partial", "cache/archives/partial"):
             (state / name).mkdir(parents=True, exist_ok=True)
@@ -301,7 +301,7 @@ class Repository(Directory):
         self.assertIn("signature", (done.stdout + done.stderr).lower())
         self.assertNotEqual(done.stderr, "")
 
-    def test_what_cannot_be_a_repository_is_one_line(self):
+    def test_an_invalid_repository_is_reported_in_one_line(self):
         done = subprocess.run([self.SCRIPT, self.directory, self.directory / "out"], text=True,
                               capture_output=True)
         self.assertEqual((done.returncode, done.stderr),
@@ -336,7 +336,7 @@ class Rpm(Directory):
             self.assertLessEqual(wanted, files)
         self.assertIn("vitamin-preload = 0.1.0", run(rpm, "-qp", "--requires",
                                                      made["vitamin-cli"]))
-        # They are installed, without what this system does not know as RPMs.
+        # Installed without dependencies, which this system does not have as RPMs.
         root = self.directory / "root"
         run(rpm, "--root", root, "--install", "--nodeps", "--noscripts", "--notriggers",
             *made.values())
@@ -348,7 +348,7 @@ class Wheel(Directory):
     """vitamin-advice, for engines in Python. Built, checked and installed; not uploaded."""
 
     def tools(self):
-        """A Python with what builds and checks wheels; fetched once for a build directory."""
+        """A Python that can build and check wheels; fetched once for a build directory."""
         directory = BUILD / "tests/operations/wheel_tools"
         with alone(directory):
             if not (directory / "complete").exists():
@@ -399,7 +399,7 @@ vitamin_add_policy(mine {source})
             [os.environ["CMAKE"], "-G", "Ninja", "-S", consumer, "-B", consumer / "build",
              f"-DCMAKE_PREFIX_PATH={tree}/usr"], text=True, capture_output=True)
 
-    def test_a_project_of_ones_own_finds_the_header_and_its_policy_is_accepted(self):
+    def test_an_external_project_finds_the_header_and_its_policy_is_accepted(self):
         consumer, done = self.configured("0.1")
         self.assertEqual(done.returncode, 0, done.stderr)
         run(os.environ["CMAKE"], "--build", consumer / "build")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Slurm cluster on a throw-away machine: Debian's own daemons, without systemd, on as many nodes
-as are asked for (each a slurmd with a port of its own)."""
+"""A Slurm cluster on a throw-away machine: Debian's daemons, without systemd, on as many nodes
+as requested (each is a slurmd with its own port)."""
 import json
 import tempfile
 import unittest
@@ -83,7 +83,7 @@ class Cluster(Machine):
             chown slurm: /var/spool/slurmctld /var/log/slurm
             """)
         self.before_slurm()
-        # Daemons that go to the background keep what they were given as output.
+        # Daemons that go to the background keep their standard output open.
         self.run("sh", "-ec", """
             slurmctld >/dev/null 2>&1
             for i in $(seq %d); do slurmd -N node$i >/dev/null 2>&1; done
@@ -98,8 +98,8 @@ class Cluster(Machine):
         return int(said) if said else 0
 
     def vitamind(self, *words, user="vitamin"):
-        """Started, listening. A start that hangs is said and made again: once in a while one did,
-        in these nested namespaces, and was not understood."""
+        """Starts it and waits until it listens. A start that hangs is reported and repeated: a few
+        have hung in these nested namespaces, for an unknown reason."""
         for attempt in range(3):
             log = tempfile.TemporaryFile("w+")
             process = self.start("vitamind", "--system", *words, user=user, log=log)
@@ -127,7 +127,7 @@ class Cluster(Machine):
     def close(self):
         super().close()
         for process in getattr(self, "daemons", []):
-            process.kill()  # nsenter stops with what it has started
+            process.kill()  # nsenter is stopped together with its child
             process.wait()
 
 
@@ -140,7 +140,7 @@ class UnevenCluster(Cluster):
 
 
 class AccountingCluster(Cluster):
-    """With slurmdbd over a MariaDB that asks for no password."""
+    """With slurmdbd over a MariaDB without a password."""
 
     EXTRA = ("AccountingStorageType=accounting_storage/slurmdbd\n"
              "AccountingStorageHost=localhost\n")

@@ -34,10 +34,11 @@ TEST_CASE("--vitamin takes a share, a size of memory and a class, each or none")
   CHECK(mixed->workload_class == "batch");
 }
 
-TEST_CASE("what is none of them is refused with a sentence") {
+TEST_CASE("anything else is refused with a sentence") {
   for (const char* text :
-       {"0", "101", "900", "-5", "25%", "2.5", "_x", "a b", "a/b", " 25", "4294967297", "share=0",
-        "share=", "memory=20GB", "memory=", "memory=0%", "class=", "class=1a", "shares=5", "="}) {
+       {"0",       "101",       "900",    "-5",         "25%",      "2.5",    "_x",
+        "a b",     "a/b",       " 25",    "4294967297", "share=0",  "share=", "memory=20GB",
+        "memory=", "memory=0%", "class=", "class=1a",   "shares=5", "="}) {
     CAPTURE(text);
     const auto refused = read_option(text);
     REQUIRE(!refused);
@@ -69,7 +70,7 @@ TEST_CASE("shards are a share of the GPUs they are on") {
   CHECK_MESSAGE(share_of_shards(4, "x", eight) == 0, "no number of a GPU");
 }
 
-TEST_CASE("what a node used is added to its part of the comment, and the rest stays") {
+TEST_CASE("a node's usage is added to its part of the comment, and the rest stays") {
   const std::string one = with_use("", "node1", 12.345);
   CHECK(one == "vitamin_sm_seconds=12.345(node1=12.345)");
   const std::string two = with_use(one, "node2", 3.21);
@@ -80,9 +81,9 @@ TEST_CASE("what a node used is added to its part of the comment, and the rest st
         "before vitamin_sm_seconds=3.000(m=2.000,n=1.000) after");
   CHECK(use_of(two, "node2") == 3.21);
   CHECK(use_of(two, "node") == 0);
-  for (const char* broken : {"vitamin_sm_seconds=1.000(n)", "vitamin_sm_seconds=1.000(n=1x)",
-                             "vitamin_sm_seconds=1.000(n=1.000", "vitamin_sm_seconds=",
-                             "vitamin_sm_seconds=1.000(,)"}) {
+  for (const char* broken :
+       {"vitamin_sm_seconds=1.000(n)", "vitamin_sm_seconds=1.000(n=1x)",
+        "vitamin_sm_seconds=1.000(n=1.000", "vitamin_sm_seconds=", "vitamin_sm_seconds=1.000(,)"}) {
     CAPTURE(broken);
     CHECK(use_of(broken, "n") == 0);
     CHECK(with_use(broken, "n", 1) == "vitamin_sm_seconds=1.000(n=1.000)");
@@ -104,7 +105,7 @@ TEST_CASE("words of plugstack.conf") {
   CHECK(given->file == "/c=d");
   CHECK(given->shards_per_gpu == std::vector<std::uint32_t>{8, 2});
   for (const char* word : {"socket", "sockets=/a", "shards_per_gpu=0", "shards_per_gpu=x",
-        "shards_per_gpu=8,0", "shards_per_gpu=8,,2", "="}) {
+                           "shards_per_gpu=8,0", "shards_per_gpu=8,,2", "="}) {
     CAPTURE(word);
     const auto refused = arguments_of({word});
     REQUIRE_MESSAGE(!refused, word);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin in a real Slurm: users share a GPU, jobs die, daemons die, 64 nodes agree."""
+"""The plugin in a real Slurm: users share a GPU, jobs die, daemons die, 64 nodes."""
 import json
 import os
 import pathlib
@@ -41,10 +41,10 @@ class OneNode(SlurmTest):
         users = {"alice": "demo-train", "bob": "demo-serve"}
         alone = {name: hash_of(cluster.srun(*program(name), env=SOFT).stdout)
                  for name in users.values()}
-        # Nobody is served by age, whatever his share.
+        # No client is served for starvation, whatever its share is.
         cluster.vitamind("--policy", "random:max=32", "--set", "policy.overdue_after=1h")
         numbers = {int(cluster.run("id", "-u", user).stdout) for user in users}
-        for _ in range(10):  # where one was over before the other began
+        for _ in range(10):  # again if one job ended before the other began
             together, promised = self.side_by_side(cluster, users, alone)
             if together == numbers:
                 break
@@ -58,7 +58,7 @@ class OneNode(SlurmTest):
         self.assertEqual(cluster.nodes_in("idle"), 1)
 
     def side_by_side(self, cluster, users, alone):
-        """The users whose jobs were seen at once, and what was promised to each job."""
+        """The users whose jobs were seen at the same time, and the share of each job."""
         jobs = {user: subprocess.Popen(
             cluster.words("srun", "--gres=shard:4", "--vitamin", *program(name), user=user),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -126,7 +126,7 @@ class OneNode(SlurmTest):
         cluster.run("scancel", "-u", "alice", "-s", "KILL", "-f")
         blocker.wait(time_limit(60))
 
-    def test_shares_that_do_not_fit_are_told_and_the_job_runs_unshared(self):
+    def test_shares_that_do_not_fit_are_reported_and_the_job_runs_unshared(self):
         cluster = self.cluster()
         cluster.vitamind()
         first = cluster.start("srun", "--gres=shard:1", "--vitamin=60", "sleep", "60", user="alice")
@@ -158,12 +158,12 @@ class OneNode(SlurmTest):
         self.assertEqual(status["devices"][0]["overlaps"], 0)
         wait_until(lambda: cluster.nodes_in("idle") == 1, what="that the node is free again")
 
-    def test_without_a_daemon_jobs_run_and_the_node_stays(self):
+    def test_without_a_daemon_jobs_run_and_the_node_stays_up(self):
         cluster = self.cluster()
         said = cluster.srun("--vitamin", "env")
         self.assertRegex(said.stderr, "vitamin: .*vitamind.*; the task runs unshared")
         self.assertNotIn("LD_PRELOAD", said.stdout)
-        # One that dies under a job, and one that hangs.
+        # A daemon that dies under a job, and one that hangs.
         cluster.vitamind()
         job = subprocess.Popen(
             cluster.words("srun", "--vitamin", *program("demo-train"), user="alice"),
@@ -183,7 +183,7 @@ class OneNode(SlurmTest):
         self.assertEqual(cluster.nodes_in("drain"), 0)
         wait_until(lambda: cluster.nodes_in("idle") == 1, what="that the node is free again")
 
-    def test_a_socket_that_the_user_may_not_use_is_told(self):
+    def test_a_socket_that_the_user_may_not_use_is_reported(self):
         cluster = self.cluster()
         cluster.run("install", "-d", "-o", "vitamin", "-m", "755", "/run/vitamin")
         cluster.daemons.append(cluster.start(
@@ -211,7 +211,7 @@ class OneNode(SlurmTest):
         self.assertEqual(said.stdout, "ran\n")
         self.assertIn("vitamin.toml has no class 'smal'; it has small; the task runs unshared",
                       said.stderr)
-        # One that is wrong decides nothing.
+        # An invalid file has no effect.
         cluster.write("/etc/vitamin/vitamin.toml", "failure.absnt = 1\n")
         said = cluster.srun("--vitamin", "echo", "ran")
         self.assertEqual(said.stdout, "ran\n")
@@ -242,7 +242,7 @@ class Accounting(SlurmTest):
     """SM-seconds of jobs in what sacct shows, by a real slurmdbd."""
 
     def parts(self, comment):
-        """Of each node."""
+        """The sockets of all nodes."""
         sum_, parts = re.fullmatch(r"(?:.* )?vitamin_sm_seconds=([0-9.]+)\((.*)\)",
                                    comment).groups()
         nodes = {name: float(value) for name, value in re.findall(r"(\w+)=([0-9.]+)", parts)}
@@ -250,7 +250,7 @@ class Accounting(SlurmTest):
         return nodes
 
     def used(self, cluster, *more):
-        """SM-seconds by job, as vitamind has them."""
+        """SM-seconds by job, from vitamind."""
         records = json.loads(cluster.run("vitamin", "accounting", "--json", *more).stdout)
         used = {}
         for record in records["clients"]:
@@ -261,7 +261,7 @@ class Accounting(SlurmTest):
     def test_what_jobs_used_is_in_sacct_however_they_end(self):
         cluster = self.cluster(AccountingCluster)
         cluster.vitamind()
-        # Two steps, one after the other, and what an administrator has written.
+        # Two steps, one after the other, and a comment of an administrator.
         cluster.write("/tmp/job", "#!/bin/sh\n#SBATCH --vitamin=50\nsleep 1\n"
                       f"srun --vitamin=50 {' '.join(map(str, program('demo-train')))}\n"
                       f"srun --vitamin=50 {' '.join(map(str, program('demo-serve')))}\n", 0o755)
@@ -273,7 +273,7 @@ class Accounting(SlurmTest):
         comment = cluster.comment("1")
         self.assertTrue(comment.startswith("known "), comment)
         self.assertAlmostEqual(self.parts(comment)["node1"], self.used(cluster)["1"], delta=0.01)
-        # A job that is cancelled has ended for slurmctld before its step has.
+        # slurmctld reports a cancelled job as ended before its step has ended.
         wait_until(lambda: cluster.run("sacct", "-a", "-X", "-n", "-j", "2").stdout, "its record")
         cluster.run("scancel", "2")
         killed.wait(time_limit(60))
@@ -291,7 +291,7 @@ class Accounting(SlurmTest):
                 "vitamind", "--system", "--socket", f"/run/{node}/socket", "--set",
                 f"daemon.lock_directory=/run/{node}", user="vitamin"))
             wait_until(lambda node=node: cluster.exists(f"/run/{node}/socket"), "a daemon")
-        # All of them have the same GPU, and each its own lock of it.
+        # All nodes have the same GPU, and each has its own lock file for it.
         cluster.srun("-N4", "--vitamin=50", "sh", "-c",
                      "VITAMIN_LOCK_DIRECTORY=/run/$SLURMD_NODENAME exec "
                      f"{' '.join(map(str, program('demo-serve')))}", env=SOFT)
@@ -325,7 +325,7 @@ class Array(SlurmTest):
         said = [cluster.read(f"/tmp/out/{i}") for i in range(1, self.JOBS + 1)]
         nodes, jobs = set(), set()
         for line in said:
-            node, socket, job, share = line.split()  # one line each: no complaint
+            node, socket, job, share = line.split()  # one line each: no warning
             self.assertEqual((socket, share), (f"/run/vitamin/{node}.sock", "25"))
             nodes.add(node)
             jobs.add(job)
@@ -344,8 +344,8 @@ class Array(SlurmTest):
 class ManyNodes(SlurmTest):
     NODES = 64
 
-    # One file for all of them. Interactive jobs are for the first half; on the last five nodes
-    # nobody runs unshared.
+    # One file for all of them. Interactive jobs run on the first half; the last five nodes refuse
+    # jobs that cannot share.
     FILE = """
 [nodes."node[60-64]".failure]
 absent = "closed"

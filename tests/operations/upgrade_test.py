@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""vitamind is replaced under load, by its own version and by the one before and back.
+"""vitamind is replaced under load, by its own version, by the previous one and back.
 
 The load is eight programs over the software device. None loses its place: each is a client of every
 vitamind that comes, its bits are those of a run alone, and this tree's vitamind leases no SM twice.
@@ -39,7 +39,7 @@ def git(*words):
 
 
 def commit_of(major, minor):
-    """The newest commit whose protocol has that version; None: the history has none."""
+    """The newest commit with that version of the protocol; None: there is none."""
     wanted = {f"kMajor = {major};", f"kMinor = {minor};"}
     try:
         commits = git("rev-list", "--max-count=2000", "HEAD", "--", VERSION).split()
@@ -81,7 +81,7 @@ def build(commit):
 
 
 def previous():
-    """A build of the version before. Raises SkipTest where there is none."""
+    """A build of the previous version. Raises SkipTest if there is none."""
     if given := os.environ.get("VITAMIN_PREVIOUS"):
         return pathlib.Path(given)
     if not seed.long_form():
@@ -92,7 +92,7 @@ def previous():
 
 
 class Watch:
-    """Looks at a daemon's decisions until stop(): the longest time without one, and whether an SM
+    """Watches a daemon's decisions until stop(): the longest time without one, and whether an SM
     was ever leased twice."""
 
     def __init__(self, test, daemon):
@@ -108,7 +108,7 @@ class Watch:
             try:
                 status = self.daemon.status()
             except (OSError, ValueError):
-                continue  # the one is gone, and the other not there yet
+                continue  # one daemon has ended and the next one has not started
             device = status["devices"][0] if status["devices"] else None
             grants = (status["daemon"]["process"], device and device["grants"])
             now = time.monotonic()
@@ -141,7 +141,7 @@ class Upgrade(programs.UnderDaemon):
             timeout=time_limit(120), check=True).stdout)
 
     def run_under(self, daemon, name, number, socket=None):
-        """As the base does it; every second program has the library of the other tree."""
+        """As the base class, but every second program has the library of the other tree."""
         prefix = self.prefixes[number % len(self.prefixes)]
         before, os.environ["VITAMIN"] = os.environ["VITAMIN"], str(prefix / "bin/vitamin")
         try:
@@ -150,7 +150,7 @@ class Upgrade(programs.UnderDaemon):
             os.environ["VITAMIN"] = before
 
     def all_at_work(self, daemon, clients):
-        """Waits until all are clients and have been granted something again and again. False: one
+        """Waits until all programs are clients and have had several grants. False: one
         has ended before."""
         def there():
             if any(process.poll() is not None for process in self.processes):
@@ -161,7 +161,7 @@ class Upgrade(programs.UnderDaemon):
         return wait_until(there, "all clients at work with this vitamind", 60) is True
 
     def upgraded(self, prefixes, rounds):
-        """How often vitamind was replaced while all worked; the longest time without a decision."""
+        """Number of replacements while all worked; the longest time without a decision."""
         self.prefixes = prefixes
         expected = self.alone()
         daemon = self.daemon("--policy", "random:max=32", "--answer-within", "3600",
@@ -173,7 +173,7 @@ class Upgrade(programs.UnderDaemon):
         watch = Watch(self, daemon)
         try:
             while at_work and replaced < rounds:
-                daemon.end()  # as a package's upgrade does it
+                daemon.end()  # as in a package upgrade
                 prefix = prefixes[(replaced + 1) % len(prefixes)]
                 daemon.words[0] = str(prefix / "bin/vitamind")
                 daemon.start()
@@ -198,7 +198,7 @@ class Upgrade(programs.UnderDaemon):
         return replaced, watch.longest
 
     def check(self, prefixes, rounds, what):
-        for self.steps in (400, 1600, 6400):  # where one had ended before the last was replaced
+        for self.steps in (400, 1600, 6400):  # more if a program ended before the last replacement
             replaced, longest = self.upgraded(prefixes, rounds)
             if replaced == rounds:
                 break
@@ -206,15 +206,15 @@ class Upgrade(programs.UnderDaemon):
         print(json.dumps({"what": what, "clients": self.CLIENTS, "replaced": replaced,
                           "longest_ms_without_a_decision": round(1000 * longest, 1)}))
 
-    def test_eight_clients_keep_their_places_and_bits(self):
+    def test_eight_clients_keep_their_leases_and_bits(self):
         self.check([BUILD], 2, "the same version")
 
-    def test_the_version_before_and_back_and_clients_of_both(self):
+    def test_downgrade_and_upgrade_with_clients_of_both_versions(self):
         self.check([BUILD, previous()], 4, f"{MAJOR}.{MINOR} and {MAJOR}.{MINOR - 1} in turn")
 
 
 class History(unittest.TestCase):
-    def test_the_version_before_is_found_in_the_history(self):
+    def test_the_previous_version_is_found_in_the_history(self):
         if subprocess.run(["git", "-C", SOURCE, "rev-parse", "HEAD"],
                           capture_output=True).returncode != 0:
             self.skipTest("no history here")

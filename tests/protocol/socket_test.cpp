@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "daemon/protocol/handshake.h"
-#include "daemon/protocol/life.h"
+#include "daemon/protocol/liveness.h"
 #include "daemon/protocol/memory.h"
 #include "daemon/protocol/socket.h"
 #include "tests/time_limit.h"
@@ -479,7 +479,7 @@ TEST_CASE("the death of a client is told by its life line before its pidfd") {
       // Held by a thread that does nothing else, as in a real client.
       std::atomic<bool> holds = false, end = false;
       std::thread holder([&] {
-        const LifeLine line(segment->life);
+        const LivenessFutex line(segment->liveness);
         holds = true;
         while (!end) ::usleep(100);
       });
@@ -493,18 +493,18 @@ TEST_CASE("the death of a client is told by its life line before its pidfd") {
   };
   auto wait_for = [&](auto what) {
     return test::eventually(
-        [&] { return what(memory->client->life.load(std::memory_order_acquire)); });
+        [&] { return what(memory->client->liveness.load(std::memory_order_acquire)); });
   };
-  auto alive = [](std::uint32_t word) { return word != 0 && !life_ended(word); };
+  auto alive = [](std::uint32_t word) { return word != 0 && !owner_died(word); };
   const pid_t killed = held([] { ::pause(); });
   CHECK(wait_for(alive));
   ::kill(killed, SIGKILL);
-  CHECK(wait_for(life_ended));
+  CHECK(wait_for(owner_died));
   ::waitpid(killed, nullptr, 0);
 
   const pid_t execs = held([] { ::usleep(50'000), ::execl("/bin/sleep", "sleep", "5", nullptr); });
   CHECK(wait_for(alive));
-  CHECK(wait_for(life_ended));  // although the process goes on
+  CHECK(wait_for(owner_died));  // although the process goes on
   CHECK(::kill(execs, 0) == 0);
   ::kill(execs, SIGKILL);
   ::waitpid(execs, nullptr, 0);
@@ -512,7 +512,7 @@ TEST_CASE("the death of a client is told by its life line before its pidfd") {
   const pid_t ends = held([] { ::usleep(50'000); });
   CHECK(wait_for(alive));
   ::waitpid(ends, nullptr, 0);
-  CHECK(memory->client->life.load(std::memory_order_acquire) == 0);  // an orderly end
+  CHECK(memory->client->liveness.load(std::memory_order_acquire) == 0);  // an orderly end
 }
 
 // Peers of 1.3 map the same bytes: one that writes `progress` under a daemon that does not know it,

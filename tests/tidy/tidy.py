@@ -9,8 +9,7 @@ Prints "file:line: what is wrong" and exits with 1 when something is. What it ch
   * the SPDX line, 100 columns, no tab, no space at the end of a line;
   * the length of functions, and of files but tables;
   * words that must not stay (BANNED);
-  * retired vocabulary (RETIRED), Markdown included, but in what NOT_YET_CLEAN lists, which may only
-    shrink;
+  * retired vocabulary (RETIRED), Markdown included;
   * the README's length (README_WORDS);
   * files are mapped, and their size is set, by hal/file_memory.h only;
   * whole files are read by hal/read_file.h only;
@@ -108,17 +107,15 @@ RETIRED = {
 RETIRED_WORD = re.compile("(?<![A-Za-z])(?:" + "|".join(
     f"(?P<w{i}>{word})" for i, word in enumerate(RETIRED)) + ")(?![A-Za-z])", re.I)
 # Texts that must stay: a metric and fields of `vitamin status --json`, which users' tools read
-# (CHANGELOG.md), and two questions of tests/differential, which are part of kept traces.
+# (CHANGELOG.md); the system's user nobody; and two questions of tests/differential, which are part
+# of kept traces.
 PUBLISHED = re.compile(r'\bvitamind_let_go_total\b|"let_go(?:_users)?"|'
+                       r'(?:getpwnam\(|user=)"nobody"|'
                        r'refused to whoever frees it again\?|Does whoever waits for an event wait ')
 # These say which words are retired.
 RETIRED_FREE = ("docs/glossary.md", "tests/tidy/tidy.py", "tests/tidy/tidy_test.py")
 PROSE = SUFFIXES | {".md", ".toml", ".1", ".5", ".8"}
 RETIRED_SKIPPED = SKIPPED | {"results"}
-# Directories and files that still have retired words. An entry goes when it is clean (the check
-# says so), and none is added.
-NOT_YET_CLEAN = (
-    "daemon", "daemon/client", "tests/daemon", "tests/operations")
 README_WORDS = 600
 # A mapped file can end a process by SIGBUS, a larger one by SIGXFSZ. What simulates a device's
 # memory maps it as a device would; a test does to itself what it likes.
@@ -269,23 +266,12 @@ def retired_words(text):
             yield number, found[0], list(RETIRED.values())[index]
 
 
-def vocabulary_problems(root, not_yet_clean):
-    below = lambda name, entry: name == entry or name.startswith(entry + "/")
-    used = set()
+def vocabulary_problems(root):
     for name in prose_files(root):
         if name in RETIRED_FREE:
             continue
-        entry = max((e for e in not_yet_clean if below(name, e)), key=len, default=None)
-        if entry in used:
-            continue
         for number, word, instead in retired_words((root / name).read_text(errors="replace")):
-            if entry is not None:
-                used.add(entry)
-                break
             yield f"{name}:{number}: '{word}' is retired: {instead}"
-    for entry in not_yet_clean:
-        if (root / entry).exists() and entry not in used:
-            yield f"{entry}:1: is clean: take it off NOT_YET_CLEAN in tests/tidy/tidy.py"
 
 
 def readme_problems(root):
@@ -349,7 +335,7 @@ def compiled_files(root, path):
     return {path.relative_to(root).as_posix() for path in paths if path.is_relative_to(root)}
 
 
-def check(root, compiled=frozenset(), not_yet_clean=NOT_YET_CLEAN):
+def check(root, compiled=frozenset()):
     files = {}
     found = []
     for relative in source_files(root):
@@ -361,7 +347,7 @@ def check(root, compiled=frozenset(), not_yet_clean=NOT_YET_CLEAN):
     for name, text in files.items():
         found.extend(file_problems(name, text))
     found.extend(unbuilt(files, compiled))
-    found.extend(vocabulary_problems(root, not_yet_clean))
+    found.extend(vocabulary_problems(root))
     found.extend(readme_problems(root))
     return found
 

@@ -17,7 +17,7 @@ class Tidy(unittest.TestCase):
             for path, text in files.items():
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 (root / path).write_text(text)
-            return tidy.check(root, compiled, ())
+            return tidy.check(root, compiled)
 
     def only(self, files, words):
         found = self.check(files)
@@ -50,13 +50,13 @@ class Tidy(unittest.TestCase):
     def test_a_space_at_the_end_is_found(self):
         self.only(self.source("int x; "), "space at the end")
 
-    def vocabulary(self, files, not_yet_clean=()):
+    def vocabulary(self, files):
         with tempfile.TemporaryDirectory() as name:
             root = pathlib.Path(name)
             for path, text in files.items():
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 (root / path).write_text(text)
-            return list(tidy.vocabulary_problems(root, not_yet_clean))
+            return list(tidy.vocabulary_problems(root))
 
     def test_a_retired_word_is_found_in_sources_and_in_markdown(self):
         for path in ("runtime/a.cpp", "docs/a.md"):
@@ -74,20 +74,11 @@ class Tidy(unittest.TestCase):
         for line in ("vitamind_let_go_totals", "let_go", '"a client was let_go"'):
             self.assertEqual(len(self.vocabulary({"docs/a.md": line})), 1, line)
 
-    def test_what_is_not_yet_clean_may_have_retired_words(self):
-        files = {"daemon/a.h": "// nobody", "daemon/b.h": "// fine"}
-        self.assertEqual(self.vocabulary(files, ("daemon",)), [])
-
-    def test_the_longest_entry_counts(self):
-        files = {"daemon/a.h": "// nobody", "daemon/client/b.h": "// fine"}
-        found = self.vocabulary(files, ("daemon", "daemon/client"))
-        self.assertEqual(len(found), 1, found)
-        self.assertIn("daemon/client:1: is clean", found[0])
-
-    def test_an_entry_that_is_clean_must_go(self):
-        found = self.vocabulary({"daemon/a.h": "// fine"}, ("daemon",))
-        self.assertEqual(len(found), 1)
-        self.assertIn("take it off", found[0])
+    def test_the_systems_user_nobody_may_be_named(self):
+        for line in ('pwd.getpwnam("nobody")', 'machine.run("id", user="nobody")'):
+            self.assertEqual(self.vocabulary({"tests/a.py": line}), [])
+        for line in ('name = "nobody"', "# nobody waits"):
+            self.assertEqual(len(self.vocabulary({"tests/a.py": line})), 1, line)
 
     def test_results_are_kept_as_they_were_made(self):
         self.assertEqual(self.vocabulary({"bench/results/a.md": "nobody"}), [])

@@ -57,21 +57,22 @@ Check check_pool(const nlohmann::json& device) {
   const auto layout = runtime::PoolLayout::build(info, limits);
   if (layout.size() <= 1)
     return {"pool", Verdict::kBad,
-            fmt::format("{} has no part but the whole: pool.leaf_units is {}, and it has {} units. "
-                        "Lower it and start vitamind again.",
+            fmt::format("{} has no partition but the whole device: pool.leaf_units is {}, and the "
+                        "device has {} units. Lower it and restart vitamind.",
                         info.uuid, limits.leaf_units, info.units())};
-  std::size_t homes = 0;
+  std::size_t fallbacks = 0;
   hal::ComputeSet taken;
   for (const runtime::PoolEntry& entry : layout.entries().subspan(1)) {
     if (entry.compute.overlaps(taken)) continue;
     taken |= entry.compute;
-    ++homes;
+    ++fallbacks;
   }
-  return {"pool", Verdict::kGood,
-          fmt::format("{}: {} parts of {} to {} processors; so many clients have a home of their "
-                      "own when the daemon is lost: {}",
-                      info.uuid, layout.size() - 1, layout.at(1).processors,
-                      layout.entries().back().processors, homes)};
+  return {
+      "pool", Verdict::kGood,
+      fmt::format("{}: {} partitions of {} to {} SMs; number of clients with a fallback partition "
+                  "of their own when vitamind is lost: {}",
+                  info.uuid, layout.size() - 1, layout.at(1).processors,
+                  layout.entries().back().processors, fallbacks)};
 }
 
 // What vitamind says of itself and of MPS.

@@ -98,7 +98,7 @@ std::string device_text(const json& device) {
                       unsigned_of(device, "overdue"), unsigned_of(device, "stale"));
   if (const auto others = device.find("not_clients"); others != device.end())
     for (const json& process : *others)
-      text += fmt::format("  {} decides for itself alone and takes these processors, too\n",
+      text += fmt::format("  {} uses these SMs without vitamind\n",
                           protocol::name_of_process(process.get<pid_t>()));
   return text;
 }

@@ -360,7 +360,7 @@ class Daemon {
   void look(const Replay& replay, std::uint64_t now) {
     hal::ComputeSet units;
     for (auto& [key, lease] : standing_) lease.seen = false;
-    for (const daemon::DeviceArbiter::Held& held : replay.arbiter().held()) {
+    for (const daemon::DeviceArbiter::GrantStatus& held : replay.arbiter().held()) {
       const runtime::PoolEntry& entry = replay.arbiter().layout().at(held.entry);
       if (!entry.whole()) units |= entry.compute;
       Lease& lease = standing_[{held.client, held.lane, held.entry}];

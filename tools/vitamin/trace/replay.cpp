@@ -101,10 +101,11 @@ void Replay::tell(const Record& record, const Record* bytes) {
       arbiter_->forget(record.client, record.time);
       break;
     case Kind::kBefore:
-      arbiter_->had_before(record.client, record.entry, record.a);
+      arbiter_->accept_earlier_work(record.client, record.entry, record.a);
       break;
     case Kind::kExpect:
-      arbiter_->expect_back(record.client, record.serial, record.entry, record.a, record.time);
+      arbiter_->reserve_for_absent(record.client, record.serial, record.entry, record.a,
+                                   record.time);
       break;
     case Kind::kProgress:
       arbiter_->progressed(record.client, {record.a, record.b, record.c, record.serial},
@@ -121,7 +122,7 @@ void Replay::tell(const Record& record, const Record* bytes) {
 void Replay::attach(const Record& record, const Record& bytes) {
   runtime::trace::Attached said;
   std::memcpy(static_cast<void*>(&said), &bytes, sizeof said);
-  daemon::Traits traits;
+  daemon::ClientTraits traits;
   traits.terms.weight = said.weight;
   scheduler::Limits& limits = traits.terms.limits;
   limits = {said.max_sms, said.reserved_sms, said.group, said.may_share != 0, {}};

@@ -14,7 +14,7 @@
 
 namespace vitamin::tools {
 
-class Replay final : public daemon::Outlet {
+class Replay final : public daemon::GrantSink {
  public:
   using Record = runtime::trace::Record;
 

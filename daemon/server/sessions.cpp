@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tools are answered, and the lives of clients.
+// Requests of tools; begin and end of clients' sessions.
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@
 #include "daemon/json_text.h"
 #include "daemon/log.h"
 #include "daemon/protocol/answer.h"
-#include "daemon/protocol/life.h"
+#include "daemon/protocol/liveness.h"
 #include "daemon/server/server.h"
 #include "runtime/clock.h"
 #include "runtime/problem.h"
@@ -25,9 +25,9 @@ namespace vitamin::daemon {
 // --- tools -----------------------------------------------------------------------------------
 
 void Server::answer(const Connection& tool, const std::string& verb) {
-  if (verb.starts_with("memory-quotas")) return tell_of_memory(tool, verb);
-  if (const auto sent = protocol::send_answer(tool.socket, obey(verb, tool.peer.uid)); !sent)
-    log::warn("process {} is not answered: {}", tool.peer.pid, sent.error().message);
+  if (verb.starts_with("memory-quotas")) return answer_memory_quotas(tool, verb);
+  if (const auto sent = protocol::send_answer(tool.socket, execute(verb, tool.peer.uid)); !sent)
+    log::warn("the answer to process {} cannot be sent: {}", tool.peer.pid, sent.error().message);
 }
 
 namespace {
@@ -38,7 +38,7 @@ std::string error_text(const std::string& sentence) {
 
 }  // namespace
 
-std::string Server::obey(const std::string& verb, uid_t uid) {
+std::string Server::execute(const std::string& verb, uid_t uid) {
   if (verb == "status") return json_text(status());
   if (verb == "accounting")
     return json_text(nlohmann::json{{"schema", 1}, {"clients", accounting_.records()}});
@@ -53,10 +53,10 @@ std::string Server::obey(const std::string& verb, uid_t uid) {
     return error_text("the daemon does not know '" + verb + "'");
   if (uid != ::getuid() && uid != 0)
     return error_text("only the daemon's user and root may do that");
-  return obey_operator(name, rest);
+  return execute_operator(name, rest);
 }
 
-std::string Server::obey_operator(const std::string& name, const std::string& rest) {
+std::string Server::execute_operator(const std::string& name, const std::string& rest) {
   if (name == "job-begin") {
     if (const auto begun = jobs_.begin(rest); !begun) {
       log::warn("{}", begun.error().message);
@@ -71,7 +71,7 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
       return error_text(begun.error().message);
     }
     log::info("claim {}", rest);
-    limit_again(looked_ns_);  // its clients may have come back before it was told again
+    apply_limits(looked_ns_);  // its clients may have come back before it was told again
     return json_text(nlohmann::json{{"schema", 1}});
   }
   if (name == "claim-end") {
@@ -84,22 +84,20 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
     if (rest.empty()) return error_text("job-end: which step or job?");
     std::vector<pid_t> left;
     for (const auto& [id, session] : sessions_) {
-      const Standing& standing = session->standing;
-      if (!Jobs::is_of(standing.job, rest)) continue;
-      jobs_.used(standing.job, used_by(*session, looked_ns_).sm_ns);
-      // A client that is only kept to the share is of another step, or of none.
-      if (session->peer.pid != 0 && standing.in_job) left.push_back(session->peer.pid);
+      const Entitlement& entitlement = session->entitlement;
+      if (!Jobs::is_of(entitlement.job, rest)) continue;
+      jobs_.used(entitlement.job, used_by(*session, polled_ns_).sm_ns);
+      // A client that only has the share is of another step, or of none.
+      if (session->peer.pid != 0 && entitlement.in_job) left.push_back(session->peer.pid);
     }
     if (!left.empty()) mps_->terminate(left);
     const Jobs::Ended ended = jobs_.end(rest);
     const double sm_seconds = static_cast<double>(ended.sm_ns) * 1e-9;
     if (ended.steps > 0)
-      log::info("job {}: gone after {:.3f} SM-seconds, {} of its clients are left", rest,
+      log::info("job {}: ended after {:.3f} SM-seconds, {} of its clients are left", rest,
                 sm_seconds, left.size());
-    return json_text(nlohmann::json{{"schema", 1},
-                                    {"steps", ended.steps},
-                                    {"left", left.size()},
-                                    {"sm_seconds", sm_seconds}});
+    return json_text(nlohmann::json{
+        {"schema", 1}, {"steps", ended.steps}, {"left", left.size()}, {"sm_seconds", sm_seconds}});
   }
   const std::string which = rest.empty() ? "all" : rest;
   const std::size_t changed = devices_.drain(which, name == "drain");
@@ -117,7 +115,7 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
 
 namespace {
 
-// Of equal programs, of one class and user, on equal devices the estimator knows one.
+// Equal programs of one class and user on equal devices are one program to the estimator.
 scheduler::Program program_of(const std::string& name, const std::string& workload_class, uid_t uid,
                               const std::string& device) {
   const std::hash<std::string> hash;
@@ -128,7 +126,7 @@ scheduler::Program program_of(const std::string& name, const std::string& worklo
 
 }  // namespace
 
-// The same for equal keys as long as a session has it.
+// The number of a class's group: stable for as long as a session is in the group.
 std::uint32_t Server::group_number(const std::string& key) {
   // Jobs are numbered from 1, claims from 2^30, containers from 2^31.
   constexpr std::uint32_t kFirst = 0x2000'0000;
@@ -137,28 +135,29 @@ std::uint32_t Server::group_number(const std::string& key) {
   return known->second;
 }
 
-// Groups without a session, when there are many.
+// Forgets groups without a session, if there are many groups.
 void Server::forget_groups() {
   constexpr std::size_t kMost = 4096;
   if (group_numbers_.size() < kMost) return;
   std::set<std::uint32_t> used;
   for (const auto& [id, session] : sessions_)
-    for (const GroupShare& share : session->standing.shares) used.insert(share.group);
+    for (const GroupShare& share : session->entitlement.shares) used.insert(share.group);
   std::erase_if(group_numbers_, [&](const auto& known) { return !used.contains(known.second); });
 }
 
-// The job is that of the control group, or what the user's processes outside of jobs are held to.
+// The job is that of the control group, else the one whose share bounds the user's processes
+// outside of jobs.
 Member Server::member_of(const protocol::Peer& peer, const std::string& cgroup) const {
   const Container container = container_of(cgroup);
   const std::string step = slurm_step(cgroup);
   const std::string_view of = step.empty() ? jobs_.of(peer.uid, "", "").step : step;
-  const std::string_view job = of.empty() ? claims_.of(container.pod, "").name
-                                          : of.substr(0, of.find('.'));
+  const std::string_view job =
+      of.empty() ? claims_.of(container.pod, "").name : of.substr(0, of.find('.'));
   return {peer.pid, peer.uid, container.id, std::string(job)};
 }
 
-// All that bounds a client; the first has the reservation. `job`: of its job or claim, number 0:
-// none; `own`: of the process, or of its container.
+// The shares that bound a client; the first one is of the group that has the reservation. `job`: of
+// its job or claim, number 0: none; `own`: of the process or its container.
 std::vector<GroupShare> Server::shares_of(const config::WorkloadClass* workload,
                                           const Member& member, const GroupShare& job,
                                           const GroupShare& own) {
@@ -184,66 +183,66 @@ std::vector<GroupShare> Server::shares_of(const config::WorkloadClass* workload,
   return shares;
 }
 
-Server::Standing Server::standing_of(const Session& session) {
+Server::Entitlement Server::entitlement_of(const Session& session) {
   const protocol::Peer& peer = session.peer;
   const protocol::Hello& hello = session.hello;
   const Device& device = *session.device;
-  Standing standing;
+  Entitlement entitlement;
   const protocol::Claim claim = protocol::claim_of(hello);
   const std::string cgroup = cgroup_of(peer.pid);
-  standing.container = container_of(cgroup);
-  find_names(standing.container);
+  entitlement.container = container_of(cgroup);
+  find_names(entitlement.container);
   const auto [step, job, own] = jobs_.of(peer.uid, slurm_step(cgroup), claim.job);
-  const auto [claimed, part] = claims_.of(standing.container.pod, claim.job);
+  const auto [claimed, part] = claims_.of(entitlement.container.pod, claim.job);
   const std::string& told_class = part != nullptr  ? part->workload_class
                                   : job != nullptr ? job->workload_class
                                                    : claim.workload_class;
   const config::WorkloadClass* const workload = classes_.of(
       told_class.empty() ? claim.workload_class : told_class, hello.program.get(), peer.uid);
-  if (workload != nullptr) standing.workload_class = workload->name;
-  standing.job = job != nullptr ? step : claimed;
-  standing.in_job = own;
+  if (workload != nullptr) entitlement.workload_class = workload->name;
+  entitlement.job = job != nullptr ? step : claimed;
+  entitlement.in_job = own;
 
   GroupShare of_job, of_itself;
   if (job != nullptr)
-    of_job = {job->number, job->share, "of job " + standing.job};
+    of_job = {job->number, job->share, "of job " + entitlement.job};
   else if (part != nullptr)
-    of_job = {part->number, part->share, "of claim " + standing.job};
+    of_job = {part->number, part->share, "of claim " + entitlement.job};
   of_itself.share = claim.share != 0 ? claim.share : 100;
   if (workload != nullptr && workload->share_of == config::GroupOf::kProcess)
     of_itself.share = std::min(of_itself.share, workload->share);
-  if (of_job.group == 0 && !standing.container.id.empty() && of_itself.share < 100) {
-    of_itself.group = group_of(standing.container);  // all processes of it together
-    of_itself.name = "of container " + standing.container.id.substr(0, 12);
+  if (of_job.group == 0 && !entitlement.container.id.empty() && of_itself.share < 100) {
+    of_itself.group = group_of(entitlement.container);  // bounds all of its processes together
+    of_itself.name = "of container " + entitlement.container.id.substr(0, 12);
   }
-  standing.shares = shares_of(workload, member_of(peer, cgroup), of_job, of_itself);
-  standing.traits = traits_of(workload, 100, device.info.processors);
-  constexpr std::uint32_t kAlone = 0x6000'0000;  // clients by themselves, beside groups
-  set_quotas(standing.traits.terms.limits, standing.shares, device.info.processors,
+  entitlement.shares = shares_of(workload, member_of(peer, cgroup), of_job, of_itself);
+  entitlement.traits = traits_of(workload, 100, device.info.processors);
+  constexpr std::uint32_t kAlone = 0x6000'0000;  // numbers of single clients begin here
+  set_quotas(entitlement.traits.terms.limits, entitlement.shares, device.info.processors,
              kAlone + session.id);
-  standing.traits.minor = hello.preamble.minor;
-  standing.traits.program =
-      program_of(hello.program.get(), standing.workload_class, peer.uid, device.info.name);
-  standing.traits.process = static_cast<std::uint64_t>(std::max<pid_t>(peer.pid, 0));
-  return standing;
+  entitlement.traits.minor = hello.preamble.minor;
+  entitlement.traits.program =
+      program_of(hello.program.get(), entitlement.workload_class, peer.uid, device.info.name);
+  entitlement.traits.process = static_cast<std::uint64_t>(std::max<pid_t>(peer.pid, 0));
+  return entitlement;
 }
 
-// The shares of classes may be others now, and a claim known that was not; what else clients were
-// told stays.
-void Server::limit_again(std::uint64_t time) {
+// After a reload, or when a claim is told: applies the shares of classes and claims to existing
+// clients. Everything else stays as it was when the client connected.
+void Server::apply_limits(std::uint64_t time) {
   for (const auto& [id, session] : sessions_) {
     if (session->dying) continue;
-    const Standing now = standing_of(*session);
-    session->standing.shares = now.shares;
-    if (session->standing.job.empty()) session->standing.job = now.job;
-    session->standing.traits.terms.limits = now.traits.terms.limits;
+    const Entitlement now = entitlement_of(*session);
+    session->entitlement.shares = now.shares;
+    if (session->entitlement.job.empty()) session->entitlement.job = now.job;
+    session->entitlement.traits.terms.limits = now.traits.terms.limits;
     session->device->arbiter->limit(id, now.traits.terms.limits, time);
     session->device->touched = true;
   }
 }
 
 protocol::Welcome Server::welcome_of(const Session& session,
-                                     const DeviceArbiter::Home& home) const {
+                                     const DeviceArbiter::Fallback& fallback) const {
   const Device& device = *session.device;
   const bool whole = settings_.configuration.failure.lost == config::OnLoss::kWhole;
   protocol::Welcome welcome;
@@ -253,8 +252,8 @@ protocol::Welcome Server::welcome_of(const Session& session,
   welcome.entries_max = device.pool.entries_max;
   welcome.leaf_units = device.pool.leaf_units;
   welcome.all_runs = device.pool.all_runs ? 1 : 0;
-  welcome.home = whole ? runtime::kWholeDevice : home.entry;
-  welcome.home_shared = whole || home.shared ? 1 : 0;
+  welcome.fallback = whole ? runtime::kWholeDevice : fallback.entry;
+  welcome.fallback_shared = whole || fallback.shared ? 1 : 0;
   welcome.pool_hash = protocol::hash_of(device.arbiter->layout());
   welcome.answer_within_ns = settings_.configuration.daemon.answer_within_ns;
   welcome.policy.set(device.policy);
@@ -265,7 +264,7 @@ namespace {
 
 std::string or_none(const std::string& name) { return name.empty() ? "none" : name; }
 
-// Of this thread: not what others had of the processor meanwhile.
+// CPU time of this thread, which excludes what other threads used meanwhile.
 std::uint64_t processor_time_ns() {
   timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -275,9 +274,9 @@ std::uint64_t processor_time_ns() {
 
 }  // namespace
 
-// Once for each bound that its client does not meet even alone, as soon as that is known: with the
-// first plan where the same program ran before, else when enough of its steps were seen.
-void Server::tell_of_bounds(Device& device, std::uint64_t now_ns) {
+// Logs, once, each bound that its client does not meet even alone, as soon as that is known: with
+// the first plan if the same program ran before, else after enough of its steps.
+void Server::warn_of_refused_bounds(Device& device, std::uint64_t now_ns) {
   constexpr std::uint64_t kEvery = 1'000'000'000;
   if (!device.arbiter->scheduler().policy().keeps_bounds || now_ns < device.bounds_ns + kEvery)
     return;
@@ -291,54 +290,56 @@ void Server::tell_of_bounds(Device& device, std::uint64_t now_ns) {
       session->bounds_refused &= ~kind;
     } else if (!told) {
       session->bounds_refused |= kind;
-      // As vitamin.toml takes it, rounded up.
+      // In the syntax of vitamin.toml, rounded up.
       const double alone_ms = std::ceil(static_cast<double>(promise.alone_ns) / 1e4) / 100;
       const std::string alone = fmt::format("{:.6g}ms", alone_ms);
       log::warn(
           "device {}: client {} ({}, class '{}'): {} = {} is refused: alone it takes {} at the "
           "{:.0f}th percentile. It is served as if it were alone; bounds have cost the other "
           "clients {:.0f} % of their progress so far. Set {} to {} or more [{}]",
-          device.info.uuid, session->id, session->program, session->standing.workload_class,
+          device.info.uuid, session->id, session->program, session->entitlement.workload_class,
           bound_name(promise.kind), config::duration_text(promise.bound_ns), alone,
-          100 * session->standing.traits.terms.slo.quantile, 100 * promise.costs,
+          100 * session->entitlement.traits.terms.slo.quantile, 100 * promise.costs,
           bound_name(promise.kind), alone, runtime::code_of(runtime::Problem::kBound));
     }
   }
 }
 
-// Whose launches nobody waits for yet. Tools that ask all the time must not keep clients from
-// coming: they have a pace of their own, and wait for it here.
-void Server::receive(Visitor visitor, std::uint64_t time) {
-  const auto* hello = std::get_if<protocol::Hello>(&visitor.wants);
+// Admits a client, or queues a tool's request. Both have a share of the time of their own, so that
+// tools that ask all the time do not keep clients from connecting.
+void Server::receive(FirstMessage first, std::uint64_t time) {
+  const auto* hello = std::get_if<protocol::Hello>(&first.message);
   if (hello == nullptr) {
-    const auto of_user = std::count_if(asked_.begin(), asked_.end(), [&](const Visitor& other) {
-      return other.connection.peer.uid == visitor.connection.peer.uid;
-    });
-    if (asked_.size() >= kMostAsked || of_user >= std::ptrdiff_t{kMostAskedOfUser})
-      return reception_->refuse(visitor.connection, "too many questions at once: try again");
-    asked_.push_back(std::move(visitor));
-    return answer_next(time);
+    const auto of_user =
+        std::count_if(tool_requests_.begin(), tool_requests_.end(), [&](const FirstMessage& other) {
+          return other.connection.peer.uid == first.connection.peer.uid;
+        });
+    if (tool_requests_.size() >= kToolRequestsMax ||
+        of_user >= std::ptrdiff_t{kToolRequestsOfUserMax})
+      return pending_->refuse(first.connection, "too many requests of tools at once: try again");
+    tool_requests_.push_back(std::move(first));
+    return answer_next_tool(time);
   }
   const std::uint64_t began = processor_time_ns();
-  reception_->conduct().admitted(visitor.connection.peer.uid, time);
-  admit(std::move(visitor.connection), *hello, time);
-  visits_.spent(time, processor_time_ns() - began);
+  pending_->abuse_limiter().admitted(first.connection.peer.uid, time);
+  admit(std::move(first.connection), *hello, time);
+  admission_time_.spent(time, processor_time_ns() - began);
 }
 
-void Server::answer_next(std::uint64_t time) {
-  const bool hot = this->hot(time);
-  while (!asked_.empty() && !(hot && questions_.next(time) > time)) {
+void Server::answer_next_tool(std::uint64_t time) {
+  const bool busy = this->is_busy(time);
+  while (!tool_requests_.empty() && !(busy && tool_time_.next(time) > time)) {
     const std::uint64_t began = processor_time_ns();
-    // Users in turn: of who asks all the time others wait for one answer.
-    auto next = std::find_if(asked_.begin(), asked_.end(), [&](const Visitor& visitor) {
-      return visitor.connection.peer.uid != answered_;
-    });
-    if (next == asked_.end()) next = asked_.begin();
-    answered_ = next->connection.peer.uid;
-    answer(next->connection, std::get<std::string>(next->wants));
-    asked_.erase(next);
-    questions_.spent(time, processor_time_ns() - began);
-    if (hot) return;  // between two turns one
+    // Users in turn: a user that asks all the time delays another user's tool by one answer.
+    auto next = std::find_if(
+        tool_requests_.begin(), tool_requests_.end(),
+        [&](const FirstMessage& other) { return other.connection.peer.uid != answered_user_; });
+    if (next == tool_requests_.end()) next = tool_requests_.begin();
+    answered_user_ = next->connection.peer.uid;
+    answer(next->connection, std::get<std::string>(next->message));
+    tool_requests_.erase(next);
+    tool_time_.spent(time, processor_time_ns() - began);
+    if (busy) return;  // one between two turns
   }
 }
 
@@ -348,11 +349,11 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
                     [&](const auto& other) { return other.second->peer.uid == client.peer.uid; }));
   const config::Daemon& limits = settings_.configuration.daemon;
   if (sessions_.size() >= limits.clients || of_user >= limits.clients_of_user)
-    return reception_->refuse(client, "vitamind has as many clients as it may have");
+    return pending_->refuse(client, "vitamind has as many clients as it may have");
   auto memory = protocol::make_session_memory();
-  if (!memory) return reception_->refuse(client, memory.error().message);
-  auto device = devices_.enter(hello, client.peer.uid);
-  if (!device) return reception_->refuse(client, device.error().message);
+  if (!memory) return pending_->refuse(client, memory.error().message);
+  auto device = devices_.begin_session(hello, client.peer.uid);
+  if (!device) return pending_->refuse(client, device.error().message);
 
   auto session = std::make_unique<Session>();
   session->id = next_client_++;
@@ -363,26 +364,26 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   session->device = *device;
   session->program = hello.program.get();
   session->hello = hello;
-  session->standing = standing_of(*session);
+  session->entitlement = entitlement_of(*session);
   session->since_ns = time;
   session->budget = RecordBudget(settings_.budgets.records_a_turn);
 
-  // The session is known before the arbiter is told, which may have something for it at once; and
-  // before the client is, so that its doorbell is heard from the start.
+  // The session must be registered before attach(), which may answer it at once, and before the
+  // Welcome, so that no doorbell is lost.
   const int fds[] = {session->memory.client_fd.get(), session->memory.daemon_fd.get()};
   by_socket_[session->socket.get()] = by_pidfd_[session->peer.pidfd.get()] = session->id;
   watch(session->peer.pidfd.get());
-  deaths_->add(&session->memory.client->life);
+  liveness_watcher_->add(&session->memory.client->liveness);
   Session& admitted = *sessions_.emplace(session->id, std::move(session)).first->second;
-  if ((*device)->key == 0) expect_back(**device, time);
-  const protocol::Welcome welcome =
-      welcome_of(admitted, (*device)->arbiter->attach(admitted.id, admitted.standing.traits, time));
-  remember(admitted, static_cast<EntryId>(welcome.home));
-  // Before it is told: whoever hears of it may look here.
-  log::info("client {}: {} (process {}, user {}), class {}, job {}, home {}{}", admitted.id,
-            admitted.program, admitted.peer.pid, admitted.peer.uid,
-            or_none(admitted.standing.workload_class), or_none(admitted.standing.job), welcome.home,
-            welcome.home_shared != 0 ? ", shared" : "");
+  if ((*device)->key == 0) reserve_for_absent(**device, time);
+  const protocol::Welcome welcome = welcome_of(
+      admitted, (*device)->arbiter->attach(admitted.id, admitted.entitlement.traits, time));
+  record_session(admitted, static_cast<EntryId>(welcome.fallback));
+  // Before the Welcome: a client that has connected is in the log.
+  log::info("client {}: {} (process {}, user {}), class {}, job {}, fallback partition {}{}",
+            admitted.id, admitted.program, admitted.peer.pid, admitted.peer.uid,
+            or_none(admitted.entitlement.workload_class), or_none(admitted.entitlement.job),
+            welcome.fallback, welcome.fallback_shared != 0 ? ", shared" : "");
   const auto sent =
       protocol::send_message(admitted.socket, protocol::bytes_of(welcome), std::span(fds));
   admitted.memory.client_fd.reset();
@@ -390,8 +391,8 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   if (!sent) end_session(admitted.id, time);
 }
 
-// What processes of the daemon before this one may have is theirs until they have told.
-void Server::expect_back(Device& device, std::uint64_t time) {
+// Reserves what processes of the former daemon may still use until they have reported.
+void Server::reserve_for_absent(Device& device, std::uint64_t time) {
   device.key = key_of_device(device.info.uuid, protocol::hash_of(device.arbiter->layout()));
   for (const ProcessIdentity& process : record_.absent(device.key)) {
     const auto id = static_cast<pid_t>(process.process);
@@ -399,14 +400,15 @@ void Server::expect_back(Device& device, std::uint64_t time) {
     if (!pidfd || identity_of(id) != process) continue;
     const ClientId absent = next_client_++;
     for (const EntryId entry : record_.before(process, device.key))
-      device.arbiter->expect_back(absent, process.process, entry, record_.believed_until(), time);
+      device.arbiter->reserve_for_absent(absent, process.process, entry, record_.believed_until(),
+                                         time);
     watch(pidfd.get());
     const int fd = pidfd.get();
     absent_.emplace(fd, Absent{absent, std::move(pidfd)});
   }
 }
 
-void Server::end_absent(int pidfd, std::uint64_t time) {
+void Server::forget_absent(int pidfd, std::uint64_t time) {
   const auto ended = absent_.find(pidfd);
   for (auto& [key, device] : devices_) {
     device.arbiter->forget(ended->second.id, time);
@@ -415,31 +417,32 @@ void Server::end_absent(int pidfd, std::uint64_t time) {
   absent_.erase(ended);
 }
 
-// For the daemon after this one; and what the one before this one remembered of its process.
-void Server::remember(Session& session, EntryId home) {
+// Records the session for the next daemon, and passes on what the former daemon recorded of its
+// process.
+void Server::record_session(Session& session, EntryId fallback) {
   const std::uint64_t device = session.device->key;
   session.process = identity_of(session.peer.pid);
   for (const EntryId entry : record_.before(session.process, device))
-    session.device->arbiter->had_before(session.id, entry, record_.believed_until());
-  session.slot = record_.begin(session.process, device, home);
+    session.device->arbiter->accept_earlier_work(session.id, entry, record_.believed_until());
+  session.slot = record_.begin(session.process, device, fallback);
 }
 
-void Server::hear(Session& session) {
+void Server::read_doorbell(Session& session) {
   for (int i = 0; i < 16; ++i) {
     const auto message = protocol::receive_message(session.socket, 16);
     if (!message && message.error().code == hal::Errc::kUnavailable) return;
     if (!message || message->empty()) {
-      // It closed the connection: because it ended, because of exec, or to connect again.
-      return end_session(session.id, looked_ns_);
+      // The client closed the connection: by its end, by exec, or to reconnect.
+      return end_session(session.id, polled_ns_);
     }
     ++counters_.rings;
   }
 }
 
-void Server::look_for_dying(std::uint64_t time) {
+void Server::check_liveness(std::uint64_t time) {
   for (const auto& [id, session] : sessions_) {
     if (session->dying ||
-        !protocol::life_ended(session->memory.client->life.load(std::memory_order_acquire)))
+        !protocol::owner_died(session->memory.client->liveness.load(std::memory_order_acquire)))
       continue;
     session->dying = true;
     ++counters_.deaths_by_life_line;
@@ -448,12 +451,12 @@ void Server::look_for_dying(std::uint64_t time) {
   }
 }
 
-void Server::let_go(Session& session, std::string_view why, std::uint64_t time) {
-  ++counters_.let_go;
-  log::warn("client {} ({}, process {}) is let go: it sent {} [{}]", session.id, session.program,
+void Server::evict(Session& session, std::string_view why, std::uint64_t time) {
+  ++counters_.evicted;
+  log::warn("client {} ({}, process {}) is evicted: it sent {} [{}]", session.id, session.program,
             session.peer.pid, why, runtime::code_of(runtime::Problem::kClientLetGo));
-  reception_->ban(session.peer, fmt::format("{} (process {})", session.program, session.peer.pid),
-                  why, time, time + settings_.configuration.daemon.quarantine_ns);
+  pending_->ban(session.peer, fmt::format("{} (process {})", session.program, session.peer.pid),
+                why, time, time + settings_.configuration.daemon.quarantine_ns);
   end_session(session.id, time);
 }
 
@@ -462,20 +465,20 @@ void Server::end_session(ClientId id, std::uint64_t time) {
   if (found == sessions_.end()) return;
   Session& session = *found->second;
   const UsageTotals used = used_by(session, time);
-  jobs_.used(session.standing.job, used.sm_ns);
+  jobs_.used(session.entitlement.job, used.sm_ns);
   accounting_.ended(owner_of(session), used, usage_record(session, time), time,
                     settings_.configuration.metrics.accounting);
   session.device->arbiter->forget(id, time);
   session.device->touched = true;
-  devices_.leave(*session.device);
-  deaths_->remove(&session.memory.client->life);
+  devices_.end_session(*session.device);
+  liveness_watcher_->remove(&session.memory.client->liveness);
   by_socket_.erase(session.socket.get());
   by_pidfd_.erase(session.peer.pidfd.get());
   std::erase(dirty_, &session);
   record_.end(session.slot);
-  log::info("client {}: gone", id);
+  log::info("client {}: ended", id);
   sessions_.erase(found);
-  if (sessions_.empty()) alone_ns_ = time;
+  if (sessions_.empty()) no_session_since_ns_ = time;
 }
 
 }  // namespace vitamin::daemon

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/server/budget.h"
+#include "daemon/server/record_budget.h"
 
 #include <doctest/doctest.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kMost = 64;
 
-// What is taken in each turn from a client that has sent so many records before it.
+// How many records are taken in each turn; `sent`: records that the client sent before each turn.
 std::vector<std::size_t> taken(const std::vector<std::size_t>& sent) {
   RecordBudget budget(kMost);
   std::size_t ring = 0;
@@ -31,16 +31,16 @@ TEST_CASE("a burst is taken in one turn, and so is the next one after a pause") 
   CHECK(turns == std::vector<std::size_t>{64, 0, 0, 64, 0, 3, 2, 3, 60});
 }
 
-TEST_CASE("of who never stops others wait for a few records a turn") {
+TEST_CASE("from a client that never stops few records are taken in a turn") {
   const auto turns = taken(std::vector<std::size_t>(1000, 256));
   CHECK(std::vector<std::size_t>(turns.begin(), turns.begin() + 6) ==
         std::vector<std::size_t>{64, 32, 16, 8, 4, 4});
   CHECK(*std::max_element(turns.begin() + 4, turns.end()) == RecordBudget::kLeast);
 }
 
-TEST_CASE("who stops for a turn now and then gets no more for it than a pause would give") {
+TEST_CASE("a client that stops for single turns gains no more than by a pause") {
   std::vector<std::size_t> now_and_then;
-  // The worst: it lets its ring run dry as often as it can afford, and then fills it.
+  // The worst case: it empties its ring as often as it gains by that, and then fills it.
   for (int round = 0; round < 200; ++round)
     for (const std::size_t records : {64U, 0U, 0U, 0U, 0U}) now_and_then.push_back(records);
   std::size_t all = 0;
@@ -48,7 +48,8 @@ TEST_CASE("who stops for a turn now and then gets no more for it than a pause wo
   CHECK(all <= now_and_then.size() * kMost / 4);
 }
 
-TEST_CASE("who has little to say is never kept to less, and everything is taken in the end") {
+TEST_CASE(
+    "all records of a client that sends few are taken at once, and all are taken in the end") {
   const auto turns = taken(std::vector<std::size_t>(100, 3));
   CHECK(std::all_of(turns.begin(), turns.end(), [](std::size_t each) { return each == 3; }));
   std::vector<std::size_t> sent(100, 0);
@@ -58,7 +59,7 @@ TEST_CASE("who has little to say is never kept to less, and everything is taken 
   CHECK(all == 256);
 }
 
-TEST_CASE("a budget of less than the least stays what it is") {
+TEST_CASE("a budget below the least one stays as it is") {
   RecordBudget one(1);
   for (int i = 0; i < 5; ++i) one.took(1);
   CHECK(one.left() == 1);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/protocol/life.h"
+#include "daemon/protocol/liveness.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>
 
 namespace vitamin::protocol {
 
-LifeLine::LifeLine(Shared<std::uint32_t>& word) : word_(word), node_{}, list_{} {
+LivenessFutex::LivenessFutex(Shared<std::uint32_t>& word) : word_(word), node_{}, list_{} {
   ::syscall(SYS_get_robust_list, 0, &before_, &before_size_);
   list_.list.next = &node_;
   node_.next = &list_.list;
@@ -18,7 +18,7 @@ LifeLine::LifeLine(Shared<std::uint32_t>& word) : word_(word), node_{}, list_{} 
   ::syscall(SYS_set_robust_list, &list_, sizeof list_);
 }
 
-LifeLine::~LifeLine() {
+LivenessFutex::~LivenessFutex() {
   ::syscall(SYS_set_robust_list, before_, before_size_);
   word_.store(0, std::memory_order_seq_cst);
 }

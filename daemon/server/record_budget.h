@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many records are taken from a client in a turn of the loop: as many as it may send at once,
-// and half as many in each turn after one in which it used them all, down to a few. So a burst
-// passes in one turn, and one that never stops takes little of the time in which others wait; it is
-// its own ring that is full then.
+// How many records are taken from one client in a turn of the loop: `most`, and half as many in
+// each turn after one in which all were used, down to kLeast; it doubles again after a turn in
+// which some were left. So a burst is taken in one turn, while a client that never stops fills its
+// own ring instead of the time in which other clients wait.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@ class RecordBudget {
   static constexpr std::size_t kLeast = 4;
   explicit RecordBudget(std::size_t most = kLeast) : most_(most), now_(most) {}
 
-  // In this turn.
+  // The most records to take in this turn.
   std::size_t left() const { return now_; }
-  // So many were taken in it.
+  // Ends the turn, in which so many were taken.
   void took(std::size_t records) {
     now_ =
         records >= now_ ? std::max(std::min(kLeast, most_), now_ / 2) : std::min(most_, 2 * now_);

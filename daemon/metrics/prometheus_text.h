@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prometheus' text format, version 0.0.4: families of samples, each family once, in one piece.
+// Writes metrics in Prometheus' text format, version 0.0.4: each family once, followed by its
+// samples.
 //
-// Written here because Debian's prometheus-cpp comes as shared C++ libraries, and vitamind carries
-// its own C++ library to other machines.
+// Not prometheus-cpp, because Debian has it as shared C++ libraries only, and vitamind links its
+// C++ library statically.
 #pragma once
 
 #include <array>
@@ -15,7 +16,7 @@
 
 namespace vitamin::daemon {
 
-// Times in powers of two from 1 us to 8.4 s; the last bucket has no bound.
+// Bounds are powers of two from 1 us to 8.4 s; the last bucket has no bound.
 class WaitHistogram {
  public:
   static constexpr unsigned kBounds = 24;
@@ -35,11 +36,11 @@ class WaitHistogram {
   std::uint64_t sum_ns_ = 0;
 };
 
-class Exposition {
+class PrometheusText {
  public:
   using Labels = std::vector<std::pair<std::string_view, std::string>>;
 
-  // The samples that follow are of this family. `type`: counter, gauge, histogram.
+  // Begins a family, to which the following samples belong. `type`: counter, gauge, histogram.
   void family(std::string_view name, std::string_view type, std::string_view help);
   void sample(const Labels& labels, double value);
   void sample(const Labels& labels, const WaitHistogram& waits);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/server/death_watch.h"
+#include "daemon/server/liveness_watcher.h"
 
 #include <linux/futex.h>
 #include <sys/eventfd.h>
@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "daemon/protocol/life.h"
+#include "daemon/protocol/liveness.h"
 
 namespace vitamin::daemon {
 namespace {
@@ -20,8 +20,8 @@ namespace {
 constexpr long SYS_futex_waitv = 449;
 #endif
 constexpr std::size_t kWaitMax = 128;  // FUTEX_WAITV_MAX
-// An honest word changes when its thread takes it and when that ends. One that goes on changing is
-// not waited for any more: its client's end is told by the pidfd.
+// A correct client changes its word twice: when its thread takes the futex and when that ends. A
+// word that goes on changing is not watched any more; the pidfd tells of its client's end.
 constexpr unsigned kMostChanges = 64;
 
 futex_waitv wait_for(const void* word, std::uint32_t value, std::uint32_t flags) {
@@ -34,10 +34,10 @@ futex_waitv wait_for(const void* word, std::uint32_t value, std::uint32_t flags)
 
 }  // namespace
 
-DeathWatch::DeathWatch()
-    : told_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), thread_([this] { run(); }) {}
+LivenessWatcher::LivenessWatcher()
+    : death_seen_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), thread_([this] { run(); }) {}
 
-DeathWatch::~DeathWatch() {
+LivenessWatcher::~LivenessWatcher() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -46,7 +46,7 @@ DeathWatch::~DeathWatch() {
   thread_.join();
 }
 
-void DeathWatch::add(const Word* word) {
+void LivenessWatcher::add(const Word* word) {
   {
     const std::lock_guard lock(mutex_);
     words_.push_back({word});
@@ -54,24 +54,24 @@ void DeathWatch::add(const Word* word) {
   change();
 }
 
-void DeathWatch::remove(const Word* word) {
+void LivenessWatcher::remove(const Word* word) {
   {
     const std::lock_guard lock(mutex_);
     std::erase_if(words_, [&](const Watched& watched) { return watched.word == word; });
   }
-  // The thread may be about to look at it: wait until it has looked at the list without it. (The
-  // kernel holds no reference to memory that it waits on.)
+  // The thread may be about to read the word: wait until it has read the list without it. (A
+  // waiting kernel does not access the memory.)
   const std::uint32_t wanted = changes_.load() + 1;
   change();
   while (static_cast<std::int32_t>(seen_.load() - wanted) < 0) ::usleep(10);
 }
 
-void DeathWatch::change() {
+void LivenessWatcher::change() {
   changes_.fetch_add(1);
   ::syscall(SYS_futex, &changes_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
 }
 
-void DeathWatch::run() {
+void LivenessWatcher::run() {
   std::array<futex_waitv, kWaitMax> waiters;
   for (;;) {
     const std::uint32_t change = changes_.load();
@@ -84,15 +84,15 @@ void DeathWatch::run() {
       for (Watched& watched : words_) {
         const std::uint32_t value = watched.word->load(std::memory_order_acquire);
         if (std::exchange(watched.value, value) != value) ++watched.changes;
-        if (protocol::life_ended(value)) news = !std::exchange(watched.told, true) || news;
-        if (!watched.told && watched.changes <= kMostChanges && count < kWaitMax)
+        if (protocol::owner_died(value)) news = !std::exchange(watched.reported, true) || news;
+        if (!watched.reported && watched.changes <= kMostChanges && count < kWaitMax)
           waiters[count++] = wait_for(watched.word, value, 0);
       }
     }
     seen_.store(change);
-    if (news) ::eventfd_write(told_.get(), 1);
-    // An old kernel has no such call, and a container's filter may refuse it (EPERM): then only
-    // changes are waited for, and pidfds tell of deaths.
+    if (news) ::eventfd_write(death_seen_.get(), 1);
+    // An old kernel has no such call, and a container's seccomp filter may refuse it (EPERM): then
+    // wait for changes of the list only; pidfds tell of deaths.
     if (::syscall(SYS_futex_waitv, waiters.data(), count, 0, nullptr, 0) < 0 && errno != EAGAIN &&
         errno != EINTR)
       ::syscall(SYS_futex, &changes_, FUTEX_WAIT_PRIVATE, change, nullptr, nullptr, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/server/reception.h"
+#include "daemon/server/pending_connections.h"
 
 #include <unistd.h>
 
@@ -12,29 +12,30 @@
 namespace vitamin::daemon {
 namespace {
 
-// For which one has to wait at most: it is told why before it gives up (RemoteOptions::patience).
+// The longest wait for admission: shorter than RemoteOptions::handshake_timeout, so that the client
+// gets the reason.
 constexpr std::uint64_t kHeld = 700'000'000;
 
 }  // namespace
 
-Reception::Reception(protocol::Fd listener, const Settings& settings,
-                     std::function<void(int)> watch)
+PendingConnections::PendingConnections(protocol::Fd listener, const Settings& settings,
+                                       std::function<void(int)> watch)
     : listener_(std::move(listener)), settings_(settings), watch_(std::move(watch)) {
   watch_(listener_.get());
 }
 
-std::uint64_t Reception::next_ns(std::uint64_t now_ns) const {
+std::uint64_t PendingConnections::wake_at(std::uint64_t now_ns) const {
   std::uint64_t next = scheduler::kNever;
   for (const auto& [fd, waiting] : waiting_) {
     next = std::min(next, waiting.until_ns);
     if (waiting.hello)
-      next = std::min(next, conduct_.admits_at(waiting.connection.peer.uid, now_ns));
+      next = std::min(next, abuse_limiter_.admits_at(waiting.connection.peer.uid, now_ns));
   }
   return next;
 }
 
-void Reception::accept(std::uint64_t now_ns, int most) {
-  // Not all that wait at once: a flood of connections must not starve those who have one.
+void PendingConnections::accept(std::uint64_t now_ns, int most) {
+  // Not all pending connections at once: a flood of them must not starve clients with sessions.
   for (int i = 0; i < most; ++i) {
     auto socket = protocol::accept_from(listener_);
     if (!socket) return;
@@ -45,8 +46,8 @@ void Reception::accept(std::uint64_t now_ns, int most) {
     const uid_t uid = waiting.connection.peer.uid;
     waiting.until_ns = now_ns + static_cast<std::uint64_t>(
                                     std::chrono::nanoseconds(settings_.budgets.greeting).count());
-    // Told behind its greeting: the kernel throws an answer away whose sender closes with something
-    // unread.
+    // The refusal is sent after the first message was read: the kernel discards an answer whose
+    // sender closes the socket with data unread.
     if (const auto may = allowed(waiting.connection.peer, now_ns); !may)
       waiting.refused = may.error().message;
     const auto of_user = static_cast<std::size_t>(
@@ -63,20 +64,20 @@ void Reception::accept(std::uint64_t now_ns, int most) {
   }
 }
 
-hal::Status Reception::allowed(const protocol::Peer& peer, std::uint64_t now_ns) const {
+hal::Status PendingConnections::allowed(const protocol::Peer& peer, std::uint64_t now_ns) const {
   if (!settings_.any_user && peer.uid != ::getuid() && peer.uid != 0)
     return hal::fail(hal::Errc::kUnsupported,
                      "this vitamind belongs to another user: start one of your own, or ask for the "
                      "machine's (vitamind --system)");
   for (const Banned& banned : banned_)
     if (banned.uid == peer.uid && banned.pid == peer.pid && now_ns < banned.until_ns)
-      return hal::fail(hal::Errc::kUnsupported, "this process was let go because it sent " +
+      return hal::fail(hal::Errc::kUnsupported, "this process was evicted because it sent " +
                                                     banned.why +
-                                                    ": it stays on its home part of the device");
+                                                    ": it stays in its fallback partition");
   return {};
 }
 
-std::optional<Visitor> Reception::hear(int fd, std::uint64_t now_ns) {
+std::optional<FirstMessage> PendingConnections::read(int fd, std::uint64_t now_ns) {
   auto node = waiting_.extract(fd);
   if (node.empty()) return std::nullopt;
   Waiting& waiting = node.mapped();
@@ -85,67 +86,66 @@ std::optional<Visitor> Reception::hear(int fd, std::uint64_t now_ns) {
     waiting_.insert(std::move(node));
     return std::nullopt;
   }
-  // Gone, and its descriptor goes with it; or it does not wait for its answer.
+  // It hung up, or sent a second message while it had to wait: `node` closes it.
   if (!message || message->empty() || waiting.hello) return std::nullopt;
   if (!waiting.refused.empty()) {
     refuse(waiting.connection, waiting.refused);
     return std::nullopt;
   }
   if (const auto control = protocol::parse<protocol::Control>(*message))
-    return Visitor{std::move(waiting.connection), control->verb.get()};
+    return FirstMessage{std::move(waiting.connection), control->verb.get()};
   const auto hello = protocol::parse<protocol::Hello>(*message);
   if (!hello) {
     refuse(waiting.connection, hello.error().message);
     return std::nullopt;
   }
-  if (conduct_.admits_at(waiting.connection.peer.uid, now_ns) <= now_ns)
-    return Visitor{std::move(waiting.connection), *hello};
+  if (abuse_limiter_.admits_at(waiting.connection.peer.uid, now_ns) <= now_ns)
+    return FirstMessage{std::move(waiting.connection), *hello};
   waiting.hello = *hello;
   waiting.until_ns = std::min(waiting.until_ns, now_ns + kHeld);
   waiting_.insert(std::move(node));
   return std::nullopt;
 }
 
-// In the order in which they came, as nearly as it matters.
-std::optional<Visitor> Reception::due(std::uint64_t now_ns) {
+// Approximately first come, first served.
+std::optional<FirstMessage> PendingConnections::next_admitted(std::uint64_t now_ns) {
   auto first = waiting_.end();
   for (auto it = waiting_.begin(); it != waiting_.end(); ++it)
     if (it->second.hello &&
         (first == waiting_.end() || it->second.until_ns < first->second.until_ns) &&
-        conduct_.admits_at(it->second.connection.peer.uid, now_ns) <= now_ns)
+        abuse_limiter_.admits_at(it->second.connection.peer.uid, now_ns) <= now_ns)
       first = it;
   if (first == waiting_.end()) return std::nullopt;
   auto node = waiting_.extract(first);
-  return Visitor{std::move(node.mapped().connection), *node.mapped().hello};
+  return FirstMessage{std::move(node.mapped().connection), *node.mapped().hello};
 }
 
-void Reception::drop_late(std::uint64_t now_ns) {
+void PendingConnections::drop_expired(std::uint64_t now_ns) {
   std::erase_if(waiting_, [&](const auto& each) {
     const Waiting& waiting = each.second;
     if (waiting.until_ns > now_ns) return false;
     if (waiting.hello)
       refuse(waiting.connection,
-             "clients of this user are let go again and again for breaking the protocol, and new "
-             "ones wait: end that program (vitamin status names it), and try again");
+             "clients of this user were repeatedly evicted for breaking the protocol, so new ones "
+             "must wait: end that program (vitamin status names it), and try again");
     return true;
   });
 }
 
-void Reception::refuse(const Connection& connection, const std::string& sentence) {
+void PendingConnections::refuse(const Connection& connection, const std::string& sentence) {
   ++refused_;
   (void)protocol::send_message(connection.socket, protocol::bytes_of(protocol::refusal(sentence)));
 }
 
-void Reception::ban(const protocol::Peer& peer, const std::string& who, std::string_view why,
-                    std::uint64_t now_ns, std::uint64_t until_ns) {
-  if (conduct_.let_go(peer.uid, who, now_ns))
+void PendingConnections::ban(const protocol::Peer& peer, const std::string& who,
+                             std::string_view why, std::uint64_t now_ns, std::uint64_t until_ns) {
+  if (abuse_limiter_.record_eviction(peer.uid, who, now_ns))
     log::warn(
-        "user {}: its clients were let go {} times in a row, the last one was {}: until that ends "
-        "one "
+        "user {}: its clients were evicted {} times in a row, last {}: until that ends, one "
         "of them is admitted every {} ms; end that program [{}]",
-        peer.uid, conduct_.users(now_ns).at(peer.uid).let_go, who, Conduct::kEvery / 1'000'000,
-        runtime::code_of(runtime::Problem::kClientLetGo));
-  // Processes of another pid namespace are all 0 here: one would speak for all of its user.
+        peer.uid, abuse_limiter_.users(now_ns).at(peer.uid).evictions, who,
+        AbuseLimiter::kEvery / 1'000'000, runtime::code_of(runtime::Problem::kClientLetGo));
+  // Processes of another pid namespace all have id 0: a ban of one would hit all of its user.
   if (peer.pid == 0) return;
   if (banned_.size() >= settings_.configuration.daemon.clients) banned_.pop_front();
   banned_.push_back({peer.uid, peer.pid, until_ns, std::string(why)});

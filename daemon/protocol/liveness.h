@@ -7,7 +7,7 @@
 // SIGKILL, whatever the memory), marks those that it held and wakes one waiter. So a thread of the
 // client holds a robust futex in the client's segment for as long as the process lives.
 //
-//   the futex says "died"      the client submits nothing more: its gates are closed
+//   the futex is marked        the client submits nothing more: its gates are closed
 //   the pidfd is readable      its files are closed, the driver ends its work: its leases are freed
 //
 // The same happens at exec, with the socket closing instead of the pidfd (its descriptor is
@@ -22,22 +22,23 @@
 
 namespace vitamin::protocol {
 
-class LifeLine {
+class LivenessFutex {
  public:
   // Called by the thread that holds the futex; the object is destroyed by the same thread.
-  explicit LifeLine(Shared<std::uint32_t>& word);
-  ~LifeLine();  // releases the futex without FUTEX_OWNER_DIED; closing the socket ends the session
-  LifeLine(const LifeLine&) = delete;
-  LifeLine& operator=(const LifeLine&) = delete;
+  explicit LivenessFutex(Shared<std::uint32_t>& word);
+  // Releases the futex without FUTEX_OWNER_DIED; closing the socket ends the session.
+  ~LivenessFutex();
+  LivenessFutex(const LivenessFutex&) = delete;
+  LivenessFutex& operator=(const LivenessFutex&) = delete;
 
  private:
   Shared<std::uint32_t>& word_;
   struct robust_list node_;
   struct robust_list_head list_;
-  void* before_ = nullptr;  // the list of the thread before
+  void* before_ = nullptr;  // the thread's list before this object
   std::size_t before_size_ = 0;
 };
 
-inline bool life_ended(std::uint32_t word) { return (word & FUTEX_OWNER_DIED) != 0; }
+inline bool owner_died(std::uint32_t word) { return (word & FUTEX_OWNER_DIED) != 0; }
 
 }  // namespace vitamin::protocol

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/metrics/exposition.h"
+#include "daemon/metrics/prometheus_text.h"
 
 #include <fmt/format.h>
 
@@ -21,16 +21,16 @@ std::string escaped(std::string_view value) {
 
 }  // namespace
 
-void Exposition::family(std::string_view name, std::string_view type, std::string_view help) {
+void PrometheusText::family(std::string_view name, std::string_view type, std::string_view help) {
   name_ = name;
   text_ += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
 }
 
-void Exposition::sample(const Labels& labels, double value) {
+void PrometheusText::sample(const Labels& labels, double value) {
   line("", labels, fmt::format("{}", value));
 }
 
-void Exposition::sample(const Labels& labels, const WaitHistogram& waits) {
+void PrometheusText::sample(const Labels& labels, const WaitHistogram& waits) {
   std::uint64_t below = 0;
   for (unsigned i = 0; i <= WaitHistogram::kBounds; ++i) {
     Labels all = labels;
@@ -44,7 +44,7 @@ void Exposition::sample(const Labels& labels, const WaitHistogram& waits) {
   line("_count", labels, fmt::format("{}", below));
 }
 
-void Exposition::line(std::string_view suffix, const Labels& labels, std::string_view value) {
+void PrometheusText::line(std::string_view suffix, const Labels& labels, std::string_view value) {
   text_ += name_;
   text_ += suffix;
   char before = '{';
