@@ -243,7 +243,7 @@ class Machine {
   std::uint64_t steps_[kMostClients + 1] = {};
   std::uint64_t now_ = 1;
   std::uint64_t answer_ns_ = 100;  // of the batch before
-  std::deque<ClientId> holders_;  // by grant; of some the grant has ended
+  std::deque<ClientId> holders_;   // by grant; of some the grant has ended
   GrantId held_[kMostClients + 1] = {};
   std::vector<std::pair<ClientId, GrantId>> returns_;
 };

@@ -143,8 +143,8 @@ ApiStatus on_default_stream(NativeStream native, Call call) {
 
 // A call whose arguments are all values (a stream aside) can wait its turn as it is.
 template <class... Args>
-inline constexpr bool kAllValues = (... && (!std::is_pointer_v<Args> ||
-                                            std::is_same_v<Args, NativeStream>));
+inline constexpr bool kAllValues =
+    (... && (!std::is_pointer_v<Args> || std::is_same_v<Args, NativeStream>));
 
 template <Behind kBehind, Host kHost>
 struct Bridge {

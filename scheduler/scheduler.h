@@ -69,8 +69,8 @@ struct SchedulerOptions {
   std::uint64_t comes_back_ns = 1'000'000'000;
   // Between a plan and the next that a policy asked for, or that a pause asks for.
   std::uint64_t replan_least_ns = 50'000;
-  std::uint32_t grants_per_stream = 12;    // [2, Ledger::kGrantsMost]
-  std::uint32_t steps_per_client = 64;     // unfinished; more are refused and counted
+  std::uint32_t grants_per_stream = 12;  // [2, Ledger::kGrantsMost]
+  std::uint32_t steps_per_client = 64;   // unfinished; more are refused and counted
 };
 
 struct ClientTerms {
@@ -224,7 +224,7 @@ class Scheduler {
     std::uint64_t busy_ns = 0;  // it had something to do until then
     std::uint32_t generation = 0;
     bool used = false, timer = false, changed = false;
-    bool pausing = false;  // the plan in force does not know of it
+    bool pausing = false;    // the plan in force does not know of it
     hal::ComputeSet barred;  // placement: reserved for others, or theirs by age
   };
   struct Timer {

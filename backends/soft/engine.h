@@ -155,8 +155,9 @@ class Task<Answer(Arguments...)> {
   Task() = default;
   // NOLINTBEGIN(google-explicit-constructor,bugprone-forwarding-reference-overload)
   template <class F>
-  requires(!std::is_same_v<std::remove_cvref_t<F>, Task> &&
-           std::is_invocable_r_v<Answer, F&, Arguments...>) Task(F&& function) {
+    requires(!std::is_same_v<std::remove_cvref_t<F>, Task> &&
+             std::is_invocable_r_v<Answer, F&, Arguments...>)
+  Task(F&& function) {
     // NOLINTEND(google-explicit-constructor,bugprone-forwarding-reference-overload)
     using Stored = std::remove_cvref_t<F>;
     if constexpr (sizeof(Stored) <= kInline && alignof(Stored) <= alignof(std::max_align_t) &&

@@ -21,10 +21,10 @@
 #include <vector>
 
 // In the traced child: counts what `statement` executes.
-#define BENCH_STEP(statement)             \
-  do {                                    \
+#define BENCH_STEP(statement)              \
+  do {                                     \
     __asm__ volatile("int3" ::: "memory"); \
-    statement;                            \
+    statement;                             \
     __asm__ volatile("int3" ::: "memory"); \
   } while (0)
 

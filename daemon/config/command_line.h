@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/policies/nearest.h"
 #include "runtime/problem.h"
+#include "scheduler/policies/nearest.h"
 
 namespace vitamin::config {
 
@@ -33,9 +33,9 @@ inline std::optional<int> read_command_line(CLI::App& app, int argc, char** argv
     for (const CLI::Option* option : app.get_options())
       for (const std::string& each : option->get_lnames()) options.push_back("--" + each);
     const std::string given = word.substr(0, word.find('='));
-    wrong = word.starts_with("-") ? "unknown option '" + given + "'" +
-                                        scheduler::did_you_mean(given, options)
-                                  : "unknown word '" + word + "'";
+    wrong = word.starts_with("-")
+                ? "unknown option '" + given + "'" + scheduler::did_you_mean(given, options)
+                : "unknown word '" + word + "'";
   } catch (const CLI::Success& shown) {  // help or version
     return app.exit(shown);
   } catch (const CLI::ParseError& error) {

@@ -112,9 +112,9 @@ struct WorkloadClass {
   std::uint64_t step_ns = 0;      // of an iteration
   std::uint32_t percentile = 99;  // percent of steps or requests that are to meet the bound
   std::uint32_t weight = 1;       // of a client's progress in the policy's objective
-  std::uint32_t share = 100;             // percent of the device's SMs for that group, at most
+  std::uint32_t share = 100;      // percent of the device's SMs for that group, at most
   GroupOf share_of = GroupOf::kProcess;
-  std::string memory;                    // quota: memory_bound() in value.h; empty: none
+  std::string memory;  // quota: memory_bound() in value.h; empty: none
   GroupOf memory_of = GroupOf::kProcess;
 };
 

@@ -25,10 +25,10 @@ constexpr unsigned kStartBits = 41;
 constexpr std::uint64_t kStartMask = (std::uint64_t{1} << kStartBits) - 1;
 
 tl::unexpected<hal::Error> no_ledger(const std::string& where) {
-  return hal::fail(hal::Errc::kOutOfMemory,
-                   "the ledger of device memory cannot be used (" + where + ": " +
-                       std::strerror(errno) + ")",
-                   errno);
+  return hal::fail(
+      hal::Errc::kOutOfMemory,
+      "the ledger of device memory cannot be used (" + where + ": " + std::strerror(errno) + ")",
+      errno);
 }
 
 struct Stat {
@@ -86,8 +86,8 @@ hal::Result<MappedLedger> open_ledger(const std::string& path) {
     Fd fresh(::open(made.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fresh) return no_ledger(made);
     void* const memory = hal::grow_file(fresh.get(), nullptr, 0, kSize);
-    const bool linked = memory != nullptr && (::link(made.c_str(), path.c_str()) == 0 ||
-                                              errno == EEXIST);
+    const bool linked =
+        memory != nullptr && (::link(made.c_str(), path.c_str()) == 0 || errno == EEXIST);
     const int error = errno;
     if (memory != nullptr) ::munmap(memory, kSize);
     ::unlink(made.c_str());

@@ -71,7 +71,7 @@ std::string Server::execute_operator(const std::string& name, const std::string&
       return error_text(begun.error().message);
     }
     log::info("claim {}", rest);
-    apply_limits(looked_ns_);  // its clients may have come back before it was told again
+    apply_limits(polled_ns_);  // its clients may have come back before it was told again
     return json_text(nlohmann::json{{"schema", 1}});
   }
   if (name == "claim-end") {

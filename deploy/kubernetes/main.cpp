@@ -83,8 +83,7 @@ int main(int argc, char** argv) {
   app.add_option("--every", options.every_ms, "Milliseconds between two checks of all devices")
       ->capture_default_str()
       ->check(CLI::Range(10, 60'000));
-  if (const auto ended = config::read_command_line(app, argc, argv, VITAMIN_VERSION))
-    return *ended;
+  if (const auto ended = config::read_command_line(app, argc, argv, VITAMIN_VERSION)) return *ended;
 
   // Without --gpu the GPUs are found as they come; a name for them all stands for the resource.
   const std::vector<std::string> any = {"any"};

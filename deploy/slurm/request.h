@@ -35,9 +35,9 @@ std::string step_name(std::uint32_t job, std::uint32_t step);
 
 // Words of plugstack.conf behind the plugin's path.
 struct Arguments {
-  std::string socket;     // %n: the node's name
-  std::string libraries;  // directory of the preloaded libraries
-  std::string file;       // vitamin.toml; empty: where it always is
+  std::string socket;                         // %n: the node's name
+  std::string libraries;                      // directory of the preloaded libraries
+  std::string file;                           // vitamin.toml; empty: where it always is
   std::vector<std::uint32_t> shards_per_gpu;  // of GPU 0, 1 and so on
 };
 hal::Result<Arguments> read_arguments(int count, char* const* words);

@@ -119,8 +119,8 @@ void prepare(spank_t spank) {
   task.closed = rules->closed;
   std::string devices = variable(spank, "SLURM_STEP_GPUS");
   if (devices.empty()) devices = variable(spank, "SLURM_JOB_GPUS");
-  const std::uint32_t of_shards = share_of_shards(number(spank, "SLURM_SHARDS_ON_NODE"), devices,
-                                                  arguments->shards_per_gpu);
+  const std::uint32_t of_shards =
+      share_of_shards(number(spank, "SLURM_SHARDS_ON_NODE"), devices, arguments->shards_per_gpu);
   task.share = request.share != 0 ? request.share : of_shards != 0 ? of_shards : 100;
   if (const auto known = rules->check_class(request.workload_class); !known) {
     task.problem = known.error().message;

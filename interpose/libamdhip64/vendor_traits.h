@@ -118,7 +118,7 @@ enum class Addresses : std::uint8_t { kAny, kToSymbol, kFromSymbol };
 
 template <class T>
 concept Descriptor = std::is_same_v<T, hip_Memcpy2D> || std::is_same_v<T, hipMemcpy3DParms> ||
-    std::is_same_v<T, HIP_MEMCPY3D>;
+                     std::is_same_v<T, HIP_MEMCPY3D>;
 
 // Which memory a copy's arguments name.
 struct CopySides {

@@ -140,9 +140,7 @@ inline ArrayShape array_shape(const CUDA_ARRAY3D_DESCRIPTOR_v1& array) {
 enum class Addresses : bool { kDevice, kUnified };
 
 template <class T>
-concept Descriptor = std::is_class_v<T> && requires(T copy) {
-  copy.WidthInBytes;
-};
+concept Descriptor = std::is_class_v<T> && requires(T copy) { copy.WidthInBytes; };
 
 // Which memory a copy's arguments name.
 struct CopySides {
@@ -201,14 +199,14 @@ bool surely_accepted(Args...) {
   return false;
 }
 template <class Value>
-requires std::is_integral_v<Value>
-bool surely_accepted(CUdeviceptr target, Value, std::size_t count, CUstream) {
+  requires std::is_integral_v<Value> bool
+surely_accepted(CUdeviceptr target, Value, std::size_t count, CUstream) {
   return fill_accepted(target, 0, sizeof(Value), count, 1);
 }
 template <class Value>
-requires std::is_integral_v<Value>
-bool surely_accepted(CUdeviceptr target, std::size_t pitch, Value, std::size_t width,
-                     std::size_t height, CUstream) {
+  requires std::is_integral_v<Value> bool
+surely_accepted(CUdeviceptr target, std::size_t pitch, Value, std::size_t width, std::size_t height,
+                CUstream) {
   return fill_accepted(target, pitch, sizeof(Value), width, height);
 }
 inline bool surely_accepted(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream) {
@@ -222,8 +220,8 @@ inline bool surely_accepted(void* target, CUdeviceptr source, std::size_t bytes,
 }
 inline bool surely_accepted(CUdeviceptr address, CUstream) { return free_accepted(address); }
 template <class Value>
-requires std::is_integral_v<Value>
-bool surely_accepted(CUstream, CUdeviceptr address, Value, unsigned flags) {
+  requires std::is_integral_v<Value> bool
+surely_accepted(CUstream, CUdeviceptr address, Value, unsigned flags) {
   return flags == 0 && address % sizeof(Value) == 0 && covers(address, sizeof(Value));
 }
 bool surely_accepted(const CUDA_MEMCPY2D* copy, CUstream);

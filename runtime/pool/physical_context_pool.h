@@ -30,11 +30,11 @@ struct PhysicalQueue {
   EntryId entry = kWholeDevice;
   std::uint32_t processors = 0;
   int priority = 0;
-  Stream* owner = nullptr;       // null: free
+  Stream* owner = nullptr;  // null: free
   Stream* last_owner = nullptr;
-  MarkerRef last;                // behind the last operation of last_owner
-  std::uint64_t made = 0;        // in which order
-  std::uint32_t pins = 0;        // host threads that block on the queue without the lock
+  MarkerRef last;          // behind the last operation of last_owner
+  std::uint64_t made = 0;  // in which order
+  std::uint32_t pins = 0;  // host threads that block on the queue without the lock
 
   bool whole() const { return entry == kWholeDevice; }
 };

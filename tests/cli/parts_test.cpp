@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <string>
 
-#include "scheduler/policies/nearest.h"
 #include "runtime/stats.h"
+#include "scheduler/policies/nearest.h"
 #include "tools/vitamin/preload.h"
 #include "tools/vitamin/run/child.h"
 #include "tools/vitamin/run/directory.h"

@@ -15,15 +15,16 @@
 namespace vitamin::determinism {
 namespace {
 
-#define DRIVER_CALLS(X)                                                                           \
-  X(cuInit)                                                                                       \
-  X(cuGetErrorName) X(cuDeviceGet) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain)            \
-      X(cuCtxSetCurrent) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuMemAlloc) X(cuMemcpyDtoH) \
-          X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize)
-#define GREEN_CALLS(X)                                                            \
-  X(cuDeviceGetDevResource)                                                       \
-  X(cuDevSmResourceSplitByCount) X(cuDevResourceGenerateDesc) X(cuGreenCtxCreate) \
-      X(cuGreenCtxStreamCreate)
+#define DRIVER_CALLS(X)                                                                          \
+  X(cuInit)                                                                                      \
+  X(cuGetErrorName)                                                                              \
+  X(cuDeviceGet) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent)          \
+      X(cuModuleLoadData) X(cuModuleGetFunction) X(cuMemAlloc) X(cuMemcpyDtoH) X(cuLaunchKernel) \
+          X(cuStreamCreate) X(cuStreamSynchronize)
+#define GREEN_CALLS(X)           \
+  X(cuDeviceGetDevResource)      \
+  X(cuDevSmResourceSplitByCount) \
+  X(cuDevResourceGenerateDesc) X(cuGreenCtxCreate) X(cuGreenCtxStreamCreate)
 
 struct Driver {
 #define MEMBER(name) decltype(&::name) name = nullptr;

@@ -24,7 +24,7 @@ struct Difference {
   unsigned long long elements;  // that differ in any bit
   unsigned long long ulp_sum;   // of the distances in units of the last place
   unsigned ulp_max;
-  unsigned abs_max_bits;        // the bits of the largest |a - b|
+  unsigned abs_max_bits;  // the bits of the largest |a - b|
 };
 
 // Between an output and the exact one: bits of doubles that are not negative.

@@ -42,8 +42,10 @@ class Say {
   static std::string text(const std::string& value) { return value; }
   static std::string text(const char* value) { return value; }
   template <class Integer>
-  requires std::is_integral_v<Integer>
-  static std::string text(Integer value) { return std::to_string(value); }
+    requires std::is_integral_v<Integer>
+  static std::string text(Integer value) {
+    return std::to_string(value);
+  }
   static void print(std::string_view format, const std::vector<std::string>& values);
 };
 

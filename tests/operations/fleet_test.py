@@ -140,8 +140,8 @@ class Scraped(DaemonTest):
         self.assertEqual((seen[idle]["gpus"], seen[self.down]["answers"]), ([], False))
         lines = status(self.prometheus.url).stdout.splitlines()
         leased = int(gpu["leased_processors"])
-        self.assertEqual(lines[0], "2 of 3 nodes answer: 1 GPUs, 1 clients, "
-                                   f"{leased} of {device['processors']} SMs leased")
+        self.assertEqual(lines[0], "2 of 3 nodes answer; GPUs 1, clients 1, "
+                                   f"SMs leased {leased} of {device['processors']}")
         of_node = {line.split()[0]: line for line in lines[3:]}
         self.assertRegex(of_node[busy], rf" {leased} of {device['processors']} .* {device['uuid']}")
         self.assertRegex(of_node[idle], "no client has used a GPU yet$")
@@ -221,8 +221,8 @@ class StandIn(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         lines = done.stdout.splitlines()
         self.assertEqual((lines[0], len(lines)),
-                         ("1000 of 1000 nodes answer: 8000 GPUs, 24000 clients, "
-                          "768000 of 1056000 SMs leased", 8003))
+                         ("1000 of 1000 nodes answer; GPUs 8000, clients 24000, "
+                          "SMs leased 768000 of 1056000", 8003))
         waits = {line.split()[-2]: line for line in lines if re.search(r"GPU-[01]-0 ", line)}
         self.assertIn(" 2.0 ms ", waits["GPU-1-0"])
         self.assertNotIn("ms", waits["GPU-0-0"])  # no wait, not one of 0

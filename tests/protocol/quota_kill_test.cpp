@@ -42,8 +42,8 @@ int faults_of(Ledger& ledger) {
 
 template <class Body>
 long kill_member_everywhere(Body body, long& bad) {
-  void* const memory = ::mmap(nullptr, sizeof(Ledger), PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const memory =
+      ::mmap(nullptr, sizeof(Ledger), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto* const ledger = new (memory) Ledger{};
   ledger->set_quota(kQuota);
   ledger->claim(kSurvivor, kNobody);

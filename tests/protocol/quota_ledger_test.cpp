@@ -46,9 +46,9 @@ struct Members {
   explicit Members(std::uint64_t quota) {
     ledger = std::move(*open_ledger(directory.path / "ledger"));
     ledger->set_quota(quota);
-    words = static_cast<std::atomic<std::uint32_t>*>(
-        ::mmap(nullptr, kWords * sizeof *words, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-               -1, 0));
+    words = static_cast<std::atomic<std::uint32_t>*>(::mmap(nullptr, kWords * sizeof *words,
+                                                            PROT_READ | PROT_WRITE,
+                                                            MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   }
   ~Members() { ::munmap(words, kWords * sizeof *words); }
 

@@ -467,7 +467,7 @@ TEST_CASE("a client refuses memory that is not sealed or of another size") {
   CHECK_FALSE(map_session_memory(memory->daemon_fd, memory->client_fd));
 }
 
-TEST_CASE("the death of a client is told by its life line before its pidfd") {
+TEST_CASE("the liveness futex reports the death of a client before its pidfd") {
   const auto memory = make_session_memory();
   REQUIRE(memory);
   const int fd = memory->client_fd.get();
@@ -519,7 +519,7 @@ TEST_CASE("the death of a client is told by its life line before its pidfd") {
 // and one that never writes it under a daemon that looks.
 TEST_CASE("what 1.4 added lies where 1.3 has nothing, and moves nothing") {
   CHECK(sizeof(ClientSegment) == 4 * 64 + kRequests * sizeof(Record));
-  CHECK(offsetof(ClientSegment, life) == 0);
+  CHECK(offsetof(ClientSegment, liveness) == 0);
   CHECK(offsetof(ClientSegment, progress) >= sizeof(std::uint32_t));
   CHECK(offsetof(ClientSegment, progress) + sizeof(std::uint64_t) <= 64);
   CHECK(offsetof(ClientSegment, request_tail) == 64);

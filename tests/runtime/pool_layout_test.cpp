@@ -106,8 +106,7 @@ TEST_CASE("The traversal of the paper and one AND exclude the same nodes") {
 TEST_CASE("A limit on entries is kept and runs fill the room that is asked for") {
   const PoolLayout small = PoolLayout::build(device(16, 12), {.entries_max = 20});
   CHECK(small.size() == 21);
-  const PoolLayout wide =
-      PoolLayout::build(device(16, 12), {.entries_max = 127, .all_runs = true});
+  const PoolLayout wide = PoolLayout::build(device(16, 12), {.entries_max = 127, .all_runs = true});
   CHECK(wide.size() == 128);
   const PoolLayout coarse = PoolLayout::build(device(16, 12), {.leaf_units = 4});
   for (const PoolEntry& entry : coarse.entries()) CHECK(entry.compute.count() >= 4);

@@ -35,8 +35,8 @@ class Service {
     bool paced = false;  // a token each period, not Poisson arrivals
     std::uint64_t request = 0;
     unsigned seed = 1;
-    bool alone = false;  // without the client that trains
-    unsigned tight = 0;  // one of so many steps is announced to be due at once
+    bool alone = false;       // without the client that trains
+    unsigned tight = 0;       // one of so many steps is announced to be due at once
     bool closed = false;      // the next step begins when the one before has ended
     bool host_bound = false;  // half of the device is as good as all of it
   };

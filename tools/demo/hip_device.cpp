@@ -17,8 +17,10 @@ struct NamedKernel {
   const char* name;
   const void* stub;
 };
-#define VITAMIN_DEMO_KERNEL(name) \
-  NamedKernel { #name, reinterpret_cast < const void*>(&name) }
+#define VITAMIN_DEMO_KERNEL(name)                 \
+  NamedKernel {                                   \
+#name, reinterpret_cast < const void*>(&name) \
+  }
 const NamedKernel kKernels[] = {
     VITAMIN_DEMO_KERNEL(make_values),     VITAMIN_DEMO_KERNEL(layer),
     VITAMIN_DEMO_KERNEL(loss_gradient),   VITAMIN_DEMO_KERNEL(reduce),

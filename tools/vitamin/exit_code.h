@@ -13,9 +13,9 @@ inline constexpr int kExitBroken = 2;         // under Vitamin it differs: a bug
 inline constexpr int kExitInconclusive = 3;   // it fails alone, or nothing could be compared
 inline constexpr int kExitInterrupted = 130;  // by a signal; the report is partial
 
-inline constexpr int kExitNoDaemon = 75;  // failure.absent = "closed": try again (EX_TEMPFAIL)
-inline constexpr int kExitCoverage = 123;       // run --strict: not every launch was bound
-inline constexpr int kExitFailed = 125;         // vitamin itself failed, wrong usage included
+inline constexpr int kExitNoDaemon = 75;   // failure.absent = "closed": try again (EX_TEMPFAIL)
+inline constexpr int kExitCoverage = 123;  // run --strict: not every launch was bound
+inline constexpr int kExitFailed = 125;    // vitamin itself failed, wrong usage included
 inline constexpr int kExitNotExecutable = 126;  // the command cannot be executed
 inline constexpr int kExitNotFound = 127;       // the command was not found
 

@@ -57,8 +57,7 @@ int main(int argc, char** argv) {
   app.add_option("--every", options.every_ms, "Milliseconds between two checks of all GPUs")
       ->capture_default_str()
       ->check(CLI::Range(10, 60'000));
-  if (const auto ended = config::read_command_line(app, argc, argv, VITAMIN_VERSION))
-    return *ended;
+  if (const auto ended = config::read_command_line(app, argc, argv, VITAMIN_VERSION)) return *ended;
   if (options.node.empty()) return refuse("which node is this? Give --node or NODE_NAME");
   if (options.api.url.empty())
     return refuse("this is no pod of a cluster: where is the API server? Give --api-server");

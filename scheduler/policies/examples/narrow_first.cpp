@@ -48,8 +48,7 @@ uint32_t choose(const NarrowFirst& self, const vitamin_snapshot& snapshot,
   for (uint32_t i = 1; i < snapshot.partitions_count; ++i) {
     float speed = 0, error = 0;
     if ((partition_at(snapshot, i).units & taken) == 0 &&
-        snapshot.speed(&snapshot, client.id, i, &speed, &error) != 0 &&
-        speed * self.tolerated >= 1)
+        snapshot.speed(&snapshot, client.id, i, &speed, &error) != 0 && speed * self.tolerated >= 1)
       return i;
   }
   return VITAMIN_WHOLE_DEVICE;

@@ -68,9 +68,9 @@ __global__ void add(const float4* from, float4* to, std::size_t count) {
 struct Device {
   hipDeviceProp_t properties{};
   int runtime = 0, driver = 0;
-  bool pairs = false;      // CUs work in pairs (gfx10 and later)
-  unsigned bits = 0;       // of a mask, as the runtime takes it
-  unsigned together = 1;   // neighbouring bits that must agree
+  bool pairs = false;     // CUs work in pairs (gfx10 and later)
+  unsigned bits = 0;      // of a mask, as the runtime takes it
+  unsigned together = 1;  // neighbouring bits that must agree
   unsigned groups() const { return bits / together; }
 
   Device() {
@@ -82,7 +82,9 @@ struct Device {
     together = pairs && runtime < 50'600'000 ? 2 : 1;
     bits = static_cast<unsigned>(properties.multiProcessorCount) * together;
   }
-  Mask all() const { return groups_of([](unsigned) { return true; }); }
+  Mask all() const {
+    return groups_of([](unsigned) { return true; });
+  }
   template <class Wanted>
   Mask groups_of(Wanted&& wanted) const {
     Mask mask((bits + 31) / 32);
@@ -174,12 +176,12 @@ void print_places(const std::set<unsigned>& places) {
 
 void device() {
   const Device d;
-  std::printf("{\"name\": \"%s\", \"part\": \"%s\", \"multiprocessors\": %d, \"wave\": %d, "
-              "\"mask_bits\": %u, \"bits_together\": %u, \"memory\": %zu, \"runtime\": %d, "
-              "\"driver\": %d}\n",
-              d.properties.name, d.properties.gcnArchName, d.properties.multiProcessorCount,
-              d.properties.warpSize, d.bits, d.together, d.properties.totalGlobalMem, d.runtime,
-              d.driver);
+  std::printf(
+      "{\"name\": \"%s\", \"part\": \"%s\", \"multiprocessors\": %d, \"wave\": %d, "
+      "\"mask_bits\": %u, \"bits_together\": %u, \"memory\": %zu, \"runtime\": %d, "
+      "\"driver\": %d}\n",
+      d.properties.name, d.properties.gcnArchName, d.properties.multiProcessorCount,
+      d.properties.warpSize, d.bits, d.together, d.properties.totalGlobalMem, d.runtime, d.driver);
 }
 
 // Which CU each bit of a mask is: the one that is missing where all bits but this one are set.
@@ -226,9 +228,10 @@ void queues() {
     }
     std::size_t available = 0, total = 0;
     HIP_OK(hipMemGetInfo(&available, &total));
-    std::printf("{\"queues\": %zu, \"create_us\": %.1f, \"first_launch_us\": %.1f, "
-                "\"launch_us\": %.1f, \"memory_available\": %zu}\n",
-                made.size(), create, first, median(rounds), available);
+    std::printf(
+        "{\"queues\": %zu, \"create_us\": %.1f, \"first_launch_us\": %.1f, "
+        "\"launch_us\": %.1f, \"memory_available\": %zu}\n",
+        made.size(), create, first, median(rounds), available);
   }
   const auto start = Clock::now();
   const std::size_t count = made.size();
@@ -265,9 +268,10 @@ void masks() {
   while (!over);
   changes.join();
   const double longest = *std::max_element(busy.begin(), busy.end());
-  std::printf("{\"plain_stream_us\": %.1f, \"masked_stream_us\": %.1f, \"launch_us\": %.1f, "
-              "\"launch_beside_changes_us\": %.1f, \"longest_beside_changes_us\": %.1f}\n",
-              median(plain), median(masked), median(quiet), median(busy), longest);
+  std::printf(
+      "{\"plain_stream_us\": %.1f, \"masked_stream_us\": %.1f, \"launch_us\": %.1f, "
+      "\"launch_beside_changes_us\": %.1f, \"longest_beside_changes_us\": %.1f}\n",
+      median(plain), median(masked), median(quiet), median(busy), longest);
 }
 
 // Memory traffic on halves of the CUs: of one alone and of both at once.
@@ -297,9 +301,10 @@ void isolation() {
   while (copies({&whole}) < 5'000 && bytes < std::size_t{1} << 31) bytes *= 2;
   const double one = copies({&lower}), both = copies({&lower, &upper}), all = copies({&whole});
   const auto rate = [&](double us) { return 2 * static_cast<double>(bytes) / us / 1e3; };
-  std::printf("{\"bytes\": %zu, \"whole_gb_s\": %.4g, \"half_gb_s\": %.4g, "
-              "\"half_beside_half_gb_s\": %.4g, \"slowdown\": %.3f}\n",
-              bytes, rate(all), rate(one), rate(both), both / one);
+  std::printf(
+      "{\"bytes\": %zu, \"whole_gb_s\": %.4g, \"half_gb_s\": %.4g, "
+      "\"half_beside_half_gb_s\": %.4g, \"slowdown\": %.3f}\n",
+      bytes, rate(all), rate(one), rate(both), both / one);
 }
 
 // Where launches on an ordinary stream ran, from "go" on standard input to its end.

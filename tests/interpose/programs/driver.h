@@ -12,42 +12,33 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define DRIVER_FUNCTIONS(X)                                                                        \
-  X(cuInit)                                                                                        \
-  X(cuDeviceGet)                                                                                   \
-  X(cuDeviceGetCount) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(                  \
-      cuDevicePrimaryCtxReset) X(cuCtxSetCurrent) X(cuCtxGetCurrent) X(cuCtxDestroy)               \
-      X(cuCtxSetLimit) X(cuCtxGetLimit) X(cuModuleLoadData) X(cuModuleUnload) X(                   \
-          cuModuleGetFunction) X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuLibraryUnload)       \
-          X(cuMemAlloc) X(cuMemFree) X(cuMemAllocHost) X(cuMemFreeHost) X(                         \
-              cuMemHostGetDevicePointer) X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemcpyHtoD)      \
-              X(cuMemcpyDtoH) X(cuMemcpyDtoD) X(cuMemcpyAsync) X(cuMemcpyHtoDAsync) X(             \
-                  cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync) X(cuMemcpy2DAsync) X(cuMemcpyPeerAsync)  \
-                  X(cuMemsetD32) X(cuMemsetD32Async) X(cuMemsetD2D32Async) X(cuStreamCreate)       \
-                      X(cuStreamCreateWithPriority) X(cuStreamDestroy) X(cuStreamQuery)            \
-                          X(cuStreamSynchronize) X(cuStreamWaitEvent) X(cuStreamAddCallback) X(    \
-                              cuStreamBeginCapture) X(cuStreamEndCapture) X(cuStreamIsCapturing)   \
-                              X(cuStreamWaitValue32) X(cuStreamWriteValue32)                       \
-                                  X(cuStreamGetAttribute) X(cuStreamSetAttribute) X(cuEventCreate) \
-                                      X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)       \
-                                          X(cuEventElapsedTime) X(cuEventDestroy)                  \
-                                              X(cuLaunchKernel) X(cuLaunchKernelEx)                \
-                                                  X(cuLaunchCooperativeKernel) X(cuLaunchHostFunc) \
-                                                      X(cuGraphInstantiate) X(cuGraphLaunch)       \
-                                                          X(cuGraphExecDestroy) X(cuGraphDestroy)  \
-                                                              X(cuCtxSynchronize)                  \
-                                                                  X(cuFuncSetAttribute)            \
-                                                                      X(cuCtxCreate)
-#define GRAPH_FUNCTIONS(X)                                                                \
-  X(cuGraphCreate)                                                                        \
-  X(cuGraphClone) X(cuGraphAddKernelNode) X(cuGraphAddEmptyNode) X(cuGraphAddMemsetNode)  \
-      X(cuGraphAddMemcpyNode) X(cuGraphAddHostNode) X(cuGraphAddChildGraphNode)           \
-          X(cuGraphAddEventRecordNode) X(cuGraphGetNodes) X(cuGraphNodeGetType)           \
-              X(cuGraphKernelNodeGetParams) X(cuGraphKernelNodeSetParams)                 \
-                  X(cuGraphKernelNodeSetAttribute) X(cuGraphExecUpdate)                   \
-                      X(cuGraphExecKernelNodeSetParams) X(cuGraphExecMemcpyNodeSetParams) \
-                          X(cuGraphExecMemsetNodeSetParams) X(cuGraphNodeSetEnabled)      \
-                              X(cuGraphExecChildGraphNodeSetParams) X(cuGraphUpload)
+// clang-format off
+#define DRIVER_FUNCTIONS(X) \
+  X(cuInit) X(cuDeviceGet) X(cuDeviceGetCount) X(cuDevicePrimaryCtxRetain) \
+  X(cuDevicePrimaryCtxRelease) X(cuDevicePrimaryCtxReset) X(cuCtxSetCurrent) X(cuCtxGetCurrent) \
+  X(cuCtxDestroy) X(cuCtxSetLimit) X(cuCtxGetLimit) X(cuModuleLoadData) X(cuModuleUnload) \
+  X(cuModuleGetFunction) X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuLibraryUnload) \
+  X(cuMemAlloc) X(cuMemFree) X(cuMemAllocHost) X(cuMemFreeHost) X(cuMemHostGetDevicePointer) \
+  X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyDtoD) \
+  X(cuMemcpyAsync) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync) \
+  X(cuMemcpy2DAsync) X(cuMemcpyPeerAsync) X(cuMemsetD32) X(cuMemsetD32Async) \
+  X(cuMemsetD2D32Async) X(cuStreamCreate) X(cuStreamCreateWithPriority) X(cuStreamDestroy) \
+  X(cuStreamQuery) X(cuStreamSynchronize) X(cuStreamWaitEvent) X(cuStreamAddCallback) \
+  X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuStreamIsCapturing) X(cuStreamWaitValue32) \
+  X(cuStreamWriteValue32) X(cuStreamGetAttribute) X(cuStreamSetAttribute) X(cuEventCreate) \
+  X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize) X(cuEventElapsedTime) X(cuEventDestroy) \
+  X(cuLaunchKernel) X(cuLaunchKernelEx) X(cuLaunchCooperativeKernel) X(cuLaunchHostFunc) \
+  X(cuGraphInstantiate) X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy) \
+  X(cuCtxSynchronize) X(cuFuncSetAttribute) X(cuCtxCreate)
+#define GRAPH_FUNCTIONS(X) \
+  X(cuGraphCreate) X(cuGraphClone) X(cuGraphAddKernelNode) X(cuGraphAddEmptyNode) \
+  X(cuGraphAddMemsetNode) X(cuGraphAddMemcpyNode) X(cuGraphAddHostNode) \
+  X(cuGraphAddChildGraphNode) X(cuGraphAddEventRecordNode) X(cuGraphGetNodes) \
+  X(cuGraphNodeGetType) X(cuGraphKernelNodeGetParams) X(cuGraphKernelNodeSetParams) \
+  X(cuGraphKernelNodeSetAttribute) X(cuGraphExecUpdate) X(cuGraphExecKernelNodeSetParams) \
+  X(cuGraphExecMemcpyNodeSetParams) X(cuGraphExecMemsetNodeSetParams) X(cuGraphNodeSetEnabled) \
+  X(cuGraphExecChildGraphNodeSetParams) X(cuGraphUpload)
+// clang-format on
 
 struct Driver {
 #define DRIVER_ENTRY(name) decltype(&::name) name;

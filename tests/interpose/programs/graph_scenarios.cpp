@@ -488,7 +488,9 @@ void forks_around_replays() {
 
 const Scenarios kScenarios = {
 #define SCENARIO(name) \
-  { #name, &name }
+  {                    \
+#name, &name       \
+  }
     SCENARIO(replays_of_functions),
     SCENARIO(replays_of_kernels),
     SCENARIO(thousands_of_replays),

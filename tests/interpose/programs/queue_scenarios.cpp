@@ -402,7 +402,9 @@ void graph_is_made_while_a_thread_waits() {
 
 const Scenarios kScenarios = {
 #define SCENARIO(name) \
-  { #name, &name }
+  {                    \
+#name, &name       \
+  }
     SCENARIO(launches_and_records),
     SCENARIO(legacy_launches),
     SCENARIO(many_records_behind_a_gate),

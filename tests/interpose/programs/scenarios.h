@@ -34,7 +34,9 @@ struct Gate {
 };
 
 #define SCENARIO(name) \
-  { #name, &name }
+  {                    \
+#name, &name       \
+  }
 
 // Captures, errors, structure that no entry may change, contexts, devices, processes.
 extern const Scenarios kContextScenarios;

@@ -53,8 +53,8 @@ std::pair<std::uint64_t, std::string> widest_device() {
   std::pair<std::uint64_t, std::string> widest;
   if (const auto status = ask_daemon(daemon_socket(""), "status"); status)
     for (const auto& device : (*status)["devices"])
-      widest = std::max(widest, {device.value("processors", std::uint64_t{0}),
-                                 device.value("name", "")});
+      widest = std::max(widest,
+                        {device.value("processors", std::uint64_t{0}), device.value("name", "")});
   for (const DeviceFacts& device : probe_driver().devices)
     widest = std::max(widest, {static_cast<std::uint64_t>(device.processors), device.name});
   return widest;

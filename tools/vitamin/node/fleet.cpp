@@ -126,7 +126,7 @@ std::string fleet_text(const Fleet& fleet) {
               (value_of(gpu, "drained") == 1 ? ", takes no new client" : ""));
     }
   }
-  return fmt::format("{} of {} nodes answer: {} GPUs, {} clients, {} of {} SMs leased\n\n", answer,
+  return fmt::format("{} of {} nodes answer; GPUs {}, clients {}, SMs leased {} of {}\n\n", answer,
                      fleet.size(), gpus, sum["clients"], sum["leased_processors"],
                      sum["processors"]) +
          fmt::format(kLine, "node", "release", "gpu", "SMs leased", "clients", "waiting",

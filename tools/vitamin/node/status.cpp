@@ -113,9 +113,8 @@ std::string memory_text(const json& status) {
     const std::string workload_class = each.value("class", "");  // none: of a step or claim
     text += fmt::format("memory {}{} on {}: {} of {}, {} process{}\n", each.value("whose", ""),
                         workload_class.empty() ? "" : fmt::format(" (class {})", workload_class),
-                        each.value("device", ""),
-                        bytes(unsigned_of(each, "used")), bytes(unsigned_of(each, "quota")),
-                        processes, processes == 1 ? "" : "es");
+                        each.value("device", ""), bytes(unsigned_of(each, "used")),
+                        bytes(unsigned_of(each, "quota")), processes, processes == 1 ? "" : "es");
   }
   return text.empty() ? text : text + "\n";
 }

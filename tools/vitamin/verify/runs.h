@@ -57,7 +57,7 @@ struct RunRequest {
   std::uint64_t seed = 0;
   std::vector<std::string> command;
   std::vector<std::string> files;
-  std::string tenant;        // a shell command, or empty
+  std::string tenant;  // a shell command, or empty
   // Quota of device memory; empty: none. Natively nothing would bound it: then the run is under
   // Vitamin on the whole device.
   std::string memory;
