@@ -15,16 +15,15 @@
 namespace vitamin::determinism {
 namespace {
 
-#define DRIVER_CALLS(X)                                                                          \
-  X(cuInit)                                                                                      \
-  X(cuGetErrorName)                                                                              \
-  X(cuDeviceGet) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent)          \
-      X(cuModuleLoadData) X(cuModuleGetFunction) X(cuMemAlloc) X(cuMemcpyDtoH) X(cuLaunchKernel) \
-          X(cuStreamCreate) X(cuStreamSynchronize)
-#define GREEN_CALLS(X)           \
-  X(cuDeviceGetDevResource)      \
-  X(cuDevSmResourceSplitByCount) \
-  X(cuDevResourceGenerateDesc) X(cuGreenCtxCreate) X(cuGreenCtxStreamCreate)
+// clang-format off
+#define DRIVER_CALLS(X) \
+  X(cuInit) X(cuGetErrorName) X(cuDeviceGet) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) \
+  X(cuCtxSetCurrent) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuMemAlloc) X(cuMemcpyDtoH) \
+  X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize)
+#define GREEN_CALLS(X) \
+  X(cuDeviceGetDevResource) X(cuDevSmResourceSplitByCount) X(cuDevResourceGenerateDesc) \
+  X(cuGreenCtxCreate) X(cuGreenCtxStreamCreate)
+// clang-format on
 
 struct Driver {
 #define MEMBER(name) decltype(&::name) name = nullptr;
