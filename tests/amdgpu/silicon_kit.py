@@ -329,7 +329,7 @@ def determinism(kit):
 def verify(kit):
     # Without the time that the program prints.
     program = f"'{kit.prefix}/bin/demo-train-hip' 20 | cut -d , -f 1"
-    out = kit.vitamin("verify", "--", "sh", "-c", program, limit=300, expect=(0, 3)).strip()
+    out = kit.vitamin("verify", "--", "sh", "-c", program, limit=300, expect=(0, 3))
     judged = next((line for line in out.splitlines() if not line.startswith(" ")), out)
     if judged.startswith("inconclusive"):
         raise Skipped(judged)

@@ -2,33 +2,15 @@
 #include "backends/soft/amdgpu/isa/code.h"
 
 #include <cstdio>
-#include <cstring>
 
 #include "backends/soft/amdgpu/isa/decoder.h"
 
 namespace vitamin::soft::amdgpu::isa {
-namespace {
-
-template <class T>
-T load(std::uint64_t address) {
-  T value;
-  std::memcpy(&value, reinterpret_cast<const void*>(address), sizeof value);
-  return value;
-}
-
-}  // namespace
-
 CodeRegion::CodeRegion(std::uint64_t begin, std::uint64_t bytes, Decoder& decoder)
     : begin_(begin),
       bytes_(bytes),
       decoder_(decoder),
       slots_(new std::atomic<const Instruction*>[bytes / 4 + 1]()) {}
-
-bool CodeRegion::is_current(const Instruction& instruction, std::uint64_t pc) {
-  if (instruction.size == 4) return load<std::uint32_t>(pc) == instruction.raw;
-  return load<std::uint64_t>(pc) == instruction.raw &&
-         (instruction.size == 8 || load<std::uint32_t>(pc + 8) == instruction.raw_high);
-}
 
 const Instruction& CodeRegion::decode(std::uint64_t pc) {
   Instruction fresh = decoder_.decode(pc, begin_ + bytes_ - pc);

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
@@ -36,7 +37,17 @@ class CodeRegion {
   }
 
  private:
-  static bool is_current(const Instruction& instruction, std::uint64_t pc);
+  template <class T>
+  static T load(std::uint64_t address) {
+    T value;
+    std::memcpy(&value, reinterpret_cast<const void*>(address), sizeof value);
+    return value;
+  }
+  static bool is_current(const Instruction& instruction, std::uint64_t pc) {
+    if (instruction.size == 4) return load<std::uint32_t>(pc) == instruction.raw;
+    return load<std::uint64_t>(pc) == instruction.raw &&
+           (instruction.size == 8 || load<std::uint32_t>(pc + 8) == instruction.raw_high);
+  }
   const Instruction& decode(std::uint64_t pc);
 
   std::uint64_t begin_, bytes_;

@@ -13,12 +13,26 @@ namespace {
 using U32 = std::uint32_t;
 using U64 = std::uint64_t;
 
+// Where `offset` is in the workgroup's memory, if all 64 lanes are active and inside it. Null: each
+// lane has to be looked at.
+std::uint8_t* common_memory(Wave& wave, const U32* address, U64 offset, unsigned bytes) {
+  if (wave.width != kLanes || !wave.all_active()) return nullptr;
+  U32 highest = 0;
+  for (unsigned lane = 0; lane < kLanes; ++lane) highest = std::max(highest, address[lane]);
+  return shared_memory(wave, highest + offset, bytes) != nullptr ? wave.group->lds.data() + offset
+                                                                 : nullptr;
+}
+
 template <class E>
 void read(Wave& wave, const Instruction& instruction) {
   static constexpr std::uint8_t kZeros[16] = {};
   const U32* const address = wave.row(instruction.operand[1].reg);
   U32* const to = wave.row(instruction.operand[0].reg);
   const auto offset = static_cast<U32>(instruction.offset);
+  if (const std::uint8_t* const memory = common_memory(wave, address, offset, E::kSize)) {
+    for (unsigned lane = 0; lane < kLanes; ++lane) E::load(to, lane, memory + address[lane]);
+    return;
+  }
   each_active_lane(wave, [&](unsigned lane) {
     const std::uint8_t* const from = shared_memory(wave, U64{address[lane]} + offset, E::kSize);
     E::load(to, lane, from == nullptr ? kZeros : from);
@@ -30,6 +44,10 @@ void write(Wave& wave, const Instruction& instruction) {
   const U32* const address = wave.row(instruction.operand[0].reg);
   const U32* const data = wave.row(instruction.operand[1].reg);
   const auto offset = static_cast<U32>(instruction.offset);
+  if (std::uint8_t* const memory = common_memory(wave, address, offset, E::kSize)) {
+    for (unsigned lane = 0; lane < kLanes; ++lane) E::store(data, lane, memory + address[lane]);
+    return;
+  }
   each_active_lane(wave, [&](unsigned lane) {
     std::uint8_t* const to = shared_memory(wave, U64{address[lane]} + offset, E::kSize);
     if (to != nullptr) E::store(data, lane, to);

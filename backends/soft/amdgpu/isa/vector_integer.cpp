@@ -116,10 +116,11 @@ void select_by_mask(Wave& wave, const Instruction& instruction) {
   alignas(64) U32 scratch[2][2][kLanes];
   const U32* const otherwise = source_row<4>(wave, instruction.operand[1], 0, scratch[0][0]);
   const U32* const chosen = source_row<4>(wave, instruction.operand[2], 0, scratch[1][0]);
-  const U64 mask = mask_operand(wave, instruction.operand[3]);
+  alignas(64) U32 mask[kLanes];
+  expand_mask(mask_operand(wave, instruction.operand[3]), mask);
   U32* const words = scratch[0][1];
   for (unsigned lane = 0; lane < kLanes; ++lane)
-    words[lane] = (mask >> lane & 1) != 0 ? chosen[lane] : otherwise[lane];
+    words[lane] = (chosen[lane] & mask[lane]) | (otherwise[lane] & ~mask[lane]);
   if (instruction.shaped)
     shape(instruction, Type::kB32, wave.row(instruction.operand[0].reg), words);
   write_row(wave, instruction.operand[0].reg, words);

@@ -40,6 +40,26 @@ struct GridBarrier {
   std::uint64_t generation = 0;
 };
 
+// One word a lane, all ones where the lane's bit is set. Shifts of 32 bits, so that the compiler
+// turns them into host vector instructions; the same of mask_of_words().
+inline void expand_mask(std::uint64_t mask, std::uint32_t* words) {
+  for (unsigned half = 0; half < 2; ++half) {
+    const auto bits = static_cast<std::uint32_t>(mask >> 32 * half);
+    for (unsigned lane = 0; lane < 32; ++lane) words[32 * half + lane] = 0u - (bits >> lane & 1);
+  }
+}
+
+// The inverse, of the first `width` lanes.
+inline std::uint64_t mask_of_words(const std::uint32_t* words, unsigned width) {
+  std::uint64_t mask = 0;
+  for (unsigned half = 0; half < width / 32; ++half) {
+    std::uint32_t bits = 0;
+    for (unsigned lane = 0; lane < 32; ++lane) bits |= words[32 * half + lane] & 1u << lane;
+    mask |= static_cast<std::uint64_t>(bits) << 32 * half;
+  }
+  return mask;
+}
+
 // What all workgroups of one dispatch share. Addresses are the packet's.
 struct Dispatch {
   std::uint64_t descriptor = 0, packet = 0, queue = 0, kernarg = 0;
@@ -80,7 +100,10 @@ struct Wave {
   // One word a lane, all ones where the lane is active.
   const std::uint32_t* lane_words() {
     const std::uint64_t now = exec();
-    if (now != expanded_) expand(now);
+    if (now != expanded_) {
+      expand_mask(now, words_.data());
+      expanded_ = now;
+    }
     return words_.data();
   }
   bool all_active() const { return exec() == (width == 64 ? ~0ull : 0xffffffffull); }
@@ -99,11 +122,6 @@ struct Wave {
   std::vector<std::uint8_t> scratch;  // private memory, lane after lane
 
  private:
-  void expand(std::uint64_t mask) {
-    for (unsigned lane = 0; lane < kLanes; ++lane)
-      words_[lane] = 0u - static_cast<std::uint32_t>(mask >> lane & 1);
-    expanded_ = mask;
-  }
   std::uint64_t expanded_ = 0;
   alignas(64) std::array<std::uint32_t, kLanes> words_{};
 };

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The interpreter's instructions, at random: operands, encodings, lane masks and memory. What a
+// wave does must be what its lanes do one by one, and the bits must be those of the recorded
+// digests.
+#include <doctest/doctest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <ios>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/soft/amdgpu/isa/decoder.h"
+#include "backends/soft/amdgpu/isa/wave.h"
+#include "tests/seed.h"
+
+namespace vitamin::soft::amdgpu::isa {
+namespace {
+
+using U32 = std::uint32_t;
+using U64 = std::uint64_t;
+
+// The same on every platform, unlike those of <random>.
+class Random {
+ public:
+  explicit Random(U64 seed) : state_(seed * 2 + 1) {}
+  U64 next() {
+    state_ = state_ * 6364136223846793005ull + 1442695040888963407ull;
+    const U64 x = (state_ ^ state_ >> 29) * 0x9e3779b97f4a7c15ull;
+    return x ^ x >> 32;
+  }
+  U32 below(U32 bound) { return static_cast<U32>(next() % bound); }
+  bool one_in(U32 count) { return below(count) == 0; }
+
+  // A word as registers hold it. Which of two NaNs an operation returns is not defined, so there is
+  // but one, that of x86.
+  U32 word() {
+    constexpr U32 kSpecial[] = {0,          1,          0x3f800000, 0xbf800000, 0x7f800000,
+                                0xff800000, 0xffc00000, 0x80000000, 0x7fffffff, 0xffffffff,
+                                0x00000400, 0x3c003c00, 0x4f000000, 0x00800000, 0x41280000};
+    switch (below(4)) {
+      case 0:
+        return below(256);
+      case 1:
+        return kSpecial[below(std::size(kSpecial))];
+      default:
+        // No exponent of a half or of a single is all ones.
+        return static_cast<U32>(next()) & ~(one_in(2) ? 0x40004000u : 0x00404000u);
+    }
+  }
+  U64 mask() {
+    switch (below(8)) {
+      case 0:
+        return next() & next();
+      case 1:
+        return 1ull << below(64);
+      case 2:
+        return next() | next();
+      case 3:
+        return (1ull << below(64)) - 1;
+      default:
+        return ~0ull;
+    }
+  }
+
+ private:
+  U64 state_;
+};
+
+constexpr std::size_t kMemoryBytes = 32 << 10, kMiddle = kMemoryBytes / 2, kLdsBytes = 4096;
+constexpr U32 kPrivateBytes = 256, kSharedAperture = 0x10000, kPrivateAperture = 0x20000;
+
+// All that an instruction can change.
+struct State {
+  std::array<U32, 256> scalar;
+  std::vector<U32> vector = std::vector<U32>(kVectorRows * kLanes);
+  std::vector<std::uint8_t> lds, scratch, memory = std::vector<std::uint8_t>(kMemoryBytes);
+};
+
+// A wave of its own, with memory.
+class Subject {
+ public:
+  Subject(const char* processor, unsigned width)
+      : preserves_(std::string(processor) != "gfx90a"), decoder_(processor, preserves_) {
+    const U32 properties = width == 32 ? 1u << 10 : 0;
+    std::memcpy(descriptor_.data() + 56, &properties, 2);
+    dispatch_.descriptor = reinterpret_cast<U64>(descriptor_.data());
+    dispatch_.grid = dispatch_.block = {64, 1, 1};
+    dispatch_.groups = {1, 1, 1};
+    dispatch_.lds_bytes = kLdsBytes;
+    dispatch_.private_bytes = kPrivateBytes;
+    dispatch_.shared_aperture = kSharedAperture;
+    dispatch_.private_aperture = kPrivateAperture;
+    dispatch_.wave32_part = preserves_;
+    group_ = std::make_unique<Workgroup>(dispatch_, std::array<U32, 3>{}, Place{});
+    REQUIRE(memory_ != MAP_FAILED);
+    state_.lds.resize(kLdsBytes);
+    state_.scratch.resize(wave().scratch.size());
+  }
+
+  ~Subject() { ::munmap(memory_, kMemoryBytes); }
+  Subject(const Subject&) = delete;
+  Subject& operator=(const Subject&) = delete;
+
+  Wave& wave() { return *group_->waves.front(); }
+  State& state() { return state_; }  // what each instruction starts from
+  U64 memory() const { return reinterpret_cast<U64>(memory_); }
+  const Instruction& decode(const std::array<U32, 4>& words) {
+    return decoded_ = decoder_.decode(reinterpret_cast<U64>(words.data()), sizeof words);
+  }
+
+  void fill(Random& random) {
+    for (U32& word : state_.scalar) word = random.word();
+    for (unsigned row = 0; row < kVectorRows; ++row) {
+      const U32 base = random.word(), step = random.below(5) * 4;
+      const unsigned pattern = random.below(4);
+      for (unsigned lane = 0; lane < kLanes; ++lane)
+        state_.vector[row * kLanes + lane] = pattern == 0   ? base
+                                             : pattern == 1 ? base % kLdsBytes + lane * step
+                                                            : random.word();
+    }
+    for (auto* bytes : {&state_.lds, &state_.scratch, &state_.memory})
+      for (std::uint8_t& byte : *bytes) byte = static_cast<std::uint8_t>(random.next());
+  }
+  void restore_scalars() { wave().scalar = state_.scalar; }
+  void restore(bool memory) {
+    restore_scalars();
+    std::copy(state_.vector.begin(), state_.vector.end(), wave().row(0));
+    if (!memory) return;
+    group_->lds = state_.lds;
+    wave().scratch = state_.scratch;
+    std::copy(state_.memory.begin(), state_.memory.end(), memory_);
+  }
+  // Of what differs from the state at the start: vector registers and memory.
+  U64 lanes_digest(bool memory) {
+    U64 hash = 1;
+    // Lanes beyond the width and the row of permuted sources mean nothing.
+    for (unsigned row = 0; row < kPermutedRow; ++row)
+      hash = differences(hash, wave().row(row), &state_.vector[row * kLanes], wave().width);
+    if (!memory) return hash;
+    hash = differences(hash, group_->lds.data(), state_.lds.data(), kLdsBytes);
+    hash = differences(hash, wave().scratch.data(), state_.scratch.data(), state_.scratch.size());
+    return differences(hash, memory_, state_.memory.data(), kMemoryBytes);
+  }
+  U64 scalars_digest() {
+    return differences(1, wave().scalar.data(), state_.scalar.data(), state_.scalar.size());
+  }
+
+ private:
+  template <class T>
+  static U64 differences(U64 hash, const T* now, const T* before, std::size_t count) {
+    if (std::memcmp(now, before, count * sizeof(T)) == 0) return hash * 3;
+    for (std::size_t at = 0; at < count; ++at)
+      if (now[at] != before[at])
+        hash = ((hash ^ at) * 1099511628211ull ^ now[at]) * 1099511628211ull;
+    return hash;
+  }
+
+  bool preserves_;
+  Decoder decoder_;
+  Instruction decoded_;
+  alignas(64) std::array<std::uint8_t, 64> descriptor_{};
+  Dispatch dispatch_;
+  std::unique_ptr<Workgroup> group_;
+  State state_;
+  // The same in every run, because a half of an address can be part of a result.
+  std::uint8_t* const memory_ = static_cast<std::uint8_t*>(
+      ::mmap(reinterpret_cast<void*>(0x2000000000), kMemoryBytes, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0));
+};
+
+struct Family {
+  const char* name;
+  U32 gfx9, gfx10, fixed;  // encoding, and which of its bits are fixed
+  std::array<U64, 3> digests;
+};
+
+// Digests were recorded from an interpreter that ran each instruction in one loop over the lanes.
+constexpr Family kFamilies[] = {
+    {"VOP2",
+     0x00000000,
+     0x00000000,
+     0x80000000,
+     {0x91de37967e696acc, 0x07330e02812388b8, 0x98d93faa032c4128}},
+    {"VOP1",
+     0x7e000000,
+     0x7e000000,
+     0xfe000000,
+     {0x6d439f2bad3c4609, 0x4a9080fb28a5209f, 0xe46d1b45f179a5f3}},
+    {"VOPC",
+     0x7c000000,
+     0x7c000000,
+     0xfe000000,
+     {0x743da1c1ddcd377a, 0xbd97691a02f54a7b, 0xff23493a2f8dbe55}},
+    {"VOP3",
+     0xd0000000,
+     0xd4000000,
+     0xfc000000,
+     {0x53b3a8cd03f4b57b, 0x85ff239b00301436, 0xd270efc85002b01b}},
+    {"VOP3P",
+     0xd3800000,
+     0xcc000000,
+     0xff800000,
+     {0xe66895db15098b13, 0xd45311d2ce0c7073, 0x973a29c3a90ffda3}},
+    {"SOP2",
+     0x80000000,
+     0x80000000,
+     0xc0000000,
+     {0x3c442209cd49e3d7, 0x0ee399b13cbe1257, 0x1f10a3192ae1a359}},
+    {"SOP1",
+     0xbe800000,
+     0xbe800000,
+     0xff800000,
+     {0x718639d522ddf3a0, 0xc4d97fa911055ec4, 0x183702c39b0063c9}},
+    {"SOPC",
+     0xbf000000,
+     0xbf000000,
+     0xff800000,
+     {0xfd69a288fde62b74, 0x41cdc983dcd8c85c, 0xbb84bba3419ab129}},
+    {"SOPK",
+     0xb0000000,
+     0xb0000000,
+     0xf0000000,
+     {0xf41d89c394b411aa, 0xd39a42af4fff33c2, 0x08914cce9a29782a}},
+    {"DS",
+     0xd8000000,
+     0xd8000000,
+     0xfc00ff00,
+     {0x584058e7ce40841c, 0xa3f38505017e4a31, 0x8183625a379f4594}},
+    {"FLAT",
+     0xdc000000,
+     0xdc000000,
+     0xfc000000,
+     {0xc383aa8aa6c28f87, 0x4d0c2324f04e0178, 0x416437d6f25853f3}},
+};
+
+std::array<U32, 4> encode(const Family& family, bool gfx10, Random& random) {
+  std::array<U32, 4> words;
+  for (U32& word : words) word = static_cast<U32>(random.next());
+  const U32 begin = gfx10 ? family.gfx10 : family.gfx9;
+  words[0] = (words[0] & ~family.fixed) | begin;
+  const bool vector_short = begin < 0x80000000;
+  constexpr U32 kSdwa = 249, kDpp = 250, kLiteral = 255;
+  if (vector_short && random.one_in(4))
+    words[0] = (words[0] & ~0x1ffu) | (random.one_in(2)   ? kSdwa
+                                       : random.one_in(2) ? kDpp
+                                                          : kLiteral);
+  // Three fields of SDWA have values that LLVM takes for impossible.
+  if (vector_short && (words[0] & 0x1ff) == kSdwa)
+    for (const U32 field : {0x07000000u, 0x00070000u, 0x00000700u, 0x00001800u})
+      if ((words[1] & field) == field) words[1] &= ~field;
+  // Fields that an instruction does not use must be zero.
+  constexpr U32 kByBytes[] = {0xff, 0xff00, 0xff0000, 0xff000000};
+  constexpr U32 kBySources[] = {0x07fc0000, 0xf8000000, 0xe0000000, 0x18000000};
+  if (!vector_short)
+    for (const U32 field : begin >> 26 >= 0x36 ? kByBytes : kBySources)
+      if (random.one_in(2)) words[1] &= ~field;
+  if (begin >> 28 == 0xd && begin >> 26 < 0x36 && !random.one_in(4)) words[0] &= ~0xff00u;
+  return words;
+}
+
+bool starts_with_any(const std::string& text, std::initializer_list<const char*> prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](const char* prefix) { return text.starts_with(prefix); });
+}
+
+// What ends or moves the wave, reads a clock, or has last bits of the host's mathematics library.
+bool is_left_out(const std::string& text) {
+  return starts_with_any(
+      text, {"s_getpc", "s_setpc", "s_swappc", "s_call", "s_getreg", "s_trap", "ds_gws",
+             "s_cbranch", "v_exp", "v_log", "v_sin", "v_cos", "scratch_"});
+}
+
+// Whether one lane's result depends on no other lane.
+bool has_independent_lanes(const std::string& text) {
+  if (text.find("exec") != std::string::npos || text.find("_dpp") != std::string::npos ||
+      text.find(" quad_perm") != std::string::npos || text.find("row_") != std::string::npos ||
+      text.find("wave_") != std::string::npos)
+    return false;
+  return starts_with_any(text, {"v_", "global_load", "global_store", "flat_load", "flat_store",
+                                "ds_read", "ds_write"}) &&
+         !starts_with_any(text, {"v_read", "v_writelane", "v_permlane", "v_cmpx"});
+}
+
+// Leads the addresses of a memory instruction into memory that is there. False: it cannot.
+bool place_addresses(Subject& subject, const Instruction& instruction, Random& random) {
+  const std::string& text = instruction.text;
+  const bool shared = text.starts_with("ds_"), load = text.find("_load") != std::string::npos;
+  const bool atomic = text.find("_atomic") != std::string::npos;
+  if (!shared && !starts_with_any(text, {"global_", "flat_"})) return true;
+  if (starts_with_any(text, {"ds_bpermute", "ds_permute", "ds_swizzle"})) return true;
+  const bool behind =
+      shared ? starts_with_any(text, {"ds_read"}) || text.find("rtn") != std::string::npos
+             : load || (atomic && instruction.returns);
+  const unsigned at = behind ? 1 : 0;
+  const Operand& vector = instruction.operand[at];
+  if (vector.kind != Operand::Kind::kVector) return false;
+  U32* const low = &subject.state().vector[vector.reg * kLanes];
+  constexpr U32 kSteps[] = {0, 1, 2, 4, 4, 8, 12, 16};
+  const U32 step = kSteps[random.below(8)], begin = random.below(256) * 8, last = random.below(8);
+  const bool scattered = random.one_in(3);
+  std::array<U32, kLanes> offset;
+  for (unsigned lane = 0; lane < kLanes; ++lane)
+    offset[lane] = scattered ? random.below(512) * 8 : begin + lane * step;
+  if (random.one_in(4)) offset[63 - last] = random.below(512) * 8;
+  if (atomic)
+    for (U32& each : offset) each &= ~7u;
+  const U64 immediate = static_cast<U64>(std::int64_t{instruction.offset});
+  if (shared) {
+    std::copy(offset.begin(), offset.end(), low);
+    return true;
+  }
+  const Operand& base = instruction.operand[at + (load ? 1u : 2u)];
+  const U64 middle = subject.memory() + kMiddle - immediate;
+  if (text.starts_with("global_") && base.kind == Operand::Kind::kScalar && base.reg != kSink) {
+    if (base.reg > 100) return false;
+    std::copy(offset.begin(), offset.end(), low);
+    std::memcpy(&subject.state().scalar[base.reg], &middle, 8);
+    return true;
+  }
+  const unsigned space = text.starts_with("flat_") ? random.below(4) : 0;
+  for (unsigned lane = 0; lane < kLanes; ++lane) {
+    U64 address = middle + offset[lane];
+    if (space == 1 || (space == 3 && lane % 2 != 0))
+      address = (U64{kSharedAperture} << 32) + offset[lane] % (kLdsBytes - 64) - immediate;
+    if (space == 2 || (space == 3 && lane % 3 != 0))
+      address = (U64{kPrivateAperture} << 32) + offset[lane] % (kPrivateBytes - 16) - immediate;
+    low[lane] = static_cast<U32>(address);
+    low[kLanes + lane] = static_cast<U32>(address >> 32);
+  }
+  return true;
+}
+
+struct Outcome {
+  U64 digest = 0;
+  unsigned executed = 0, compared = 0;  // by the wave, and by its lanes as well
+};
+
+// One random instruction, by the wave and by each of its lanes. False: it is none to try.
+bool try_one(Subject& subject, const Family& family, bool gfx10, Random& random, Outcome& outcome) {
+  const auto words = encode(family, gfx10, random);
+  const Instruction& instruction = subject.decode(words);
+  const std::string& text = instruction.text;
+  const U64 exec = random.mask();
+  if (is_left_out(text) || !place_addresses(subject, instruction, random)) return false;
+  const bool memory = starts_with_any(text, {"ds_", "flat_", "global_"});
+  Wave& wave = subject.wave();
+  subject.restore(memory);
+  wave.set_exec(exec);
+  try {
+    instruction.execute(wave, instruction);
+  } catch (const Fault& fault) {
+    if (std::string(fault.what()).find("does not know") != std::string::npos) return false;
+    FAIL_CHECK(text << ": " << fault.what());
+  }
+  const U64 by_wave = subject.lanes_digest(memory);
+  outcome.digest = (outcome.digest ^ by_wave ^ subject.scalars_digest()) * 0x9e3779b97f4a7c15ull;
+  ++outcome.executed;
+  if (!has_independent_lanes(text)) return true;
+  subject.restore(memory);
+  for (unsigned lane = 0; lane < wave.width; ++lane) {
+    if ((exec >> lane & 1) == 0) continue;
+    subject.restore_scalars();
+    wave.set_exec(1ull << lane);
+    instruction.execute(wave, instruction);
+  }
+  INFO(text << " under " << exec);
+  CHECK(subject.lanes_digest(memory) == by_wave);
+  ++outcome.compared;
+  return true;
+}
+
+struct Target {
+  const char* processor;
+  unsigned width;
+};
+constexpr Target kTargets[] = {{"gfx90a", 64}, {"gfx1030", 32}, {"gfx1030", 64}};
+
+Outcome try_family(Subject& subject, const Family& family, bool gfx10, U64 seed, unsigned count) {
+  Random random(seed);
+  Outcome outcome;
+  while (outcome.executed < count) {
+    if (outcome.executed % 32 == 0) subject.fill(random);
+    while (!try_one(subject, family, gfx10, random, outcome)) {
+    }
+  }
+  return outcome;
+}
+
+TEST_CASE("a wave does what its lanes do one by one, with the bits that were recorded") {
+  constexpr U64 kRecordedSeed = 1;
+  constexpr unsigned kRecorded = 300, kLong = 10'000;
+  const U64 seed = test::seed(kRecordedSeed);
+  for (std::size_t at = 0; at < std::size(kTargets); ++at) {
+    const Target& target = kTargets[at];
+    Subject subject(target.processor, target.width);
+    for (const Family& family : kFamilies) {
+      INFO(target.processor << ", " << target.width << " lanes, " << family.name);
+      const unsigned count = test::long_form() ? kLong : kRecorded;
+      const Outcome outcome = try_family(subject, family, at != 0, seed + at, count);
+      CHECK((outcome.compared > count / 8 || family.name[0] == 'S'));
+      if (seed == kRecordedSeed && count == kRecorded)
+        CHECK_MESSAGE(outcome.digest == family.digests[at], std::hex << outcome.digest);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace vitamin::soft::amdgpu::isa
