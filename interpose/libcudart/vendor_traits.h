@@ -199,12 +199,12 @@ bool surely_accepted(Args...) {
   return false;
 }
 template <class Value>
-  requires std::is_integral_v<Value> bool
+  requires(std::is_integral_v<Value>) bool
 surely_accepted(CUdeviceptr target, Value, std::size_t count, CUstream) {
   return fill_accepted(target, 0, sizeof(Value), count, 1);
 }
 template <class Value>
-  requires std::is_integral_v<Value> bool
+  requires(std::is_integral_v<Value>) bool
 surely_accepted(CUdeviceptr target, std::size_t pitch, Value, std::size_t width, std::size_t height,
                 CUstream) {
   return fill_accepted(target, pitch, sizeof(Value), width, height);
@@ -220,7 +220,7 @@ inline bool surely_accepted(void* target, CUdeviceptr source, std::size_t bytes,
 }
 inline bool surely_accepted(CUdeviceptr address, CUstream) { return free_accepted(address); }
 template <class Value>
-  requires std::is_integral_v<Value> bool
+  requires(std::is_integral_v<Value>) bool
 surely_accepted(CUstream, CUdeviceptr address, Value, unsigned flags) {
   return flags == 0 && address % sizeof(Value) == 0 && covers(address, sizeof(Value));
 }

@@ -17,11 +17,11 @@
 namespace vitamin::conformance {
 namespace {
 
-#define CALLS(X)              \
-  X(cuInit)                   \
-  X(cuDevicePrimaryCtxRetain) \
-  X(cuCtxSetCurrent)          \
-  X(cuModuleLoad) X(cuModuleGetFunction) X(cuMemHostAlloc) X(cuStreamCreate) X(cuStreamDestroy)
+// clang-format off
+#define CALLS(X) \
+  X(cuInit) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuModuleLoad) \
+  X(cuModuleGetFunction) X(cuMemHostAlloc) X(cuStreamCreate) X(cuStreamDestroy)
+// clang-format on
 
 #define TEXT(name) #name
 #define SYMBOL(name) TEXT(name)  // "cuStreamDestroy_v2", as cuda.h maps it

@@ -15,12 +15,12 @@
 namespace vitamin::determinism {
 namespace {
 
-#define CALLS(X)                                                                          \
-  X(cuInit)                                                                               \
-  X(cuDevicePrimaryCtxRetain)                                                             \
-  X(cuDevicePrimaryCtxRelease) X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuModuleLoad)     \
-      X(cuModuleUnload) X(cuModuleGetFunction) X(cuMemAlloc) X(cuMemFree) X(cuMemcpyDtoH) \
-          X(cuStreamCreate) X(cuStreamDestroy)
+// clang-format off
+#define CALLS(X) \
+  X(cuInit) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuCtxSetCurrent) \
+  X(cuCtxSynchronize) X(cuModuleLoad) X(cuModuleUnload) X(cuModuleGetFunction) X(cuMemAlloc) \
+  X(cuMemFree) X(cuMemcpyDtoH) X(cuStreamCreate) X(cuStreamDestroy)
+// clang-format on
 
 #define TEXT(name) #name
 #define SYMBOL(name) TEXT(name)  // "cuStreamDestroy_v2", as cuda.h maps it
