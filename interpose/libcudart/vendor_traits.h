@@ -8,6 +8,7 @@
 #endif
 #include <cuda.h>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -198,15 +199,13 @@ template <class... Args>
 bool surely_accepted(Args...) {
   return false;
 }
-template <class Value>
-  requires(std::is_integral_v<Value>) bool
-surely_accepted(CUdeviceptr target, Value, std::size_t count, CUstream) {
+template <std::integral Value>
+bool surely_accepted(CUdeviceptr target, Value, std::size_t count, CUstream) {
   return fill_accepted(target, 0, sizeof(Value), count, 1);
 }
-template <class Value>
-  requires(std::is_integral_v<Value>) bool
-surely_accepted(CUdeviceptr target, std::size_t pitch, Value, std::size_t width, std::size_t height,
-                CUstream) {
+template <std::integral Value>
+bool surely_accepted(CUdeviceptr target, std::size_t pitch, Value, std::size_t width,
+                     std::size_t height, CUstream) {
   return fill_accepted(target, pitch, sizeof(Value), width, height);
 }
 inline bool surely_accepted(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream) {
@@ -219,9 +218,8 @@ inline bool surely_accepted(void* target, CUdeviceptr source, std::size_t bytes,
   return covers(reinterpret_cast<CUdeviceptr>(target), bytes) && covers(source, bytes);
 }
 inline bool surely_accepted(CUdeviceptr address, CUstream) { return free_accepted(address); }
-template <class Value>
-  requires(std::is_integral_v<Value>) bool
-surely_accepted(CUstream, CUdeviceptr address, Value, unsigned flags) {
+template <std::integral Value>
+bool surely_accepted(CUstream, CUdeviceptr address, Value, unsigned flags) {
   return flags == 0 && address % sizeof(Value) == 0 && covers(address, sizeof(Value));
 }
 bool surely_accepted(const CUDA_MEMCPY2D* copy, CUstream);
