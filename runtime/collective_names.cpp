@@ -9,7 +9,7 @@ namespace vitamin::runtime {
 namespace {
 
 // Words of names, in lower case and without '_'.
-constexpr std::array<std::string_view, 14> kWords = {
+constexpr std::array<std::string_view, 12> kWords = {
     "nccl",     // ncclDevKernel_*, ncclKernel_*: NCCL and RCCL
     "nvshmem",  // NVSHMEM's own kernels and those of PyTorch over it
     "rocshmem", "mscclpp",
@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 14> kWords = {
     // TensorRT-LLM (oneShotAllReduceKernel), FlashInfer (allreduce_fusion_kernel_*)
     "allreduce", "allgather", "reducescatter", "alltoall", "multimem",
     "crossdevicereduce",  // vLLM, SGLang and AITER: cross_device_reduce_1stage
-    "barrierkernel", "putsignalkernel", "waitsignalkernel",  // PyTorch's symmetric memory
+    "symmetricmemory",    // c10d::symmetric_memory::barrier_kernel, put_signal_kernel: PyTorch
 };
 
 bool is_upper(char c) { return std::isupper(static_cast<unsigned char>(c)) != 0; }

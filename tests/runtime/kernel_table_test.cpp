@@ -22,7 +22,9 @@ TEST_CASE("Kernels that wait for other processes are known by their names") {
         "_ZN45_GLOBAL__N__9f1d26one_shot_all_reduce_kernelIfLi16ELi8EEEvPPT_",
         "_ZN12tensorrt_llm7kernels22oneShotAllReduceKernelI6__halfLi8EEEv",
         "_ZN10flashinfer39allreduce_fusion_kernel_oneshot_lamportILi1EEEv",
-        "_ZN7deep_ep9intranode8dispatchILi8ELi768EEEv", "all_to_all_single", "ReduceScatter"}) {
+        "_ZN7deep_ep9intranode8dispatchILi8ELi768EEEv",
+        "_ZN4c10d16symmetric_memoryL14barrier_kernelEPPjiiim", "all_to_all_single",
+        "ReduceScatter"}) {
     CAPTURE(name);
     CHECK(runtime::names_collective(name));
   }
@@ -30,7 +32,8 @@ TEST_CASE("Kernels that wait for other processes are known by their names") {
        {"", "_", "_Z9vectorAddPKfS0_Pfi", "_Z20small_gather_elementPf", "overall_reduce",
         "_ZN2at6native24vectorized_gather_kernelILi16ElEEvPcS2_PT0_illllb",
         "_ZN2at6native13reduce_kernelILi512ELi1EEEv", "cutlass_80_tensorop_s16816gemm_bf16",
-        "_ZN2at6native29scatter_gather_elementwise_kernel", "nccccl", "all_", "barrier"}) {
+        "_ZN2at6native29scatter_gather_elementwise_kernel", "nccccl", "all_", "barrier",
+        "barrier_kernel"}) {
     CAPTURE(name);
     CHECK_FALSE(runtime::names_collective(name));
   }
