@@ -23,6 +23,7 @@
 
 #include "driver.h"
 #include "hal/file_memory.h"
+#include "runtime/fnv1a.h"
 
 namespace {
 
@@ -154,7 +155,7 @@ class Rank {
 
   void step() {
     for (unsigned layer = 0; layer < kLayers; ++layer) {
-      for (unsigned i = 0; i < kind_.before_layer; ++i) collect(weights_);
+      for (unsigned i = 0; i < kind_.before_layer; ++i) collect();
       BENCH_MUST(d_.launch(layer_, stream_, kWeights / kThreads, kThreads, weights_, moved_,
                            kWeights, 0.1f + 0.05f * static_cast<float>(layer)));
       std::swap(weights_, moved_);
@@ -180,21 +181,18 @@ class Rank {
 
   std::uint64_t hash() {
     synchronize();
-    std::uint64_t hash = 14695981039346656037u;
-    for (const std::uint32_t word : d_.read(weights_, kWeights)) {
-      hash = (hash ^ word) * 1099511628211u;
-      hash ^= hash >> 29;
-    }
-    return hash;
+    const std::vector<std::uint32_t> words = d_.read(weights_, kWeights);
+    return vitamin::runtime::fnv1a(
+        {reinterpret_cast<const char*>(words.data()), words.size() * sizeof words[0]});
   }
 
  private:
-  void collect(CUdeviceptr from) {
-    BENCH_MUST(d_.launch(gather_, stream_, kBlocks, kThreads, from, all_, kWeights, board_.halves(),
-                         board_.rounds(), rank_, world_, ++round_));
+  void collect() {
+    BENCH_MUST(d_.launch(gather_, stream_, kBlocks, kThreads, weights_, all_, kWeights,
+                         board_.halves(), board_.rounds(), rank_, world_, ++round_));
   }
   void average() {
-    collect(weights_);
+    collect();
     BENCH_MUST(d_.launch(mean_, stream_, kWeights / kThreads, kThreads, all_, weights_, kWeights,
                          world_, kind_.own_order ? rank_ : 0u));
   }
