@@ -295,12 +295,13 @@ def many_gpus_rows(files):
                 continue
             overlaps = sum(not (a["shared"] and b["shared"])
                            for r in runs for a, b in r.get("overlaps", []))
-            rates = {r["mode"]: r["sum"] for r in runs if r["sum"]}
-            beside = "; ".join(f"`{mode}` {rate / rates['MPS']:.2f} × MPS"
-                               for mode, rate in rates.items() if mode != "MPS" and "MPS" in rates)
+            turns = files.records(name, lambda r, cell=cell: r.get("cell") == cell and "rates" in r)
+            beside = "; ".join(
+                "`{}` {:.3f} ± {:.3f} × MPS".format(r["rates"], value, (high - low) / 2)
+                for r in turns for value, low, high in [r["over_MPS"]["sum"]])
             loads = [r["processor_share"] for r in runs if r.get("processor_share") is not None]
             wrong = sum(r["right_gpus"] is False for r in jobs)
-            said = [f"under {', '.join(dict.fromkeys(r['mode'] for r in runs))}: "
+            said = [f"under {', '.join(dict.fromkeys(r['mode'] for r in jobs))}: "
                     f"{sum(r['equal'] for r in jobs)} of {sum(r['of'] for r in jobs)} hashes "
                     f"equal, {sum(r['hung'] for r in jobs)} hangs, {wrong} wrong GPUs, "
                     f"{overlaps} overlaps"]

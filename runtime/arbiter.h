@@ -54,6 +54,9 @@ class Arbiter {
   virtual void retired(EntryId entry, LaneId lane, std::uint32_t operations) = 0;
   // One more operation was submitted, wherever it went: the client gets on.
   virtual void progressed() {}
+  // That operation was a launch of kernels that wait for kernels of other processes
+  // (runtime/collective_names.h): what the client gets done depends on other devices, too.
+  virtual void collective() {}
   // Completions are wanted: completed() and busy() are called while this is true.
   virtual bool reports() const { return false; }
   // Operations of the lane were observed complete: so many kernel and graph launches, which weigh

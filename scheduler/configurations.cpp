@@ -289,6 +289,11 @@ void Configurations::select() {
   drafts_.resize(kept);
 }
 
+bool Configurations::one_is_distributed() const {
+  return std::any_of(active_.begin(), active_.end(),
+                     [](const Client* client) { return client->distributed; });
+}
+
 std::span<const Candidate> Configurations::generate(std::span<const Client> clients,
                                                     const Objective& objective,
                                                     const Estimator& estimator) {
@@ -300,7 +305,7 @@ std::span<const Candidate> Configurations::generate(std::span<const Client> clie
     }
   if (active_.empty() || pool_.empty()) return {};
   add_shared();
-  if (active_.size() > 1 && pool_.size() > 1) {
+  if (active_.size() > 1 && pool_.size() > 1 && (!one_is_distributed() || drafts_.empty())) {
     add_pairs_of_groups();
     add_parts();
     if (needs_alone(objective)) add_alone(estimator);

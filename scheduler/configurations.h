@@ -14,6 +14,11 @@
 // apart, and the model's choice among them rests on measured widths, whose staircase of waves it
 // keeps (EstimateStore::log_width).
 //
+// Beside a distributed client (scheduler/types.h) sharing is the only candidate where limits allow
+// it. Such a client is as fast as the slowest of its devices lets it be, so a measurement on one
+// device says nothing of a split there, and devices that decide alone keep each other in bad splits
+// (docs/decisions/0026-distributed-jobs-share-the-whole-device.md).
+//
 // Every candidate keeps within Limits: widths between reserved_sms and max_sms, exclusive use where
 // sharing is not allowed or units are reserved. Where no candidate can, there is none, and
 // constraints decide.
@@ -69,6 +74,7 @@ class Configurations {
   void add_parts();
   void add_alone(const Estimator& estimator);
   bool add(std::span<const Group> groups, bool shared, bool alone);
+  bool one_is_distributed() const;
   bool fits(const Client& client, const Partition& partition, bool with_others) const;
   PartitionId within(const Client& client, PartitionId partition) const;
   bool same_widths(const Draft& a, const Draft& b) const;

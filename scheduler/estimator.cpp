@@ -163,7 +163,8 @@ bool Estimator::enter(std::span<const Client> clients, const Objective& objectiv
     if (client.active)
       terms =
           mix(terms, mix(std::uint64_t{client.limits.most_sms()} << 32 | client.limits.reserved_sms,
-                         std::uint64_t{client.limits.group} << 1 | client.limits.may_share));
+                         std::uint64_t{client.limits.group} << 2 |
+                             std::uint64_t{client.distributed} << 1 | client.limits.may_share));
   objective_ = objective;
   if (slots_.empty()) return false;
   if (!stays) {

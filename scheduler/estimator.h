@@ -28,7 +28,8 @@
 // Bounded harm: counters are a client's own words. What a client reports of one candidate against
 // the best it reported since the race began is believed up to four times the ratio of their widths,
 // so a lie moves the choice among the candidates and nothing else; constraints bound what a
-// candidate may be. What it reported before, or alone, is of other work and bounds nothing.
+// candidate may be. What it reported before, or alone, is of other work and bounds nothing. One
+// that says it is distributed leaves sharing as the only candidate.
 //
 // Threads: one at a time. No allocation but where a context is new. Deterministic.
 #pragma once

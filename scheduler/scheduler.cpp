@@ -392,6 +392,10 @@ void Scheduler::progress(ClientId id, const Progress& said) {
   known.busy_ns = std::max(known.busy_ns, said.busy_ns);
   known.misplaced = std::max(known.misplaced, said.misplaced);
   known.launches = std::max(known.launches, said.launches);
+  if (said.collectives > known.collectives) {
+    known.collectives = said.collectives;
+    client->collective_ns = now_;
+  }
   client->value.reports_progress = true;
 }
 

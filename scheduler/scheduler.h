@@ -212,6 +212,9 @@ class Scheduler {
     std::uint32_t narrow_sms = 0;
     std::uint64_t gave_up_ns = 0, gave_up_since_ns = 0;  // 0: it did not
   };
+  // For so long behind its newest collective a client is distributed.
+  static constexpr std::uint64_t kDistributedNs = 60'000'000'000;
+
   struct ClientState {
     Client value;                        // `streams` and `steps` are set for a snapshot
     std::vector<StreamDemand> demands;   // of streams that wait or run
@@ -221,7 +224,8 @@ class Scheduler {
     Ledger::HolderIndex holder = kNone;
     std::uint32_t row = kNone, next_row = kNone;  // in plan_, next_plan_
     std::uint64_t row_since_ns = 0;
-    std::uint64_t busy_ns = 0;  // it had something to do until then
+    std::uint64_t busy_ns = 0;        // it had something to do until then
+    std::uint64_t collective_ns = 0;  // its newest collective, where it launched any
     std::uint32_t generation = 0;
     bool used = false, timer = false, changed = false;
     bool pausing = false;    // the plan in force does not know of it

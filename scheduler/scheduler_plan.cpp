@@ -45,6 +45,8 @@ void Scheduler::take_snapshot(Snapshot& snapshot) {
       continue;
     client.value.streams = client.demands;
     client.value.steps = client.steps;
+    client.value.distributed =
+        client.value.progress.collectives != 0 && now_ - client.collective_ns < kDistributedNs;
     snapshot_clients_.push_back(client.value);
   }
   current_.rows.clear();

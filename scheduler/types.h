@@ -71,6 +71,7 @@ struct Progress {
   std::uint64_t busy_ns = 0;    // during which work was queued or running
   std::uint64_t misplaced = 0;  // part of `work` that ran elsewhere than on the granted partition
   std::uint64_t launches = 0;
+  std::uint64_t collectives = 0;  // launches that wait for kernels of other processes
 };
 
 // A quota of a group: the grants of its clients cover at most so many SMs together.
@@ -119,6 +120,9 @@ struct Client {
   StepKind phase = StepKind::kUnknown;  // of its current step
   bool active = false;                  // some stream waits, runs, or ended less than a moment ago
   bool reports_progress = false;
+  // It launched collectives within the last minute: what it gets done depends on the other devices
+  // of its job, too.
+  bool distributed = false;
   Progress progress;
   std::uint64_t active_since_ns = 0;
   std::span<const StreamDemand> streams;

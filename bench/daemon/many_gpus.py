@@ -17,14 +17,19 @@ kill      as two, and one rank is killed in the middle of a collective: the othe
 Every rank sees the GPUs in an order of its own (CUDA_VISIBLE_DEVICES) and says which one it has.
 Every rank's loss and weights are compared, step by step, with the same job alone, natively. A job
 that does not end in time has hung. Behind the hashed steps come timed ones: each job's rate while
-all of them run, over its rate alone; "MPS" are the same jobs at once without Vitamin. NVLink
-multicast is left off. `--device soft`: the same jobs as programs of the driver's interface
+all of them run, over its rate alone; "MPS" are the same jobs at once without Vitamin.
+
+--rates   two, three and exchange again, for their rates: the jobs live twice, under MPS and under
+          vitamind, and take turns of --block seconds; the ratio is paired by round.
+
+NVLink multicast is left off. `--device soft`: the same jobs as programs of the driver's interface
 (bench/programs/ranks.cpp) on software devices. `--device cpu`: PyTorch without a GPU, and without
 launches.
 """
 import argparse
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import sys
@@ -35,6 +40,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 import harness  # noqa: E402
+from decision import paired  # noqa: E402
 from common import Daemon, Job, Surroundings, brief  # noqa: E402
 
 NCCL = {"NCCL_NVLS_ENABLE": "0", "NCCL_ALGO": "Ring", "NCCL_SOCKET_IFNAME": "lo",
@@ -86,7 +92,7 @@ class Group:
                    "--world", str(len(spec.gpus)), "--gpu", str(order.index(spec.gpus[i])),
                    "--store", f"{self.directory.name}/{spec.name}.store",
                    "--seed", str(spec.seed), "--go", self.directory.name,
-                   "--steps", str(options.steps), "--timed", str(timed)]
+                   "--steps", str(options.steps), "--timed", str(timed or 0)]
         if options.device == "soft":
             command = [harness.program("ranks"), *command]
         else:
@@ -95,6 +101,8 @@ class Group:
                        "--device", options.device]
         if i == 0:
             command += ["--late", str(spec.late)]
+        if timed is None:  # blocks(): each says how many steps
+            command += ["--blocks", "1"] if options.device == "soft" else ["--blocks"]
         words = ("--class", "bounded") if self.bounded(spec) else ()
         if self.daemon is not None:  # which names the class
             place["VITAMIN_CONFIG"] = self.daemon.configuration.name
@@ -123,6 +131,36 @@ class Group:
                 sum("hash" in line for line in rank.lines()) >= count for rank in self.all()):
             time.sleep(0.002)
 
+    def block(self, number, steps, limit):
+        """So many steps of each job, 0 to end them: steps/s by spec while all of them ran, without
+        the first fifth of that time. None: a job ended or was too slow."""
+        for spec in self.specs:
+            path = pathlib.Path(self.directory.name) / f"{spec.seed}.{number}"
+            path.with_suffix(".new").write_text(str(steps.get(spec, 0)))
+            path.with_suffix(".new").rename(path)
+        if not steps:
+            return None
+        firsts = [ranks[0] for ranks in self.ranks.values()]
+        spans = []
+        for rank in firsts:
+            told = None
+            while told is None and time.monotonic() < limit and self.alive():
+                told = next((line["ends"] for line in rank.lines()
+                             if line.get("block") == number), None)
+                time.sleep(0.005)
+            if told is None:
+                return None
+            spans.append(told)
+        begin, until = max(s[0] for s in spans), min(s[-1] for s in spans)
+        begin += (until - begin) / 5
+        rates = {}
+        for spec, ends in zip(self.specs, spans):
+            inside = [t for t in ends if begin <= t <= until]
+            if len(inside) < 3:
+                return None
+            rates[spec] = (len(inside) - 1) / (inside[-1] - inside[0])
+        return rates
+
     def end(self, limit):
         """{spec: what became of it}."""
         found = {}
@@ -134,7 +172,8 @@ class Group:
                 "hashes": [r.hashes() for r in results],
                 "gpus": [next((line["gpu"] for line in r.lines if "gpu" in line), None)
                          for r in results],
-                "ends": next((line["ends"] for line in results[0].lines if "ends" in line), []),
+                "ends": next((line["ends"] for line in results[0].lines
+                              if "ends" in line and "block" not in line), []),
                 "coverage": [brief(rank.coverage) for rank in ranks],
                 "said": results[0].errors[-400:]}
         # Rates while all of them run.
@@ -266,6 +305,53 @@ class Measurement:
         print(harness.table(self.rows[-len(specs) - 1:], HEADINGS), flush=True)
 
 
+    def rates(self, cell, specs, policy):
+        """The jobs' rates under the policy over those under MPS, in turns of living processes."""
+        options, begin = self.options, time.monotonic()
+        daemon = Bounded(policy, self.environment)
+        groups = {"MPS": Group(specs, options, self.environment, None, None),
+                  policy: Group(specs, options, self.environment, daemon, None)}
+        limit = time.monotonic() + options.timeout
+        for group in groups.values():
+            group.begin(limit)
+            group.await_hashes(options.steps + 1, limit)
+        # As many steps as take the time of a block where each job has its part of the GPUs.
+        steps = {spec: max(6, round(options.block * self.alone[spec.key] / len(specs)))
+                 for spec in specs}
+        rounds, number = [], 0
+        draw = random.Random(1)
+        while len(rounds) < options.rounds and time.monotonic() < limit:
+            found = {}
+            for mode in draw.sample(list(groups), len(groups)):
+                found[mode] = groups[mode].block(number, steps, limit)
+            number += 1
+            if None in found.values():
+                break
+            rounds.append({mode: {s.name: r for s, r in f.items()} for mode, f in found.items()})
+        for mode, group in groups.items():
+            group.block(number, {}, limit)
+            for spec, found in group.end(time.monotonic() + 20).items():
+                self.keep(cell, mode, spec, found)
+        log = daemon.end()[-1500:]
+        jobs = {}
+        kept = rounds[1:]  # the first: vitamind knows nothing yet
+        if len(kept) > 1:
+            total = lambda mode: [sum(r[mode][s.name] / self.alone[s.key] for s in specs)
+                                  for r in kept]
+            jobs["sum"] = paired.ratio(total(policy), total("MPS")).json()
+            for s in specs:
+                jobs[s.name] = paired.ratio([r[policy][s.name] for r in kept],
+                                            [r["MPS"][s.name] for r in kept]).json()
+        self.results.add({"cell": cell, "rates": policy, "over_MPS": jobs, "rounds": rounds,
+                          "steps": {s.name: n for s, n in steps.items()}, "log": log,
+                          "daemon": daemon.counters(), "seconds": time.monotonic() - begin})
+        rows = [[cell, policy, job, f"{value:.3f} ± {(high - low) / 2:.3f}", len(kept)]
+                for job, (value, low, high) in jobs.items()]
+        print(harness.table(rows or [[cell, policy, "no rounds", "-", len(rounds)]],
+                            ["cell", "policy", "job", "rate / MPS", "rounds"]), flush=True)
+        return bool(jobs)
+
+
 def modes_of(cell, options):
     policies = options.policies.split(",")
     if cell in ("kill", "restart"):
@@ -290,6 +376,9 @@ def main():
     parser.add_argument("--policies", default="random,slo,throughput")
     parser.add_argument("--steps", type=int, default=6, help="hashed ones")
     parser.add_argument("--timed", type=int, default=60, help="steps behind them")
+    parser.add_argument("--rates", action="store_true", help="rates by turns, instead of bits")
+    parser.add_argument("--block", type=float, default=0.8, help="seconds of a turn")
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--size", choices=["small", "large"], default="large")
     parser.add_argument("--timeout", type=float, default=75, help="of one group of jobs")
     parser.add_argument("--budget", type=float, default=None, help="seconds; what is left is named")
@@ -309,7 +398,11 @@ def main():
         parser.error(f"{options.gpus} GPU(s) here: two are needed")
     results = harness.Results(options.out, f"gpus_{options.gpus}")
     until = time.monotonic() + options.budget if options.budget else float("inf")
-    left = []
+    left, measured = [], True
+    turns = [policy for policy in options.policies.split(",") if policy != "random"]
+    if options.rates:
+        cells = [cell for cell in cells if cell in ("two", "three", "exchange")]
+        options.timed = options.timed or 60
     with Surroundings(options.device) as surroundings:
         print(surroundings.words, flush=True)
         if options.device == "soft":
@@ -323,17 +416,19 @@ def main():
             for spec in specs:
                 if time.monotonic() < until:
                     measurement.natively(spec)
-            for mode in modes_of(cell, options):
+            for mode in turns if options.rates else modes_of(cell, options):
                 if time.monotonic() > until or any(s.key not in measurement.reference
                                                    for s in specs):
                     left.append(f"{cell}, {mode} (the budget was over)")
+                elif options.rates:
+                    measured = measurement.rates(cell, specs, mode) and measured
                 else:
                     measurement.run(cell, specs, mode)
     results.add({"not_run": left})
     print("\n" + harness.table(measurement.rows, HEADINGS))
     if left:
         print("not run: " + "; ".join(left))
-    return 1 if any(map(bad, measurement.rows)) else 0
+    return 1 if any(map(bad, measurement.rows)) or not measured else 0
 
 
 if __name__ == "__main__":

@@ -123,6 +123,8 @@ def main():
     parser.add_argument("--gpu", type=int, default=0)
     parser.add_argument("--late", type=float, default=0, help="seconds until it joins the others")
     parser.add_argument("--go", default=None, help="begin when the file DIRECTORY/SEED exists")
+    parser.add_argument("--blocks", action="store_true",
+                        help="then timed steps as the files DIRECTORY/SEED.0, .1, ... say")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--timed", type=int, default=0, help="then so many steps, timed")
     parser.add_argument("--seed", type=int, default=1)

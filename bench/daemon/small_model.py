@@ -11,6 +11,7 @@ that it reads, `SEED`; a trainer is ready when it says so, and begins when a fil
 """
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -155,6 +156,22 @@ def train(options, seed, steps, until, make=Trainer):
         tell({"seed": seed, "ends": [round(t, 6) for t in ends]})
         tell({"name": f"after {options.timed} more", "hash": trainer.hash(trainer.step()),
               "seed": seed})
+    if getattr(options, "blocks", False):
+        blocks(trainer, pathlib.Path(options.go), seed)
+
+
+def blocks(trainer, directory, seed):
+    """Block I: as many steps as the file DIRECTORY/SEED.I says, timed; 0 ends it."""
+    for i in itertools.count():
+        asked = directory / f"{seed}.{i}"
+        while not asked.exists():
+            time.sleep(0.002)
+        steps = int(asked.read_text())
+        if steps == 0:
+            return
+        tell({"seed": seed, "block": i, "ends": [round(t, 6) for t in trainer.timed(steps)]})
+        if trainer.device.type == "cuda":
+            torch.cuda.synchronize()
 
 
 def nursery(options):

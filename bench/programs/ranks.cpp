@@ -4,7 +4,7 @@
 // device alike: one rank of a job, with the same options and the same lines of output.
 //
 //   ranks KIND --rank R --world W --store FILE --gpu I --steps N [--timed M] [--seed S]
-//         [--late SECONDS] [--go DIRECTORY]
+//         [--late SECONDS] [--go DIRECTORY] [--blocks 1]
 //   ranks gpus     the UUIDs of the GPUs that this process sees
 //
 // Collectives go through memory of the host that the ranks share (all_gather): a rank's kernel
@@ -17,6 +17,7 @@
 #include <array>
 #include <atomic>
 #include <cinttypes>
+#include <fstream>
 #include <map>
 #include <stdexcept>
 #include <thread>
@@ -222,6 +223,31 @@ void tell_hash(Rank& rank, const std::string& name) {
        seconds());
 }
 
+std::string ends_of(Rank& rank, std::uint32_t steps) {
+  std::string ends;
+  for (const double end : rank.timed(steps))
+    ends += (ends.empty() ? "" : ", ") + std::to_string(end);
+  return ends;
+}
+
+void await(const std::string& path) {
+  while (!std::filesystem::exists(path)) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
+
+// Block I: as many steps as the file PREFIX.I says, timed; 0 ends it.
+void blocks(Rank& rank, const std::string& prefix, const std::string& seed) {
+  for (unsigned i = 0;; ++i) {
+    const std::string asked = prefix + "." + std::to_string(i);
+    await(asked);
+    std::uint32_t steps = 0;
+    std::ifstream(asked) >> steps;
+    if (steps == 0) return;
+    tell("{\"seed\": %s, \"block\": %u, \"ends\": [%s]}\n", seed.c_str(), i,
+         ends_of(rank, steps).c_str());
+    rank.synchronize();
+  }
+}
+
 void run(const Options& options) {
   const Board board(options.text("store", "ranks.store"), options.number("world", 1));
   Rank rank(options, board);
@@ -233,22 +259,19 @@ void run(const Options& options) {
   rank.synchronize();
   const std::string seed = options.text("seed", "1");
   tell("{\"seed\": %s, \"process\": %d, \"ready\": %.6f}\n", seed.c_str(), ::getpid(), seconds());
-  if (const std::string go = options.text("go", ""); !go.empty())
-    while (!std::filesystem::exists(go + "/" + seed))
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  const std::string go = options.text("go", "");
+  if (!go.empty()) await(go + "/" + seed);
   tell_hash(rank, "before");
   for (std::uint32_t i = 0; i < options.number("steps", 8); ++i) {
     rank.step();
     tell_hash(rank, "step " + std::to_string(i));
   }
-  const std::uint32_t timed = options.number("timed", 0);
-  if (timed == 0) return;
-  std::string ends;
-  for (const double end : rank.timed(timed))
-    ends += (ends.empty() ? "" : ", ") + std::to_string(end);
-  tell("{\"seed\": %s, \"ends\": [%s]}\n", seed.c_str(), ends.c_str());
-  rank.step();
-  tell_hash(rank, "after " + std::to_string(timed) + " more");
+  if (const std::uint32_t timed = options.number("timed", 0); timed != 0) {
+    tell("{\"seed\": %s, \"ends\": [%s]}\n", seed.c_str(), ends_of(rank, timed).c_str());
+    rank.step();
+    tell_hash(rank, "after " + std::to_string(timed) + " more");
+  }
+  if (options.number("blocks", 0) != 0) blocks(rank, go + "/" + seed, seed);
 }
 
 }  // namespace

@@ -325,7 +325,8 @@ void DeviceArbiter::progressed(ClientId id, const scheduler::Progress& progress,
         .serial = progress.launches,
         .a = progress.work,
         .b = progress.busy_ns,
-        .c = progress.misplaced});
+        .c = progress.misplaced,
+        .d = progress.collectives});
   scheduler_.progress(id, progress);
 }
 

@@ -115,7 +115,7 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   flush();
   in_fallback_ = false;
   parked_ = false;
-  operations_ = launches_ = work_ = misplaced_ = busy_ns_ = 0;
+  operations_ = launches_ = work_ = misplaced_ = busy_ns_ = collectives_ = 0;
   reporting_ = outstanding_ = seen_outstanding_ = false;
   seen_operations_ = 0;
   page_->progress = link_.progress;

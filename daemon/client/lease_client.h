@@ -101,6 +101,11 @@ class LeaseClient {
     if (protocol::Shared<std::uint64_t>* told = page_->progress) [[likely]]
       told->store(++operations_, std::memory_order_relaxed);
   }
+  // It was a launch that waits for kernels of other processes.
+  void collective() {
+    if (protocol::ClientSegment* page = page_->reports)
+      page->collectives.store(++collectives_, std::memory_order_relaxed);
+  }
   // The daemon wants completions, as of the last service().
   bool reports() const { return reporting_; }
   // So many launches of the lane, with the total weight `work`, were observed complete there.
@@ -213,7 +218,7 @@ class LeaseClient {
   Page* page_;
   std::uint64_t operations_ = 0;  // submitted in this connection
   // Reported in this connection.
-  std::uint64_t launches_ = 0, work_ = 0, misplaced_ = 0, busy_ns_ = 0;
+  std::uint64_t launches_ = 0, work_ = 0, misplaced_ = 0, busy_ns_ = 0, collectives_ = 0;
   bool reporting_ = false;
   bool outstanding_ = false;  // outstanding()
   // As of the last service().

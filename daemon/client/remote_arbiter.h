@@ -57,6 +57,7 @@ class RemoteArbiter final : public runtime::Arbiter {
     client_.retired(entry, lane, operations);
   }
   void progressed() override { client_.progressed(); }
+  void collective() override { client_.collective(); }
   bool reports() const override { return client_.reports(); }
   void completed(EntryId entry, LaneId lane, std::uint32_t launches, std::uint64_t work) override {
     client_.completed(entry, lane, launches, work);

@@ -74,6 +74,8 @@ struct ClientSegment {
   Shared<std::uint64_t>
       misplaced;                  // part of `work` that did not run on the lane's granted partition
   Shared<std::uint64_t> busy_ns;  // time during which operations were outstanding
+  // Since 1.9: launches of kernels that wait for kernels of other processes.
+  Shared<std::uint64_t> collectives;
   alignas(64) RingIndex<Native> request_tail;
   alignas(64) RingIndex<Native> grant_head;
   alignas(64) ParkFlag<Native> park;  // the client's

@@ -203,10 +203,11 @@ void Server::read_progress(Device& device, std::uint64_t time) {
   for (const auto& [id, session] : sessions_) {
     if (session->device != &device) continue;
     const protocol::ClientSegment& own = *session->memory.client;
-    device.arbiter->progressed(id,
-                               {own.work.load(relaxed), own.busy_ns.load(relaxed),
-                                own.misplaced.load(relaxed), own.launches.load(relaxed)},
-                               time);
+    device.arbiter->progressed(
+        id,
+        {own.work.load(relaxed), own.busy_ns.load(relaxed), own.misplaced.load(relaxed),
+         own.launches.load(relaxed), own.collectives.load(relaxed)},
+        time);
   }
 }
 

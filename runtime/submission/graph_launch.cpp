@@ -78,6 +78,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
       {.predicted_ns = predicted,
        .work = graph.kernel.work,
        .leased = place.leased && (place.made != nullptr || graph.ends_by_itself)});
+  if (graph.stays == GraphReason::kCollective) core_.arbiter->collective();
   // A graph whose kernels wait for each other may hang where they do not all fit.
   if (place.made != nullptr && watchdog_.wants(graph.kernel, place.queue->processors))
     watchdog_.watch(graph.kernel, place.queue->processors,

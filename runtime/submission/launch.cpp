@@ -127,6 +127,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
                          .predicted_ns = predicted,
                          .work = kernel.work,
                          .leased = binding.leased});
+  if (collective) core_.arbiter->collective();
   if (gates) completion_.note_gate(stream, completion_.tail_marker(stream));
   if (!computes && !queue.whole()) watch(kernel, stream, queue, *launch);
   return {};

@@ -39,7 +39,8 @@ enum class Kind : std::uint16_t {
   kGates,  // `client` is told that words were closed
   // told
   kReload,    // other settings or another policy: what follows cannot be replayed
-  kProgress,  // `client`, so far: `serial` launches, work `a`, `b` ns busy, misplaced work `c`
+  // `client`, so far: `serial` launches, work `a`, `b` ns busy, misplaced work `c`, `d` collectives
+  kProgress,
   kBefore,    // `client` may tell of work on `entry` of before this vitamind, until `a`
   kExpect,    // absent `client` stands for process `serial` on `entry`, until `a`
   // further quotas of the client that is attached next: `a`, `b`, `c`, each a group (high 32 bits)
@@ -56,7 +57,7 @@ struct Record {
   std::uint32_t flags = 0;
   std::uint64_t serial = 0;
   std::uint64_t a = 0, b = 0, c = 0;
-  std::uint64_t unused = 0;
+  std::uint64_t d = 0;
 };
 static_assert(sizeof(Record) == 64);
 

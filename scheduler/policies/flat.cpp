@@ -81,6 +81,8 @@ vitamin_client flat(const Client& client) {
   out.misplaced = client.progress.misplaced;
   out.launches = client.progress.launches;
   out.active_since_ns = client.active_since_ns;
+  out.collectives = client.progress.collectives;
+  out.distributed = client.distributed;
   return out;
 }
 

@@ -25,7 +25,16 @@ class Measured final : public AllocationPolicy {
       estimator_.offer(configurations_.generate(snapshot.clients, objective_, estimator_));
     const Block block = estimator_.next(now, in_force);
     std::size_t active = 0;
-    for (const Client& client : snapshot.clients) active += client.active ? 1 : 0;
+    bool distributed = false;
+    for (const Client& client : snapshot.clients) {
+      active += client.active ? 1 : 0;
+      distributed = distributed || (client.active && client.distributed);
+    }
+    // Distributed clients that share have nothing else to be measured: no grant has to end soon.
+    const bool stays = distributed && block.purpose == Purpose::kOnly &&
+                       std::all_of(block.configuration.begin(), block.configuration.end(),
+                                   [](const Assignment& a) { return a.mode == Mode::kShared; });
+    const bool bounded = active > 1 && !stays;
     auto at = block.configuration.begin();
     for (const Client& client : snapshot.clients) {
       if (!client.active) continue;
@@ -39,7 +48,7 @@ class Measured final : public AllocationPolicy {
       } else if (block.configuration.empty()) {
         row.mode = Mode::kShared;  // no candidate keeps within the limits: constraints decide
       }
-      if (active > 1) row.run_ahead_ns = kRunAheadNs;
+      if (bounded) row.run_ahead_ns = kRunAheadNs;
     }
     out.wake_ns = block.wake_ns;
   }

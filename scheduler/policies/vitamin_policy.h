@@ -99,6 +99,8 @@ struct vitamin_client {
   const struct vitamin_step* steps;            /* unfinished, by due time */
   uint64_t work, busy_ns, misplaced, launches; /* cumulative progress */
   uint64_t active_since_ns;
+  uint64_t collectives; /* progress: launches that wait for kernels of other processes */
+  uint32_t distributed; /* such launches within the last minute: other devices set its pace, too */
 };
 
 struct vitamin_grant {

@@ -259,6 +259,9 @@ TEST_CASE("completions are counted while the daemon wants them, misplaced ones s
   CHECK(node.own->work.load() == 40);
   CHECK(node.own->misplaced.load() == 10);
   CHECK(node.own->busy_ns.load() == 570);
+  node.client.collective();
+  node.client.collective();
+  CHECK(node.own->collectives.load() == 2);
   node.daemons->reporting.store(0, std::memory_order_release);
   node.gates_closed(kClient);
   node.turn();

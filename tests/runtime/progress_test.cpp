@@ -19,6 +19,9 @@ using runtime::LaneId;
 VITAMIN_KERNEL_WITH((.block_ns = 5000), count_kernel, unsigned* total) {
   VITAMIN_ONCE { vitamin::kernel::atomic_add(total, 1U); }
 }
+VITAMIN_KERNEL(ncclDevKernel_AllReduce, unsigned* total) {
+  VITAMIN_ONCE { vitamin::kernel::atomic_add(total, 1U); }
+}
 VITAMIN_WAITING_KERNEL(until_kernel, unsigned* flag) {
   VITAMIN_SPIN_UNTIL(vitamin::kernel::load_acquire(flag) != 0);
 }
@@ -28,7 +31,7 @@ struct Reports {
   std::atomic<bool> wanted = true;
   EntryId granted = runtime::kWholeDevice;
   std::array<std::atomic<std::uint64_t>, runtime::kEntriesMax> work{};
-  std::atomic<std::uint64_t> launches = 0, busy_ns = 0;
+  std::atomic<std::uint64_t> launches = 0, busy_ns = 0, collectives = 0;
   std::atomic<bool> outstanding = false;
   std::atomic<std::uint64_t> asked = 0;  // how often the runtime asked whether they are wanted
 };
@@ -54,6 +57,7 @@ class Reporting final : public runtime::Arbiter {
     if (entry != runtime::kNoEntry) reports_.work[entry] += work;
     reports_.launches += launches;
   }
+  void collective() override { ++reports_.collectives; }
   void busy(std::uint64_t ns) override { reports_.busy_ns += ns; }
   void outstanding(bool any) override { reports_.outstanding = any; }
 
@@ -105,6 +109,19 @@ TEST_CASE("every launch is reported once on the partition where it ran") {
     CHECK(p.reports.work[granted] == 458);
     CHECK(test::eventually([&] { return p.reports.busy_ns > 0; }));
   }
+}
+
+TEST_CASE("launches of collectives are told, and no others") {
+  ProgressFixture p(EntryId{3});
+  unsigned* address = &p.total;
+  p.count(4);
+  CHECK(p.reports.collectives == 0);
+  for (int i = 0; i < 2; ++i)
+    REQUIRE(p.f.launch(p.stream, VITAMIN_SOFT_KERNEL(ncclDevKernel_AllReduce), {&address}) == 0);
+  p.count(4);
+  CHECK(p.f.context->synchronize(p.stream) == 0);
+  CHECK(p.reports.collectives == 2);
+  CHECK(p.total == 10);
 }
 
 TEST_CASE("launches that have not ended are not reported") {

@@ -47,13 +47,14 @@ const std::string kPlugins = PLUGINS "/", kExamples = EXAMPLES "/";
 TEST_CASE("a flat client has the value of every field") {
   Limits limits{41, 42, 43, true};
   Slo slo{51, 52, 53, 54, 0.5F};
-  Progress progress{61, 62, 63, 64};
+  Progress progress{61, 62, 63, 64, 65};
   {
     auto& [max_sms, reserved_sms, group, may_share, outer] = limits;
     auto& [ttft, tpot, latency, step, quantile] = slo;
-    auto& [work, busy, misplaced, launches] = progress;
-    Client client{7, 1.5F, limits, slo, StepKind::kDecode, true, true, progress, 71, {}, {}};
-    auto& [id, weight, l, s, phase, active, reports, p, since, streams, steps] = client;
+    auto& [work, busy, misplaced, launches, collectives] = progress;
+    Client client{7, 1.5F, limits, slo, StepKind::kDecode, true, true, true, progress, 71, {}, {}};
+    auto& [id, weight, l, s, phase, active, reports, distributed, p, since, streams, steps] =
+        client;
     const vitamin_client c = flat(client);
     CHECK(c.size == sizeof c);
     CHECK(c.id == id);
@@ -75,6 +76,8 @@ TEST_CASE("a flat client has the value of every field") {
     CHECK(c.busy_ns == busy);
     CHECK(c.misplaced == misplaced);
     CHECK(c.launches == launches);
+    CHECK(c.collectives == collectives);
+    CHECK(c.distributed == distributed);
     CHECK(c.active_since_ns == since);
     CHECK((l == limits && s == slo && p.work == work && streams.empty() && steps.empty()));
   }

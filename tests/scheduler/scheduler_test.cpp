@@ -415,6 +415,33 @@ TEST_CASE("a policy that isolates streams takes over from one that does not, and
   CHECK(scheduler.ledger().held().empty());
 }
 
+TEST_CASE("a client is distributed for a minute behind its newest collective") {
+  const PoolLayout layout = h200();
+  bool distributed = false;
+  Scheduler scheduler(layout.entries(), policy([&](const Snapshot& snapshot, Allocation& out) {
+                        REQUIRE(snapshot.clients.size() == 1);
+                        distributed = snapshot.clients.front().distributed;
+                        out.rows.push_back(row(1, kWholeDevice, Mode::kShared));
+                        out.wake_ns = snapshot.now_ns + 1'000'000'000;
+                      }));
+  std::uint64_t now = 1;
+  std::uint64_t launches = 0;
+  const auto run = [&](int seconds, std::uint64_t collectives) {
+    for (int i = 0; i < seconds; ++i) {
+      scheduler.progress(1, {++launches, launches, 0, launches, collectives});
+      decide(scheduler, now += 1'000'000'000);
+    }
+    return distributed;
+  };
+  scheduler.wants(1, demand(0), now);
+  decide(scheduler, now);
+  CHECK_FALSE(run(3, 0));
+  CHECK(run(2, 1));
+  CHECK(run(57, 1));
+  CHECK_FALSE(run(3, 1));
+  CHECK(run(2, 2));
+}
+
 // --- bad input -------------------------------------------------------------------------------
 
 TEST_CASE("messages about unknown clients, streams, grants and steps are ignored") {

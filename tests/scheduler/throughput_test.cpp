@@ -3,10 +3,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <new>
+#include <vector>
 
 #include "scheduler/policies/slo.h"
 #include "tests/figure.h"
@@ -87,6 +90,92 @@ TEST_CASE("throughput gives every active client a row, and asks again at the end
     REQUIRE(out.wake_ns <= clients.now_ns + 300 * kMs);
     clients.advance(out.wake_ns - clients.now_ns);
   }
+}
+
+TEST_CASE("throughput shares the whole device with a distributed client, and bounds nothing") {
+  const runtime::PoolLayout pool = h200();
+  Estimator estimator(pool.entries());
+  const Policy policy = make_throughput({}, estimator, pool.entries());
+  Clients clients(2, 1);
+  bool parts = false;
+  const auto run = [&](std::uint64_t seconds) {
+    parts = false;
+    for (const std::uint64_t end = clients.now_ns + seconds * test::kSecond;
+         clients.now_ns < end;) {
+      Allocation out;
+      policy.allocation->allocate(clients.snapshot(pool), out);
+      REQUIRE(out.rows.size() == 2);
+      for (const Row& row : out.rows) {
+        parts = parts || row.mode != Mode::kShared || row.partition != kWholeDevice;
+        CHECK(row.run_ahead_ns == (clients.values[0].distributed ? kNever : kRunAheadNs));
+      }
+      clients.advance(out.wake_ns - clients.now_ns);
+    }
+  };
+  run(3);
+  CHECK(parts);
+  clients.values[0].distributed = true;
+  run(20);
+  CHECK_FALSE(parts);
+  clients.values[0].distributed = false;  // it has ended its collectives
+  run(3);
+  CHECK(parts);
+}
+
+TEST_CASE("Beside a distributed client a quota holds, and so does the bound of what runs ahead") {
+  const runtime::PoolLayout pool = h200();
+  Estimator estimator(pool.entries());
+  const Policy policy = make_throughput({}, estimator, pool.entries());
+  Clients clients(2, 1);
+  clients.values[0].distributed = true;
+  clients.values[1].limits.max_sms = 40;
+  clients.values[1].limits.may_share = false;
+  for (int i = 0; i < 100; ++i) {
+    Allocation out;
+    policy.allocation->allocate(clients.snapshot(pool), out);
+    REQUIRE(out.rows.size() == 2);
+    CHECK(out.rows[1].mode == Mode::kExclusive);
+    CHECK(pool.at(out.rows[1].partition).processors <= 40);
+    CHECK(out.rows[1].run_ahead_ns == kRunAheadNs);
+    clients.advance(out.wake_ns - clients.now_ns);
+  }
+}
+
+// Two jobs with a rank on each of four devices: a job is as fast as its slowest rank. Splits are
+// worse for both, but one device alone gains nothing by leaving its split.
+TEST_CASE("Four devices of two distributed jobs do not keep each other in splits") {
+  constexpr std::size_t kDevices = 4;
+  const auto split = [](bool distributed) {
+    std::vector<std::unique_ptr<test::World>> devices;
+    const auto local = [](std::size_t, std::span<const Assignment> has) {
+      return has.front().mode == Mode::kShared ? 0.53 : 0.42;
+    };
+    const auto slowest = [&](std::size_t job, std::span<const Assignment> has) {
+      double least = local(job, has);
+      for (const auto& device : devices)
+        if (!device->applied().empty()) least = std::min(least, local(job, device->applied()));
+      return least;
+    };
+    for (std::size_t i = 0; i < kDevices; ++i) {
+      std::vector<test::Job> jobs(2);
+      devices.push_back(std::make_unique<test::World>(jobs, slowest, 7 + i));
+      for (std::size_t job = 0; job < 2; ++job) devices[i]->client(job).distributed = distributed;
+    }
+    constexpr double kSeconds = 20;
+    double split_s = 0;
+    for (double t = 0; t < kSeconds; t += 0.005) {
+      for (const auto& device : devices) device->run(t + 0.005);
+      const bool any = std::any_of(devices.begin(), devices.end(), [](const auto& device) {
+        return device->applied().front().mode != Mode::kShared;
+      });
+      split_s += any ? 0.005 : 0;
+    }
+    return split_s / kSeconds;
+  };
+  CHECK(split(true) == 0);
+  const double alone = split(false);
+  MESSAGE("each device deciding alone, some device splits ", 100 * alone, " % of the time");
+  CHECK(alone > 0.05);
 }
 
 TEST_CASE("A client that is alone has the whole device, and may run ahead") {

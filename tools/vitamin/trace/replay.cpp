@@ -108,7 +108,7 @@ void Replay::tell(const Record& record, const Record* bytes) {
                                    record.time);
       break;
     case Kind::kProgress:
-      arbiter_->progressed(record.client, {record.a, record.b, record.c, record.serial},
+      arbiter_->progressed(record.client, {record.a, record.b, record.c, record.serial, record.d},
                            record.time);
       break;
     case Kind::kStep:
