@@ -390,49 +390,6 @@ double Estimator::value() const {
   return value_of(objective_, speeds_);
 }
 
-bool Estimator::observe(std::span<const Assignment> configuration, std::span<const Client> before,
-                        std::span<const Client> after, std::uint64_t elapsed_ns) {
-  if (context_ == nullptr || elapsed_ns == 0) return false;
-  const auto find = [](std::span<const Client> clients, ClientId id) -> const Client* {
-    const auto at = std::lower_bound(clients.begin(), clients.end(), id,
-                                     [](const Client& c, ClientId key) { return c.id < key; });
-    return at != clients.end() && at->id == id ? &*at : nullptr;
-  };
-  const std::uint64_t hash = hash_of(configuration);
-  const double weight = static_cast<double>(elapsed_ns) / 1e8;  // a block's time is 1
-  bool any = false;
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const Client *const from = find(before, slots_[i].client), *const to =
-                                                                   find(after, slots_[i].client);
-    const auto own =
-        std::find_if(configuration.begin(), configuration.end(), [&](const Assignment& a) {
-          return a.client == slots_[i].client && a.mode != Mode::kPaused;
-        });
-    if (own == configuration.end() || from == nullptr || to == nullptr || !to->reports_progress)
-      continue;
-    const Progress &x = from->progress, &y = to->progress;
-    if (y.work <= x.work || y.busy_ns <= x.busy_ns || y.misplaced < x.misplaced) continue;
-    const double work = static_cast<double>(y.work - x.work);
-    if (static_cast<double>(y.misplaced - x.misplaced) > kMisplaced * work) continue;
-    const double busy =
-        std::min(static_cast<double>(y.busy_ns - x.busy_ns), static_cast<double>(elapsed_ns));
-    const double rate = std::log(work / busy);
-    store_.add(rate_key(i, hash), rate, weight, context_->time_ns);
-    const bool alone = configuration.size() == 1 && own->partition == kWholeDevice;
-    if (alone)
-      store_.add({slots_[i].program, kByItself, 0, slots_[i].phase, Quantity::kRate}, rate, weight,
-                 time_ns_);
-    else if (const double reference = log_alone(i); !std::isnan(reference) &&
-                                                    own->mode == Mode::kExclusive &&
-                                                    own->partition != kWholeDevice)
-      store_.add({slots_[i].program, pool_[own->partition].processors, 0, slots_[i].phase,
-                  Quantity::kWidth},
-                 rate - reference, weight, time_ns_);
-    any = true;
-  }
-  return any;
-}
-
 void Estimator::learn(unsigned arm, double weight) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (samples_[i].paused) continue;

@@ -148,12 +148,6 @@ class Estimator final : public Estimates {
   // The present block's allocation is in force: grants of the one before are returned.
   void settled(std::span<const Client> clients, std::uint64_t now_ns);
 
-  // What the clients of the present context did between two readings of their counters, under a
-  // configuration that need not be a candidate and was in force all the time. For policies that
-  // choose by deadlines and not by blocks. False: nothing can be said of it.
-  bool observe(std::span<const Assignment> configuration, std::span<const Client> before,
-               std::span<const Client> after, std::uint64_t elapsed_ns);
-
   // log(speed) relative to alone, and its standard error: measured in this context, else modelled.
   struct LogSpeed {
     double log_mean = 0, error = 1;

@@ -8,7 +8,7 @@
 //
 // A policy implements one of the two. What it returns is validated and clipped to quotas,
 // reservations and the starvation bound (scheduler/constraints.h), so a policy can waste the device
-// but cannot break a program. A policy that throws, or returns a row that names no partition or no
+// but cannot change a result. A policy that throws, or returns a row that names no partition or no
 // client, is replaced by fifo.
 //
 // The paper's interface (section "Policy Interface"): Pick is Row::rank, then age; Select is

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The makers of the built-in policies, one file each. What a policy does stands in its file.
+// The makers of the built-in policies that need nothing but their options. `exclusive`, `temporal`
+// and `salus` share turns.cpp, `random` and `extremes` placements.cpp; `fifo`, `static` and `orion`
+// have a file each. `throughput`, `slo` and `tpot-first` take the estimator: throughput.h, slo.h.
 //
 // Units: as scheduler/types.h.
 #pragma once
@@ -24,11 +26,11 @@ Policy make_static(const StaticOptions& options = {});
 
 // The whole device to one client at a time: baselines that make others wait.
 struct TurnOptions {
-  std::uint64_t quiet_ns = 20'000'000;   // exclusive, salus: an idle client keeps its turn so long
-  std::uint64_t quantum_ns = 2'000'000;  // temporal: of a turn while others wait
+  std::uint64_t quiet_ns = 20'000'000;  // exclusive, salus: an idle client keeps its turn so long
+  std::uint64_t slice_ns = 2'000'000;   // temporal: of a turn while others wait
 };
 Policy make_exclusive(const TurnOptions& options = {});  // hands over when the client is idle
-Policy make_temporal(const TurnOptions& options = {});   // after a quantum
+Policy make_temporal(const TurnOptions& options = {});   // after a slice
 Policy make_salus(const TurnOptions& options = {});      // when a step ends, or when idle
 
 // Orion's rules (EuroSys '24, section 5).

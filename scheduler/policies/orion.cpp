@@ -92,7 +92,7 @@ class Orion final : public AllocationPolicy {
 
 constexpr Parameter kParameters[] = {
     {"sms", "best effort that needs more waits (default 66)"},
-    {"duration", "microseconds of best-effort work in flight beside others (default 250)"}};
+    {"duration", "best-effort work in flight beside others (default 250us)"}};
 
 }  // namespace
 

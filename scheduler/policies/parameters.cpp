@@ -6,6 +6,13 @@
 namespace vitamin::scheduler {
 namespace {
 
+struct TimeUnit {
+  std::string_view name;
+  std::uint64_t ns;
+};
+constexpr TimeUnit kTimeUnits[] = {{"us", 1000}, {"ms", 1'000'000}, {"s", 1'000'000'000}};
+constexpr std::uint64_t kLongestNs = 1'000'000'000'000;
+
 bool read(std::string_view text, std::uint32_t* value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
@@ -29,6 +36,7 @@ Parameters Parameters::parse(std::string_view text) {
     const std::size_t equal = part.find('=');
     const std::string name(part.substr(0, equal));
     const std::string value(equal == part.npos ? "1" : part.substr(equal + 1));
+    parameters.given_.push_back(name);
     if (!parameters.values_.emplace(name, value).second && parameters.error_.empty())
       parameters.error_ = "parameter '" + name + "' is given twice";
   });
@@ -70,6 +78,24 @@ void Parameters::word(const std::string& name, std::initializer_list<std::string
   }
 }
 
+void Parameters::duration(const std::string& name, std::uint64_t* ns) {
+  const std::optional<std::string> text = take(name);
+  if (!text) return;
+  std::uint64_t number = 0;
+  const auto [unit, error] = std::from_chars(text->data(), text->data() + text->size(), number);
+  const std::string_view suffix =
+      std::string_view(*text).substr(static_cast<std::size_t>(unit - text->data()));
+  for (const TimeUnit& known : kTimeUnits)
+    if (error == std::errc() && suffix == known.name && number > 0 &&
+        number <= kLongestNs / known.ns) {
+      *ns = number * known.ns;
+      return;
+    }
+  if (error_.empty())
+    error_ =
+        "parameter '" + name + "' is '" + *text + "', not a duration from 1us to 1000s, like 2ms";
+}
+
 void Parameters::units(const std::string& name, hal::ComputeSet* value) {
   const std::optional<std::string> text = take(name);
   if (!text) return;
@@ -91,9 +117,14 @@ void Parameters::units(const std::string& name, hal::ComputeSet* value) {
   }
 }
 
-std::string Parameters::error() const {
-  if (!error_.empty() || values_.empty()) return error_;
-  return "parameter '" + values_.begin()->first + "' is unknown";
+std::string Parameters::error(std::span<const Parameter> described) const {
+  if (!error_.empty()) return error_;
+  for (const std::string& name : given_)
+    if (values_.contains(name) ||
+        std::none_of(described.begin(), described.end(),
+                     [&](const Parameter& parameter) { return parameter.name == name; }))
+      return "parameter '" + name + "' is unknown";
+  return "";
 }
 
 }  // namespace vitamin::scheduler

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The parameters of a policy's specification, as text; each is taken once, and one that is not
-// taken is an error.
+// taken, or that the policy does not describe, is an error.
 #pragma once
 
 #include <charconv>
@@ -9,10 +9,13 @@
 #include <initializer_list>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "hal/compute_set.h"
+#include "scheduler/policy.h"
 
 namespace vitamin::scheduler {
 
@@ -26,14 +29,21 @@ class Parameters {
   // Sets *value to the index of the word among those that are known.
   void word(const std::string& name, std::initializer_list<std::string_view> known,
             std::size_t* value);
+  // Sets *ns when the parameter was given; a value that is no whole number with a unit ("250us",
+  // "2ms", "1s"), or is not in [1 us, 1000 s], is an error.
+  void duration(const std::string& name, std::uint64_t* ns);
   // Units: "0-7", "0-3+8-11", "5".
   void units(const std::string& name, hal::ComputeSet* value);
-  // The first thing that was wrong, or empty. Unused parameters are wrong.
-  std::string error() const;
+  // The first thing that was wrong, or empty. `described`: a policy's parameters, which
+  // vitamin.toml accepts and `vitamin policy list` prints. One that was given and is not among
+  // them is wrong although its maker takes it, as is one that is among them and was not taken: so
+  // the two lists of a policy cannot differ.
+  std::string error(std::span<const Parameter> described) const;
 
  private:
   std::optional<std::string> take(const std::string& name);
-  std::map<std::string, std::string> values_;
+  std::vector<std::string> given_;
+  std::map<std::string, std::string> values_;  // not taken yet
   std::string error_;
 };
 

@@ -21,13 +21,6 @@ struct BuiltIn {
   Maker make;
 };
 
-// Microseconds, as parameters have them.
-void microseconds(Parameters& parameters, const char* name, std::uint64_t* ns) {
-  auto us = static_cast<std::uint32_t>(*ns / 1000);
-  parameters.number(name, 1, 1'000'000'000, &us);
-  *ns = std::uint64_t{us} * 1000;
-}
-
 Objective objective(Parameters& parameters) {
   Objective objective;
   std::size_t aim = 0;
@@ -77,20 +70,20 @@ Policy fixed(Parameters& parameters, const PolicyContext&) {
 template <Policy (*kMake)(const TurnOptions&)>
 Policy quiet(Parameters& parameters, const PolicyContext&) {
   TurnOptions options;
-  microseconds(parameters, "quiet", &options.quiet_ns);
+  parameters.duration("quiet", &options.quiet_ns);
   return kMake(options);
 }
 
 Policy temporal(Parameters& parameters, const PolicyContext&) {
   TurnOptions options;
-  microseconds(parameters, "quantum", &options.quantum_ns);
+  parameters.duration("slice", &options.slice_ns);
   return make_temporal(options);
 }
 
 Policy orion(Parameters& parameters, const PolicyContext&) {
   OrionOptions options;
   parameters.number("sms", 1, ~0U, &options.sms);
-  microseconds(parameters, "duration", &options.duration_ns);
+  parameters.duration("duration", &options.duration_ns);
   return make_orion(options);
 }
 
@@ -146,6 +139,7 @@ constexpr Former kFormer[] = {
     {"tpot-first", "floor", "nothing: who waits for longer than policy.overdue_after is served"},
     {"tpot-first", "beside", "nothing: what others cost is measured"},
     {"orion", "processors", "sms"},
+    {"temporal", "quantum", "slice, with a unit: slice=2ms"},
 };
 
 std::string unknown(std::string_view name) {
@@ -221,7 +215,7 @@ hal::Result<Policy> make(std::string_view specification, const PolicyContext& co
     return hal::fail(hal::Errc::kInvalidArgument, gone);
   Parameters parameters = Parameters::parse(text);
   Policy policy = found->make(parameters, context);
-  if (const std::string error = parameters.error(); !error.empty())
+  if (const std::string error = parameters.error(policy.description.parameters); !error.empty())
     return hal::fail(hal::Errc::kInvalidArgument,
                      "policy " + std::string(name) + ": " + error +
                          ". Known parameters: " + parameters_of(policy.description) + ".");

@@ -21,8 +21,9 @@ constexpr double kRoom = 1.5;
 // Of the paper's reservation: what a step takes on it at the quantile is below the bound by this
 // part, for what neighbors cost it.
 constexpr double kStandingRoom = 0.9;
-// Of the steps that may be late, half are left for what the bound itself costs.
-constexpr double kTrialShare = 2;
+// An arrangement is tried once for so many steps that the quantile permits to be late: half of
+// them are left for what the bound itself costs.
+constexpr double kMissesPerTrial = 2;
 
 double to_double(std::uint64_t ns) { return static_cast<double>(ns); }
 
@@ -198,7 +199,7 @@ std::size_t SloPolicy::trial(std::size_t untried, const Service::Slack& slack, s
   double quantile = 0;
   for (const Kept& kept : services_)
     quantile = std::max(quantile, static_cast<double>(kept.service.slo().quantile));
-  if (to_double(occasion_.begun - tried_) * (1 - quantile) < kTrialShare) return best;
+  if (to_double(occasion_.begun - tried_) * (1 - quantile) < kMissesPerTrial) return best;
   tried_ = occasion_.begun;
   trying_ = true;
   return untried;
@@ -338,8 +339,9 @@ void SloPolicy::allocate(const Snapshot& snapshot, Allocation& out) {
 
 namespace {
 
-constexpr Parameter kParameters[] = {
-    {"objective", "of clients without a bound while no other has work: as of throughput"}};
+constexpr Parameter kParameters[] = {{"objective",
+                                      "of clients without a bound while no client with one works: "
+                                      "proportional (default), sum or fair"}};
 constexpr Parameter kTpotParameters[] = {
     {"cumulative",
      "deadlines of the tokens of a request add up: yes (default), or no as in the "

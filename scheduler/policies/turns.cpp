@@ -3,9 +3,9 @@
 // Baselines that give the whole device to one client at a time. They differ in when they hand over:
 //
 //   exclusive   when the client has been idle for a while
-//   temporal    after a quantum, as the driver's time slices do; a turn begins when the client's
-//   grant
-//               opens: while it waits for the drain of the client before it, it has nothing of it
+//   temporal    after a slice, as the driver's time slices do; a turn begins when the client's
+//               grant opens: while it waits for the drain of the client before it, it has nothing
+//               of it
 //   salus       when a step ends (a training iteration, a request), as Salus (MLSys '20) does, or
 //               when the client has been idle for a while
 //
@@ -17,7 +17,7 @@
 namespace vitamin::scheduler {
 namespace {
 
-enum class HandOver : std::uint8_t { kIdle, kQuantum, kStep };
+enum class HandOver : std::uint8_t { kIdle, kSlice, kStep };
 
 class Turns final : public AllocationPolicy {
  public:
@@ -46,8 +46,8 @@ class Turns final : public AllocationPolicy {
     if (now->active) idle_since_ns_ = kNever;
     if (longest_wait(snapshot) == nullptr) return;
     // While no other client waits, nothing has to be looked at.
-    if (when_ == HandOver::kQuantum && now->active)
-      out.wake_ns = (begun_ ? since_ns_ : snapshot.now_ns) + options_.quantum_ns;
+    if (when_ == HandOver::kSlice && now->active)
+      out.wake_ns = (begun_ ? since_ns_ : snapshot.now_ns) + options_.slice_ns;
     if (!now->active) {
       idle_since_ns_ = std::min(idle_since_ns_, snapshot.now_ns);
       out.wake_ns = std::min(out.wake_ns, idle_since_ns_ + quiet_ns());
@@ -59,7 +59,7 @@ class Turns final : public AllocationPolicy {
   }
 
  private:
-  std::uint64_t quiet_ns() const { return when_ == HandOver::kQuantum ? 0 : options_.quiet_ns; }
+  std::uint64_t quiet_ns() const { return when_ == HandOver::kSlice ? 0 : options_.quiet_ns; }
 
   // Of the clients without the turn.
   const Client* longest_wait(const Snapshot& snapshot) const {
@@ -80,8 +80,8 @@ class Turns final : public AllocationPolicy {
     if (!holder.active)
       return quiet_ns() == 0 ||
              (idle_since_ns_ != kNever && snapshot.now_ns - idle_since_ns_ >= quiet_ns());
-    if (when_ == HandOver::kQuantum)
-      return begun_ && snapshot.now_ns - since_ns_ >= options_.quantum_ns;
+    if (when_ == HandOver::kSlice)
+      return begun_ && snapshot.now_ns - since_ns_ >= options_.slice_ns;
     return when_ == HandOver::kStep && step_ != 0 && running_step(holder) != step_;
   }
 
@@ -122,10 +122,8 @@ class Turns final : public AllocationPolicy {
   std::uint64_t step_ = 0;                // of the holder, that began last in its turn
 };
 
-constexpr Parameter kQuiet[] = {
-    {"quiet", "microseconds for which an idle client keeps its turn (default 20000)"}};
-constexpr Parameter kQuantum[] = {
-    {"quantum", "microseconds of a turn while others wait (default 2000)"}};
+constexpr Parameter kQuiet[] = {{"quiet", "how long an idle client keeps its turn (default 20ms)"}};
+constexpr Parameter kSlice[] = {{"slice", "length of a turn while others wait (default 2ms)"}};
 
 Policy make(std::string_view name, std::string_view summary, std::span<const Parameter> parameters,
             HandOver when, const TurnOptions& options) {
@@ -148,8 +146,8 @@ Policy make_exclusive(const TurnOptions& options) {
 }
 
 Policy make_temporal(const TurnOptions& options) {
-  return make("temporal", "the whole device to each client in turn, for a quantum: a baseline",
-              kQuantum, HandOver::kQuantum, options);
+  return make("temporal", "the whole device to each client in turn, for a slice: a baseline",
+              kSlice, HandOver::kSlice, options);
 }
 
 Policy make_salus(const TurnOptions& options) {

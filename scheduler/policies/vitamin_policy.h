@@ -21,6 +21,9 @@
  *
  * Units: times are nanoseconds of one clock; 0 is "none" or "unknown" unless a field says
  * otherwise, VITAMIN_NEVER is "no bound"; sms are SMs or CUs.
+ *
+ * Rows: at most one for each client and each stream; a stream's overrides its client's. An active
+ * client without a row waits. `current` has the rows in force as they were clipped.
  */
 #pragma once
 
@@ -49,7 +52,10 @@ enum vitamin_step_kind {
   VITAMIN_STEP_ITERATION,  /* between two ends of an iteration that the client announced */
   VITAMIN_STEP_BEST_EFFORT /* its end is not waited for */
 };
-/* Exclusive rows of different clients never overlap; shared rows promise nothing. */
+/* Rows are placed by rank; of one rank, exclusive ones first. Units of an exclusive row are in no
+ * row of another client: a later row that overlaps it, exclusive or shared, is narrowed to what is
+ * left, or paused. A shared row overlaps shared ones and promises nothing. A paused client waits.
+ */
 enum vitamin_mode { VITAMIN_EXCLUSIVE, VITAMIN_SHARED, VITAMIN_PAUSED };
 enum vitamin_stream_state { VITAMIN_STREAM_IDLE, VITAMIN_STREAM_WAITING, VITAMIN_STREAM_RUNNING };
 enum vitamin_grant_state { VITAMIN_GRANT_PENDING, VITAMIN_GRANT_OPEN, VITAMIN_GRANT_REVOKED };
@@ -91,6 +97,7 @@ struct vitamin_client {
   float weight;
   uint32_t max_sms, reserved_sms, group, may_share;
   uint32_t phase; /* enum vitamin_step_kind, of its current step or, between two, the last one */
+  /* active: a stream of it waits or runs, or ended less than 5 ms ago. */
   uint32_t active, reports_progress;
   uint64_t ttft_ns, tpot_ns, latency_ns, step_ns; /* its SLO; 0: none */
   float quantile;
@@ -98,8 +105,8 @@ struct vitamin_client {
   const struct vitamin_stream* streams;        /* that wait or run */
   const struct vitamin_step* steps;            /* unfinished, by due time */
   uint64_t work, busy_ns, misplaced, launches; /* cumulative progress */
-  uint64_t active_since_ns;
-  uint64_t collectives; /* progress: launches that wait for kernels of other processes */
+  uint64_t active_since_ns; /* when it last became active, not when it connected */
+  uint64_t collectives;     /* progress: launches that wait for kernels of other processes */
   uint32_t distributed; /* such launches within the last minute: other devices set its pace, too */
 };
 
@@ -130,12 +137,15 @@ struct vitamin_snapshot {
   uint32_t partitions_count, clients_count, grants_count, changed_count, current_count;
   uint64_t now_ns, revision;
   const struct vitamin_partition* partitions;
-  const struct vitamin_client* clients; /* by id */
+  /* Ordered by id, which grows with each client that connects: those that are active or have a
+   * reservation, an expected step, an SLO, or a row with `hold`. */
+  const struct vitamin_client* clients;
   const struct vitamin_grant* grants;
   const uint32_t* changed;           /* clients */
   const struct vitamin_row* current; /* rows in force */
   /* Speed of the client when it is alone on the partition, relative to the whole device, and its
-   * standard error: 1, or 0 when it is unknown. */
+   * standard error. Returns 1, or 0 when nothing is known. Where the client was not measured at
+   * this width, which only blocks of `throughput` do, it is a model's: a large `error` says so. */
   int (*speed)(const struct vitamin_snapshot* snapshot, uint32_t client, uint32_t partition,
                float* mean, float* error);
   const void* host;

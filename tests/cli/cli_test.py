@@ -89,6 +89,16 @@ class Usage(CliTest):
                 self.assertEqual(
                     self.run_under("true", options=["--quiet", "--policy", name]).returncode, 0)
 
+    def test_policy_show_takes_a_specification_and_refuses_a_bad_one(self):
+        shown = self.call("policy", "show", "slo:objective=fair")
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertEqual(shown.stdout, self.call("policy", "show", "slo").stdout)
+        self.assertIn("objective", shown.stdout)
+        self.assert_one_line(self.call("policy", "show", "slo:objectve=fair"), 125,
+                             "'objectve' is unknown")
+        self.assert_one_line(self.call("policy", "show", "sloo:objective=fair"), 125,
+                             "did you mean 'slo'?")
+
     def test_policy_list_as_json_names_the_same_policies(self):
         names = self.listed_policies()
         answer = json.loads(self.call("policy", "list", "--json").stdout)

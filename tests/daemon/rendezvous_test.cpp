@@ -65,7 +65,7 @@ class World {
       SchedulerOptions options;
       options.idle_after_ns = options.replan_least_ns = 0;
       TurnOptions turns;
-      turns.quantum_ns = 1;  // a tenant that waits gets the grant of the other revoked at once
+      turns.slice_ns = 1;  // a tenant that waits gets the grant of the other revoked at once
       schedulers_[d] =
           std::make_unique<Scheduler>(layout_.entries(), make_temporal(turns), options);
       for (int j = 0; j < kJobs; ++j) {

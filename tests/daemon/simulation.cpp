@@ -25,7 +25,7 @@ class Node final : public daemon::GrantSink {
     static constexpr const char* kPolicies[] = {
         "random:max=16", "random:max=16,every=3", "static:parts=2",
         "fifo",          "random:max=8",          "throughput",
-        "extremes",      "temporal:quantum=100",  "throughput:model=algorithm1"};
+        "extremes",      "temporal:slice=100us",  "throughput:model=algorithm1"};
     policy_ = kPolicies[below(std::size(kPolicies))];
     if (some_have_bounds()) policy_ = options_.seed % 8 == 2 ? "slo" : "tpot-first";
     settings_.scheduler.overdue_after_ns = 1'000'000;

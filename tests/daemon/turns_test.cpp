@@ -91,7 +91,7 @@ TEST_CASE("under exclusive a client keeps its turn while its host is between lau
 
 // A turn begins when the work of the turn before it has ended.
 TEST_CASE("under time slicing kernels of two clients never overlap") {
-  for (const char* name : {"temporal", "temporal:quantum=200", "salus", "exclusive"}) {
+  for (const char* name : {"temporal", "temporal:slice=200us", "salus", "exclusive"}) {
     CAPTURE(std::string(name));
     Machine machine(name);
     Machine::Client& a = machine.add(steps(true), kBatch);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/policies/parameters.h"
 #include "tests/scheduler/fixture.h"
 #include "tests/scheduler/world.h"
 #include "tests/seed.h"
@@ -56,6 +57,38 @@ TEST_CASE("a bad specification is refused with what is known and what may have b
   CHECK(refusal("").find("unknown") != std::string::npos);
 }
 
+TEST_CASE("a duration has a unit") {
+  for (const char* good : {"temporal:slice=2ms", "salus:quiet=1us", "orion:duration=1s"})
+    CHECK_MESSAGE(check(good).has_value(), good);
+  for (const char* bad : {"2000", "2 ms", "2min", "0ms", "-1ms", "1.5ms", "ms", "1001s",
+                          "18446744073709551615s", "18446744073709551616us"})
+    CHECK_MESSAGE(
+        refusal(std::string("temporal:slice=") + bad)
+                .find(std::string("is '") + bad +
+                      "', not a duration from 1us to 1000s, like 2ms") != std::string::npos,
+        bad);
+}
+
+TEST_CASE("a policy takes the parameters that it describes, and no other") {
+  unsigned parameters = 0;
+  for (const PolicyDescription& policy : list())
+    for (const Parameter& parameter : policy.parameters) {
+      ++parameters;
+      // No parameter takes this value, so the answer says whether the maker read it.
+      const std::string said =
+          refusal(std::string(policy.name) + ":" + std::string(parameter.name) + "=?");
+      CHECK_MESSAGE(said.find("is '?', not") != std::string::npos, said);
+    }
+  CHECK(parameters >= 20);
+  // A maker that takes what its description lacks: refused as in vitamin.toml.
+  Parameters undescribed = Parameters::parse("known=1,other=2");
+  std::uint32_t value = 0;
+  undescribed.number("known", 0, 9, &value);
+  undescribed.number("other", 0, 9, &value);
+  constexpr Parameter kKnown[] = {{"known", ""}};
+  CHECK(undescribed.error(kKnown) == "parameter 'other' is unknown");
+}
+
 TEST_CASE("a parameter of the scheduler before is refused with what took its place") {
   CHECK(refusal("tpot-first:target=30").find("tpot in the workload class") != std::string::npos);
   CHECK(refusal("throughput:whole=never").find("no parameter 'whole' any more") !=
@@ -64,6 +97,7 @@ TEST_CASE("a parameter of the scheduler before is refused with what took its pla
         "the policy 'throughput' has no parameter 'objective=paper' any more; instead: "
         "model=algorithm1,relative=paper");
   CHECK(refusal("orion:processors=66").ends_with("instead: sms"));
+  CHECK(refusal("temporal:quantum=2000").ends_with("instead: slice, with a unit: slice=2ms"));
   for (const char* gone : {"look=1", "launches=1"})
     CHECK(refusal(std::string("throughput:") + gone).find("; instead: ") != std::string::npos);
   for (const char* gone : {"target=1", "margin=1", "reserve=1", "reservation=1", "lookahead=1",

@@ -189,7 +189,7 @@ TEST_CASE(
     options.limit_s = 10;
     options.window_ns = window_ns;
     Device device(layout, profile, library, options);
-    device.use(std::move(*scheduler::make("temporal:quantum=1000", device.context())));
+    device.use(std::move(*scheduler::make("temporal:slice=1ms", device.context())));
     device.add_training(step);
     device.add_training(step);
     return device.run().grants;

@@ -35,20 +35,25 @@ int show(const std::string& name, const std::string& summary,
 
 }  // namespace
 
-int show_policy(const std::string& name, bool json) {
+int show_policy(const std::string& specification, bool json) {
+  const std::string name = specification.substr(0, specification.find(':'));
   if (name.find('/') != name.npos) {
-    const auto described = scheduler::describe(name.substr(0, name.find(':')));
+    const auto described = scheduler::describe(name);
     if (!described) {
       say(Problem::kPolicy, described.error().message + ".");
       return kExitFailed;
     }
     return show(described->name, described->summary, {}, json);
   }
-  for (const scheduler::PolicyDescription& policy : scheduler::list())
-    if (name == policy.name)
-      return show(std::string(policy.name), std::string(policy.summary), policy.parameters, json);
-  say(Problem::kPolicy, scheduler::check(name).error().message + " See `vitamin policy list`.");
-  return kExitFailed;
+  if (const auto known = scheduler::check(specification); !known) {
+    say(Problem::kPolicy, known.error().message + " See `vitamin policy list`.");
+    return kExitFailed;
+  }
+  const auto policies = scheduler::list();
+  const auto policy =
+      std::find_if(policies.begin(), policies.end(),
+                   [&](const scheduler::PolicyDescription& one) { return one.name == name; });
+  return show(name, std::string(policy->summary), policy->parameters, json);
 }
 
 }  // namespace vitamin::tools

@@ -323,7 +323,7 @@ int test_policy(const std::string& specification, bool json) {
       "{} of {} requests finished in {:.0f} simulated seconds; {:.1f} us a decision\n{}{}\n",
       specification, result->grants, result->moves, result->revoked, result->aged, finished,
       result->requests.size(), result->simulated_s, us, result->message,
-      behaved ? "well-behaved" : "\nNOT well-behaved");
+      behaved ? "not replaced by fifo" : "\nREPLACED by fifo");
   return behaved ? 0 : 1;
 }
 

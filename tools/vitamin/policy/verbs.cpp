@@ -32,8 +32,8 @@ constexpr const char* kProfileFooter = R"(
 
 Runs COMMAND with a width drawn anew for every launch, times each launch, and adds what was learnt
 to the file of this GPU model (by default vitamin/profiles in the state directory). Its results are
-what they always are: bits do not depend on the width. Policies that look at times (throughput,
-tpot-first) also learn from every run of theirs, one launch in 97.
+what they always are: bits do not depend on the width. throughput:model=algorithm1, the policy that
+decides by these times, also learns from every run of its own, one launch in 97.
 
 Examples:
   vitamin profile -- python train.py --steps 20
