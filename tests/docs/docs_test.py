@@ -84,6 +84,33 @@ def every_page():
     return pages() + sorted(DOCS.glob("decisions/*.md")) + sorted(SOURCE.glob("*.md"))
 
 
+class Developers(unittest.TestCase):
+    """What is written for those who change the tree."""
+
+    # Files of others.
+    FOREIGN = {"cuda.h", "cudaTypedefs.h", "train.py"}
+
+    def test_files_that_are_named_exist(self):
+        tree = {suffix for path in SOURCE.rglob("*")
+                for suffix in suffixes(str(path.relative_to(SOURCE)))
+                if path.relative_to(SOURCE).parts[0] != "build"}
+        pages = [SOURCE / "CONTRIBUTING.md", *(DOCS / name for name in (
+            "design.md", "glossary.md", "how-it-works.md", "policies.md"))]
+        for directory in ("backends", "daemon", "hal", "interpose", "runtime", "scheduler",
+                          "tests", "tools"):
+            pages += sorted((SOURCE / directory).rglob("README.md"))
+        named = [(str(page.relative_to(SOURCE)), name) for page in pages for name in re.findall(
+            r"`([\w./-]+\.(?:h|cpp|c|def|py|pml|cmake|txt|md))`", page.read_text())]
+        self.assertGreater(len(named), 150)
+        self.assertEqual([(page, name) for page, name in named
+                          if name.removeprefix("../") not in tree and name not in self.FOREIGN], [])
+
+
+def suffixes(path):
+    parts = path.split("/")
+    return ["/".join(parts[i:]) for i in range(len(parts))]
+
+
 class ManPages(unittest.TestCase):
     def test_every_page_is_clean(self):
         result = run("mandoc", "-Tlint", "-Wwarning", *map(str, sorted(DOCS.glob("man/*"))))
