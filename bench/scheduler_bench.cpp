@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "runtime/pool/layout.h"
-#include "scheduler/estimator.h"
+#include "scheduler/estimator/estimator.h"
 #include "scheduler/policies/adapter.h"
 #include "scheduler/policies/builtin.h"
 #include "scheduler/policies/registry.h"

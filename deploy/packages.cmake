@@ -80,7 +80,7 @@ set(CPACK_DEBIAN_CLI_PACKAGE_DEPENDS "vitamin-preload ${version}")
 set(CPACK_DEBIAN_CLI_PACKAGE_RECOMMENDS vitamind)
 
 # Debian's tool takes the C library of this machine as the oldest: it does not know the floor.
-include(${PROJECT_SOURCE_DIR}/interpose/floor/floor.cmake)
+include(${PROJECT_SOURCE_DIR}/interpose/glibc_floor/glibc_floor.cmake)
 set(CPACK_DEBIAN_PRELOAD_DESCRIPTION "libraries that bind the GPU launches of a program
 Preloaded into programs that use CUDA or HIP, one library for each. They
 need nothing but glibc, ${VITAMIN_GLIBC_FLOOR} or newer, as old containers have it.")

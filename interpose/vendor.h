@@ -3,9 +3,9 @@
 // The vendor's words for what the shared code speaks of. The sources of this directory are compiled
 // once into each vendor's library; the build says which directory that is:
 //
-//   VITAMIN_VENDOR_TRAITS  "interpose/libcudart/vendor_traits.h": types, constants, names
-//   VITAMIN_ENTRY_POINTS   "interpose/libcudart/driver.def": the table of entry points
-//   VITAMIN_VENDOR_HOOKS   "interpose/libcudart/manual_overrides.h": what that table's rows name
+//   VITAMIN_VENDOR_TRAITS  "interpose/libcuda/vendor_traits.h": types, constants, names
+//   VITAMIN_ENTRY_POINTS   "interpose/libcuda/driver.def": the table of entry points
+//   VITAMIN_VENDOR_HOOKS   "interpose/libcuda/manual_overrides.h": what that table's rows name
 //
 // What vendor_traits.h says (namespace vitamin::interpose):
 //   ApiStatus, kSuccess, kNotReady, kNoSuchFunction   status of a call

@@ -78,7 +78,7 @@ struct Promise {
   double costs = 0;  // part of the other clients' progress that keeping all bounds has cost, 0 to 1
 };
 
-struct Findings;  // scheduler/estimator.h
+struct Findings;  // scheduler/estimator/estimator.h
 
 class AllocationPolicy {
  public:

@@ -54,7 +54,7 @@
 #include "runtime/profile/profile.h"
 #include "runtime/trace/trace.h"
 #include "scheduler/announced_steps.h"
-#include "scheduler/estimator.h"
+#include "scheduler/estimator/estimator.h"
 #include "scheduler/policies/registry.h"
 #include "scheduler/scheduler.h"
 

@@ -23,7 +23,7 @@
 #include "daemon/metrics/prometheus_text.h"
 #include "daemon/protocol/device_lock.h"
 #include "daemon/protocol/handshake.h"
-#include "daemon/server/placement.h"
+#include "daemon/server/numa_binding.h"
 #include "daemon/settings.h"
 #include "runtime/trace/trace.h"
 

@@ -10,7 +10,7 @@
 
 #include "daemon/client/lease_client.h"
 #include "daemon/protocol/handshake.h"
-#include "daemon/protocol/memory.h"
+#include "daemon/protocol/session_memory.h"
 #include "daemon/protocol/socket.h"
 
 namespace vitamin::client {

@@ -14,7 +14,7 @@
 
 #include "runtime/arbiter.h"
 #include "scheduler/announced_steps.h"
-#include "scheduler/estimator.h"
+#include "scheduler/estimator/estimator.h"
 #include "scheduler/ledger.h"
 #include "scheduler/policies/registry.h"
 #include "scheduler/scheduler.h"

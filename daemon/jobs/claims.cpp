@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "daemon/jobs/jobs.h"
-#include "daemon/jobs/words.h"
+#include "daemon/jobs/tokens.h"
 
 namespace vitamin::daemon {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "daemon/jobs/words.h"
+#include "daemon/jobs/tokens.h"
 #include "hal/read_file.h"
 
 namespace vitamin::daemon {

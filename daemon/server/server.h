@@ -41,7 +41,7 @@
 #include "daemon/metrics/prometheus_text.h"
 #include "daemon/mps/mps.h"
 #include "daemon/protocol/handshake.h"
-#include "daemon/protocol/memory.h"
+#include "daemon/protocol/session_memory.h"
 #include "daemon/protocol/socket.h"
 #include "daemon/server/accounting.h"
 #include "daemon/server/leaky_bucket.h"

@@ -10,7 +10,7 @@
 
 #include "hal/result.h"
 #include "runtime/profile/profile.h"
-#include "scheduler/estimator.h"
+#include "scheduler/estimator/estimator.h"
 #include "scheduler/policy.h"
 
 namespace vitamin::scheduler {

@@ -37,7 +37,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "scheduler/estimate_store.h"
+#include "scheduler/estimator/estimate_store.h"
 #include "scheduler/types.h"
 
 namespace vitamin::scheduler {

@@ -31,8 +31,8 @@
 #include <span>
 #include <vector>
 
-#include "scheduler/estimator.h"
-#include "scheduler/objective.h"
+#include "scheduler/estimator/estimator.h"
+#include "scheduler/estimator/objective.h"
 #include "scheduler/policies/arrangements.h"
 #include "scheduler/policies/service.h"
 #include "scheduler/policy.h"

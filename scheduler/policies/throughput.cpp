@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "scheduler/configurations.h"
+#include "scheduler/estimator/configurations.h"
 #include "scheduler/policies/assignment.h"
 
 namespace vitamin::scheduler {

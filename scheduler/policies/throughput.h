@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <span>
 
-#include "scheduler/estimator.h"
-#include "scheduler/objective.h"
+#include "scheduler/estimator/estimator.h"
+#include "scheduler/estimator/objective.h"
 #include "scheduler/policies/kernel_curves.h"
 #include "scheduler/policy.h"
 

@@ -33,7 +33,7 @@
 #include <vector>
 
 #include "runtime/profile/profile.h"
-#include "scheduler/estimator.h"
+#include "scheduler/estimator/estimator.h"
 #include "scheduler/policies/registry.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/simulator/metrics.h"

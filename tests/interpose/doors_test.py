@@ -63,7 +63,7 @@ class Loader(unittest.TestCase):
 
     def test_deepbind_users_get_the_real_driver(self):
         self.not_with_a_sanitizer()
-        # Known and documented (interpose/libcudart/README.md): they bypass us, and keep working.
+        # Known and documented (interpose/libcuda/README.md): they bypass us, and keep working.
         self.assertEqual(self.said("deepbind", PROGRAMS / "libdeepbind.so"), "driver vitamin")
 
     def test_a_probe_for_a_driver_that_is_not_loaded_finds_none(self):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every function of the installed cuda.h whose place among stream operations matters has a row in
-interpose/libcudart/driver.def, and the library exports what the rows say and nothing else.
+interpose/libcuda/driver.def, and the library exports what the rows say and nothing else.
 
 Environment: CXX, CUDA_INCLUDE (directory of cuda.h), SOURCE (root of the tree), LIBRARY (the built
 libvitamin_cuda.so), SANITIZED ("1": the library was built with a sanitizer).
@@ -12,8 +12,8 @@ import re
 import subprocess
 import unittest
 
-DEF = "interpose/libcudart/driver.def"
-MEMORY = "interpose/libcudart/memory.txt"
+DEF = "interpose/libcuda/driver.def"
+MEMORY = "interpose/libcuda/memory.txt"
 
 # Functions without a stream or event in their parameters that all the same act on streams: they run
 # on the default stream, wait for work, or take away what queued work still uses.
@@ -266,7 +266,7 @@ class Library(unittest.TestCase):
         if os.environ["SANITIZED"] == "1":
             self.skipTest("a sanitizer's runtime is a shared library")
         needed = re.findall(r"NEEDED.*\[(.*?)\]", self.run_tool("readelf", "-dW"))
-        # The two at the end are part of libc since glibc 2.34 (interpose/floor).
+        # The two at the end are part of libc since glibc 2.34 (interpose/glibc_floor).
         self.assertLessEqual(set(needed), {"libc.so.6", "ld-linux-x86-64.so.2", "libm.so.6",
                                            "libdl.so.2", "libpthread.so.0"})
 

@@ -16,7 +16,7 @@ from time_limit import time_limit, wait_until
 
 FLOOR = tuple(int(word) for word in re.search(
     r"VITAMIN_GLIBC_FLOOR (\d+)\.(\d+)",
-    (SOURCE / "interpose/floor/floor.cmake").read_text()).groups())
+    (SOURCE / "interpose/glibc_floor/glibc_floor.cmake").read_text()).groups())
 
 
 def run(*words, **options):

@@ -29,7 +29,7 @@
 
 #include "daemon/protocol/handshake.h"
 #include "daemon/protocol/liveness.h"
-#include "daemon/protocol/memory.h"
+#include "daemon/protocol/session_memory.h"
 #include "daemon/protocol/socket.h"
 #include "tests/time_limit.h"
 

@@ -2,7 +2,7 @@
 //
 // The estimator in a synthetic world (synthetic_world.h) with known speeds. Every number is a
 // statistic over fixed seeds in virtual time.
-#include "scheduler/estimator.h"
+#include "scheduler/estimator/estimator.h"
 
 #include <doctest/doctest.h>
 

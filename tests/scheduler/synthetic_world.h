@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "runtime/pool/layout.h"
-#include "scheduler/configurations.h"
-#include "scheduler/estimator.h"
+#include "scheduler/estimator/configurations.h"
+#include "scheduler/estimator/estimator.h"
 #include "tests/scheduler/fixture.h"
 #include "tests/scheduler/recorded_steps.h"
 

@@ -71,7 +71,7 @@ VENDOR = re.compile(r"^(cuda\w*|nv\w+|hip/.*|hsa/.*|cublas\w*|cudnn\w*|cufft\w*)
 # Includes HIP's header where hipcc compiles it.
 PORTABLE_KERNELS = "backends/soft/kernel.h"
 VENDOR_DIRECTORIES = ("backends/cuda", "backends/hip", "backends/soft/libcuda",
-                      "backends/soft/amdgpu", "interpose/libcudart", "interpose/libamdhip64",
+                      "backends/soft/amdgpu", "interpose/libcuda", "interpose/libamdhip64",
                       "tools/demo", "tests", "bench")
 
 # Written so that this file does not contain them itself.

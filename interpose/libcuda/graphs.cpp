@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What CUDA's graph nodes are, and how launches of graphs follow the allocation (backends/cuda).
+#include "interpose/graphs.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "backends/cuda/graph.h"
+#include "interpose/libcuda/backend.h"
+#include "interpose/libcuda/manual_overrides.h"
+#include "runtime/audit/argument_hash.h"
+
+namespace vitamin::interpose {
+namespace {
+
+using runtime::stats::GraphReason;
+
+// Nodes that graphs may be remembered with, all together: each costs about a kilobyte of the host's
+// memory.
+constexpr std::size_t kNodesRemembered = 1 << 18;
+constinit std::atomic<std::size_t> nodes_remembered{0};
+
+class Captures final : public cuda::CaptureGuard {
+ public:
+  Locked lock(bool may_wait) override {
+    if (ContextCall::keep_away(may_wait)) return Locked::kYes;
+    return ContextCall::ending() ? Locked::kNoMore : Locked::kBusy;
+  }
+  void unlock() override { ContextCall::admit(); }
+};
+cuda::CaptureGuard* capture_guard() {
+  static auto* const guard = new Captures;  // never destroyed: a thread may be in there at exit
+  return guard;
+}
+
+struct CudaGraph final : RebindableGraph {
+  ~CudaGraph() override { nodes_remembered.fetch_sub(nodes); }
+  std::optional<hal::GraphShape> asked() const override { return shape; }
+
+  // The application's own words for a node, as the audit wants them.
+  template <class Describe>
+  void describe(CUgraphNode node, Describe describe) {
+    if (!shape) return;
+    const auto at = std::find(reading.handles.begin(), reading.handles.end(), node);
+    if (at == reading.handles.end()) return;
+    auto& described =
+        reading.description.nodes[static_cast<std::size_t>(at - reading.handles.begin())];
+    if (auto changed = describe(described)) described = *changed;
+    shape = reading.description.shape();
+  }
+  bool read(CUgraph from) {
+    auto read = reader().read(from);
+    if (!read) return false;
+    reading = std::move(*read);
+    shape = reading.description.shape();
+    return true;
+  }
+
+  cuda::GraphReader reader() const {
+    return {*driver_functions(), home->virtual_context->device().kernels(),
+            &runtime::argument_hash};
+  }
+
+  std::shared_ptr<cuda::RememberedGraph> source;
+  std::size_t nodes = 0;
+  // Of the application's graph, while it is audited.
+  cuda::GraphReading reading;
+  std::optional<hal::GraphShape> shape;
+};
+
+// The managed context of a kernel node; null: it is none, or there is no such node.
+Context* home_of(CUgraph graph, int depth = 0) {
+  const cuda::Api& api = *driver_functions();
+  std::size_t count = 0;
+  if (depth > 16 || nodes_of(graph, nullptr, count) != CUDA_SUCCESS) return nullptr;
+  std::vector<CUgraphNode> nodes(count);
+  if (count > 0) nodes_of(graph, nodes.data(), count);
+  for (const CUgraphNode node : nodes) {
+    CUgraph child = nullptr;
+    CUDA_KERNEL_NODE_PARAMS parameters{};
+    if (kind_of(node, child) == NodeKind::kGraph) {
+      if (Context* home = home_of(child, depth + 1)) return home;
+    } else if (api.cuGraphKernelNodeGetParams_v2(node, &parameters) == CUDA_SUCCESS) {
+      Context* const current = current_context();
+      if (current != nullptr && current->handle == parameters.ctx) return current;
+      Context* found = nullptr;
+      for_each_context([&](Context& context) {
+        if (context.handle == parameters.ctx) found = &context;
+      });
+      return found;
+    }
+  }
+  return nullptr;
+}
+
+// Parameters of the first form lack the kernel and the context at the end.
+CUDA_KERNEL_NODE_PARAMS widened(const CUDA_KERNEL_NODE_PARAMS_v1& parameters) {
+  CUDA_KERNEL_NODE_PARAMS wide{};
+  static_assert(sizeof parameters <= sizeof wide);
+  std::memcpy(&wide, &parameters, sizeof parameters);
+  return wide;
+}
+
+CudaGraph& cuda_graph(RebindableGraph& followed) { return static_cast<CudaGraph&>(followed); }
+
+hal::Followed set_kernel(RebindableGraph& followed, CUgraphNode node,
+                         const CUDA_KERNEL_NODE_PARAMS& parameters) {
+  CudaGraph& graph = cuda_graph(followed);
+  graph.describe(node, [&](const auto& before) {
+    return graph.reader().kernel(parameters, before.attributes);
+  });
+  return graph.source->set_kernel(node, parameters);
+}
+
+hal::Followed set_copy(RebindableGraph& followed, CUgraphNode node, const CUDA_MEMCPY3D& box) {
+  CudaGraph& graph = cuda_graph(followed);
+  graph.describe(node, [&](const auto&) { return std::optional(graph.reader().copy(box)); });
+  return graph.source->set_copy(node, box);
+}
+
+hal::Followed set_fill(RebindableGraph& followed, CUgraphNode node,
+                       const CUDA_MEMSET_NODE_PARAMS& fill) {
+  CudaGraph& graph = cuda_graph(followed);
+  graph.describe(node, [&](const auto&) { return std::optional(graph.reader().fill(fill)); });
+  return graph.source->set_fill(node, fill);
+}
+
+hal::Followed set_child(RebindableGraph& followed, CUgraphNode node, CUgraph child) {
+  CudaGraph& graph = cuda_graph(followed);
+  graph.describe(node, [&](const auto&) -> std::optional<hal::GraphDescription::Node> {
+    const auto read = graph.reader().read_child(child);
+    return read ? std::optional(*read) : std::nullopt;
+  });
+  return graph.source->set_child(node, child);
+}
+
+// After an update that the driver refused it is unknown what the executable holds.
+hal::Followed replaced(RebindableGraph& followed, CUresult answer, CUgraph by) {
+  if (answer != CUDA_SUCCESS) return hal::Followed::kNot;
+  CudaGraph& graph = cuda_graph(followed);
+  if (graph.shape && !graph.read(by)) return hal::Followed::kNot;
+  return graph.source->replace(by);
+}
+
+}  // namespace
+
+ApiStatus nodes_of(CUgraph graph, CUgraphNode* nodes, std::size_t& count) {
+  return VITAMIN_REAL(cuGraphGetNodes)(graph, nodes, &count);
+}
+
+NodeKind kind_of(CUgraphNode node, CUgraph& child) {
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_KERNEL;
+  if (VITAMIN_REAL(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS) return NodeKind::kUnreadable;
+  switch (type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+      return NodeKind::kWork;
+    // An allocation belongs to one executable; an event of the application's is recorded where it
+    // said.
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+      return NodeKind::kStays;
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      return VITAMIN_REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS
+                 ? NodeKind::kGraph
+                 : NodeKind::kUnreadable;
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+      return NodeKind::kWaitsEvent;
+    default:  // host functions, value waits, semaphores, conditional bodies
+      return NodeKind::kGate;
+  }
+}
+
+std::shared_ptr<RebindableGraph> follow(CUgraph graph, std::uint64_t flags, GraphReason& stays) {
+  constexpr std::uint64_t kFollowed = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
+                                      CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
+                                      CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+  const auto none = [&](GraphReason why) {
+    stays = why;
+    return nullptr;
+  };
+  const cuda::Api* const api = driver_functions();
+  if (api == nullptr || !cuda::has_graphs(*api)) return none(GraphReason::kUnsupported);
+  if ((flags & ~kFollowed) != 0) return none(GraphReason::kDevice);
+  auto followed = std::make_shared<CudaGraph>();
+  followed->home = home_of(graph);
+  if (followed->home == nullptr) return none(GraphReason::kContexts);
+  if (!followed->home->virtual_context->follows_graphs()) return none(GraphReason::kUnsupported);
+  if (nodes_of(graph, nullptr, followed->nodes) != CUDA_SUCCESS) followed->nodes = 0;
+  if (nodes_remembered.fetch_add(followed->nodes) + followed->nodes > kNodesRemembered)
+    return none(GraphReason::kMemory);
+  if (followed->home->virtual_context->audit() != nullptr && !followed->read(graph))
+    return none(GraphReason::kNodes);
+  cuda::RememberOptions options;
+  options.flags = flags & ~std::uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
+  options.home = followed->home->handle;
+  options.captures = capture_guard();
+  options.hash = &runtime::argument_hash;
+  auto source = cuda::RememberedGraph::clone(*api, graph, options);
+  if (!source) return none(GraphReason::kRefused);
+  followed->source = std::move(*source);
+  followed->graph = std::make_shared<runtime::Graph>(followed->source);
+  return followed;
+}
+
+// --- changes -------------------------------------------------------------------------------------
+
+hal::Followed graph_updated(RebindableGraph& followed, CUresult answer, CUgraph by, CUgraphNode*,
+                            CUgraphExecUpdateResult*) {
+  return replaced(followed, answer, by);
+}
+hal::Followed graph_updated_v2(RebindableGraph& followed, CUresult answer, CUgraph by,
+                               CUgraphExecUpdateResultInfo*) {
+  return replaced(followed, answer, by);
+}
+// What the driver refused to set is as it was.
+constexpr hal::Followed kUnchanged = hal::Followed::kNodes;
+hal::Followed kernel_set_v1(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                            const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
+  return answer != CUDA_SUCCESS ? kUnchanged : set_kernel(followed, node, widened(*parameters));
+}
+hal::Followed kernel_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                         const CUDA_KERNEL_NODE_PARAMS* parameters) {
+  return answer != CUDA_SUCCESS ? kUnchanged : set_kernel(followed, node, *parameters);
+}
+hal::Followed copy_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                       const CUDA_MEMCPY3D* box, CUcontext) {
+  return answer != CUDA_SUCCESS ? kUnchanged : set_copy(followed, node, *box);
+}
+hal::Followed fill_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                       const CUDA_MEMSET_NODE_PARAMS* fill, CUcontext) {
+  return answer != CUDA_SUCCESS ? kUnchanged : set_fill(followed, node, *fill);
+}
+hal::Followed child_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                        CUgraph child) {
+  return answer != CUDA_SUCCESS ? kUnchanged : set_child(followed, node, child);
+}
+hal::Followed node_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                       CUgraphNodeParams* parameters) {
+  if (answer != CUDA_SUCCESS) return kUnchanged;
+  switch (parameters->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: {
+      CUDA_KERNEL_NODE_PARAMS kernel{};
+      static_assert(sizeof kernel == sizeof parameters->kernel);
+      std::memcpy(&kernel, &parameters->kernel, sizeof kernel);
+      return set_kernel(followed, node, kernel);
+    }
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return set_copy(followed, node, parameters->memcpy.copyParams);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+      return set_fill(
+          followed, node,
+          {parameters->memset.dst, parameters->memset.pitch, parameters->memset.value,
+           parameters->memset.elementSize, parameters->memset.width, parameters->memset.height});
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      return set_child(followed, node, parameters->graph.graph);
+    default:
+      return hal::Followed::kNot;
+  }
+}
+hal::Followed node_enabled(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+                           unsigned enabled) {
+  return answer != CUDA_SUCCESS ? kUnchanged
+                                : cuda_graph(followed).source->set_enabled(node, enabled != 0);
+}
+
+}  // namespace vitamin::interpose

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Contexts, blocks, and what is measured in a block. What to run next: estimator_choice.cpp.
+#include "scheduler/estimator/estimator.h"
+
+#include <bit>
+#include <limits>
+
+#include "scheduler/estimator/workload_mix.h"
+
+namespace vitamin::scheduler {
+namespace {
+
+// Time is taken to pass no faster between two calls: a clock that jumps is no experience.
+constexpr std::uint64_t kLongestStepNs = 1'000'000'000;
+
+constexpr std::size_t kContexts = 64;  // in memory; 32 KiB each at 100 clients
+
+// Run-ahead of 2 ms, a kernel of a few, and the revocation itself.
+constexpr double kSettleNs = 5e6, kLeastSettleNs = 2e5, kMostSettleNs = 5e7;
+
+constexpr double kMisplaced = 0.05;  // of a client's work; more, and the block shows something else
+
+// A client that finished nothing in a block that was extended for it counts with half a launch.
+constexpr double kUnfinished = 0.5;
+
+// A client's report of one candidate against its best is believed down to a quarter of what its
+// SMs would be in equal measure: partial waves cost at most a factor of two, neighbors measured
+// another two.
+constexpr double kBelievable = 0.25;
+
+std::uint64_t bits_of(double value) { return std::bit_cast<std::uint64_t>(value); }
+
+}  // namespace
+
+Estimator::Estimator(std::span<const Partition> pool, std::uint64_t seed)
+    : pool_(pool),
+      whole_sms_(pool.empty() ? 1 : pool.front().processors),
+      random_(seed),
+      settle_ns_(kSettleNs) {
+  names_.reserve(128);
+  contexts_.reserve(kContexts);
+}
+
+Estimator::~Estimator() = default;
+
+Program Estimator::program(ClientId client) const {
+  const auto at = std::lower_bound(names_.begin(), names_.end(), client,
+                                   [](const Named& n, ClientId id) { return n.client < id; });
+  // Not equal to a hash of a program, as likely as hashes are.
+  if (at == names_.end() || at->client != client) return mix(0x636c69656e74ULL, client);
+  return at->program;
+}
+
+void Estimator::identify(ClientId client, Program program) {
+  const auto at = std::lower_bound(names_.begin(), names_.end(), client,
+                                   [](const Named& n, ClientId id) { return n.client < id; });
+  if (at != names_.end() && at->client == client)
+    at->program = program;
+  else
+    names_.insert(at, {client, program});
+}
+
+void Estimator::forget(ClientId client) {
+  std::erase_if(names_, [&](const Named& n) { return n.client == client; });
+}
+
+// Slots of active clients, in an order that depends on their programs and not on their ids.
+void Estimator::find_slots(std::span<const Client> clients) {
+  next_slots_.clear();
+  for (const Client& client : clients)
+    if (client.active)
+      next_slots_.push_back({client.id, program(client.id), client.phase,
+                             std::max(1e-6, static_cast<double>(client.weight)),
+                             client.reports_progress});
+  std::sort(next_slots_.begin(), next_slots_.end(), [](const Slot& a, const Slot& b) {
+    return a.program != b.program ? a.program < b.program : a.client < b.client;
+  });
+}
+
+std::size_t Estimator::slot_of(ClientId client) const {
+  const auto at = std::lower_bound(by_client_.begin(), by_client_.end(), client,
+                                   [](const auto& known, ClientId id) { return known.first < id; });
+  return at != by_client_.end() && at->first == client ? at->second : kNoSlot;
+}
+
+Estimator::Context& Estimator::find_context(std::uint64_t hash) {
+  std::unique_ptr<Context>* oldest = nullptr;
+  for (std::unique_ptr<Context>& context : contexts_) {
+    if (context->hash == hash && context->slots == slots_.size()) return *context;
+    if (oldest == nullptr || context->used_ns < (*oldest)->used_ns) oldest = &context;
+  }
+  if (contexts_.size() >= kContexts) {
+    remember(**oldest);
+    std::erase_if(contexts_, [&](const auto& context) { return &context == oldest; });
+  }
+  contexts_.push_back(std::make_unique<Context>());
+  Context& context = *contexts_.back();
+  context.hash = hash;
+  context.slots = slots_.size();
+  return context;
+}
+
+void Estimator::leave(std::uint64_t now_ns) {
+  open_ = counting_ = false;
+  if (context_ == nullptr) return;
+  const double stayed = static_cast<double>(now_ns - context_->entered_ns);
+  ++context_->visits;
+  context_->dwell_ns += (stayed - context_->dwell_ns) / std::min(4U, context_->visits);
+  context_->kept_run = 0;
+  context_->used_ns = time_ns_;
+  context_->left_ns = now_ns;
+  context_ = nullptr;
+}
+
+bool Estimator::enter(std::span<const Client> clients, const Objective& objective,
+                      std::uint64_t now_ns) {
+  const std::uint64_t passed = now_ns > now_ns_ ? now_ns - now_ns_ : 0;
+  now_ns_ = std::max(now_ns_, now_ns);
+  const std::uint64_t step = std::min(passed, kLongestStepNs);
+  // After a long silence or a jump nothing is known of the block between.
+  if (passed > kLongestStepNs && passed > 2 * length_ns_ && open_ && purpose_ != Purpose::kOnly)
+    open_ = counting_ = false;
+  time_ns_ += step;
+  if (context_ != nullptr) context_->time_ns += step;
+
+  find_slots(clients);
+  const auto same = [](const Slot& a, const Slot& b) {
+    return a.client == b.client && a.program == b.program && a.phase == b.phase;
+  };
+  const bool stays =
+      context_ != nullptr &&
+      std::equal(slots_.begin(), slots_.end(), next_slots_.begin(), next_slots_.end(), same);
+  const auto read = [&] {
+    now_.resize(slots_.size());
+    seen_.assign(slots_.size(), false);
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      const auto at = std::lower_bound(clients.begin(), clients.end(), slots_[i].client,
+                                       [](const Client& c, ClientId id) { return c.id < id; });
+      if (at == clients.end() || at->id != slots_[i].client) continue;
+      now_[i] = at->progress;
+      seen_[i] = true;
+    }
+  };
+  if (!stays) {
+    read();
+    if (open_ && counting_) close_block(now_ns_, true);
+    leave(now_ns_);
+  }
+  slots_.swap(next_slots_);
+  by_client_.clear();
+  for (std::size_t i = 0; i < slots_.size(); ++i) by_client_.emplace_back(slots_[i].client, i);
+  std::sort(by_client_.begin(), by_client_.end());
+  read();
+  std::uint64_t hash = 0x636f6e74657874ULL;
+  std::uint64_t terms =
+      mix(static_cast<std::uint64_t>(objective.aim), bits_of(objective.min_share));
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    hash = mix(hash, mix(slots_[i].program, static_cast<std::uint64_t>(slots_[i].phase)));
+    terms = mix(terms, bits_of(slots_[i].weight));
+  }
+  for (const Client& client : clients)
+    if (client.active)
+      terms =
+          mix(terms, mix(std::uint64_t{client.limits.most_sms()} << 32 | client.limits.reserved_sms,
+                         std::uint64_t{client.limits.group} << 2 |
+                             std::uint64_t{client.distributed} << 1 | client.limits.may_share));
+  objective_ = objective;
+  if (slots_.empty()) return false;
+  if (!stays) {
+    context_ = &find_context(hash);
+    context_->clients = slots_;
+    context_->entered_ns = now_ns_;
+  }
+  if (context_->arms != 0 && context_->terms == terms) return false;
+  context_->terms = terms;
+  return true;
+}
+
+// Of what each slot has, as sets of units: equal in other processes and pools.
+std::uint64_t Estimator::hash_of(std::span<const Assignment> configuration) const {
+  std::uint64_t hash = 0x61726dULL;
+  for (const Slot& slot : slots_) {
+    Assignment has{slot.client, kWholeDevice, Mode::kPaused};
+    const auto at =
+        std::lower_bound(configuration.begin(), configuration.end(), slot.client,
+                         [](const Assignment& a, ClientId id) { return a.client < id; });
+    if (at != configuration.end() && at->client == slot.client && at->partition < pool_.size())
+      has = *at;
+    hash = mix(hash, mix(pool_[has.partition].compute.bits(),
+                         std::uint64_t{pool_[has.partition].whole()} << 8 |
+                             static_cast<std::uint64_t>(has.mode)));
+  }
+  return hash;
+}
+
+void Estimator::offer(std::span<const Candidate> candidates) {
+  if (context_ == nullptr) return;
+  Context& c = *context_;
+  open_ = counting_ = false;
+  c.arms = c.racing_arms = 0;
+  c.sheltered = Race::kNone;
+  c.places.assign(kMostArms * c.slots, {});
+  c.tries.fill(0);
+  for (const bool alone : {false, true})
+    for (const Candidate& candidate : candidates) {
+      if (candidate.alone != alone || c.arms == (alone ? kMostArms : Race::kArms)) continue;
+      for (std::size_t i = 0; i < c.slots; ++i) c.places[c.arms * c.slots + i] = {};
+      for (const Assignment& a : candidate.assignments)
+        if (const std::size_t i = slot_of(a.client); i != kNoSlot && a.partition < pool_.size())
+          c.places[c.arms * c.slots + i] = {a.partition, a.mode};
+      const std::uint64_t hash = hash_of(candidate.assignments);
+      const auto known = c.hashes.begin() + c.arms;
+      if (std::find(c.hashes.begin(), known, hash) != known) continue;
+      if (candidate.shared && c.sheltered == Race::kNone) c.sheltered = c.arms;
+      c.hashes[c.arms] = hash;
+      c.predicted[c.arms++] = candidate.predicted;
+      if (!alone) c.racing_arms = c.arms;
+    }
+  c.regimes.clear();
+  c.regimes.reserve(4);
+  c.regimes.emplace_back();
+  c.regime = 0;
+  c.now().rates.assign(c.slots, {});
+  c.now().mixes.assign(c.slots, {});
+  c.now().best.assign(c.slots, std::numeric_limits<double>::quiet_NaN());
+  c.now().began_ns = c.time_ns;
+  c.credit_s = 0;
+  c.kept_run = 0;
+  recall(c);
+}
+
+void Estimator::materialize(unsigned arm) {
+  configuration_.clear();
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Context::Place& place = context_->place(arm, i);
+    if (place.mode != Mode::kPaused)
+      configuration_.push_back({slots_[i].client, place.partition, place.mode});
+  }
+  std::sort(configuration_.begin(), configuration_.end(),
+            [](const Assignment& a, const Assignment& b) { return a.client < b.client; });
+}
+
+void Estimator::begin_block(unsigned arm, Purpose purpose, std::uint64_t now_ns) {
+  const bool moved = number_ == 0 || arm != arm_ || configuration_.empty() || !open_;
+  arm_ = arm;
+  purpose_ = purpose;
+  materialize(arm);
+  ++number_;
+  began_ns_ = now_ns;
+  length_ns_ = block_ns(purpose);
+  open_ = true;
+  told_ = !moved;
+  counting_ = false;
+  counts_from_ns_ = 0;
+  if (moved && purpose != Purpose::kOnly) return;
+  baseline(now_ns);
+}
+
+void Estimator::baseline(std::uint64_t now_ns) {
+  base_ = now_;
+  counted_ns_ = now_ns;
+  counting_ = true;
+}
+
+void Estimator::settled(std::span<const Client> clients, std::uint64_t now_ns) {
+  if (!open_ || told_ || context_ == nullptr) return;
+  now_ns = std::max(now_ns, now_ns_);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const auto at = std::lower_bound(clients.begin(), clients.end(), slots_[i].client,
+                                     [](const Client& c, ClientId id) { return c.id < id; });
+    if (at != clients.end() && at->id == slots_[i].client) now_[i] = at->progress;
+  }
+  const double took = static_cast<double>(now_ns - began_ns_);
+  settle_ns_ = std::clamp(settle_ns_ + 0.2 * (took - settle_ns_), kLeastSettleNs, kMostSettleNs);
+  in_force(now_ns);
+  told_ = true;
+}
+
+Block Estimator::next(std::uint64_t now_ns, bool granted) {
+  now_ns = std::max(now_ns, now_ns_);
+  if (context_ == nullptr || context_->arms == 0) {
+    configuration_.clear();
+    return {configuration_, kNever, number_, Purpose::kOnly};
+  }
+  bool over = !open_;
+  if (open_ && !counting_ && counts_from_ns_ != 0) {
+    if (now_ns >= counts_from_ns_) baseline(now_ns);
+  } else if (open_ && !counting_) {
+    const double waited = static_cast<double>(now_ns - began_ns_);
+    // Without a report the time of settling is found by trying: shorter until it is too short.
+    if (waited >= settle_ns_) {
+      settle_ns_ = std::clamp(settle_ns_ * (granted ? 0.95 : 1.3), kLeastSettleNs, kMostSettleNs);
+      if (granted || waited >= kMostSettleNs) in_force(now_ns);
+    }
+  } else if (open_ && now_ns - counted_ns_ >= length_ns_) {
+    over = close_block(now_ns, false);
+  }
+  if (over) choose(now_ns);
+  const auto settling = static_cast<std::uint64_t>(std::ceil(settle_ns_));
+  const std::uint64_t wake = counting_ ? counted_ns_ + length_ns_
+                             : counts_from_ns_ != 0
+                                 ? counts_from_ns_
+                                 : std::max(began_ns_ + settling, now_ns + settling / 4);
+  return {configuration_, wake, number_, purpose_};
+}
+
+EstimateKey Estimator::rate_key(const Context& context, std::span<const Slot> slots,
+                                std::size_t slot, std::uint64_t configuration) {
+  return {slots[slot].program, mix(configuration, slot), mix(context.hash, context.regime),
+          slots[slot].phase, Quantity::kRate};
+}
+
+EstimateKey Estimator::rate_key(std::size_t slot, std::uint64_t configuration) const {
+  return rate_key(*context_, slots_, slot, configuration);
+}
+
+EstimateKey Estimator::rate_key(std::size_t slot, unsigned arm) const {
+  return rate_key(slot, context_->hashes[arm]);
+}
+
+double Estimator::log_alone(const Slot& slot) const {
+  const Estimate* const found =
+      store_.find({slot.program, kByItself, 0, slot.phase, Quantity::kRate});
+  return found != nullptr && found->n_eff >= 1 ? found->log_mean
+                                               : std::numeric_limits<double>::quiet_NaN();
+}
+
+void Estimator::bound_lies(Sample& sample, std::size_t slot, unsigned arm) const {
+  const double best = context_->now().best[slot];
+  if (std::isnan(best)) return;  // the first block of a race: there is nothing to compare with
+  const Context::Place& place = context_->place(arm, slot);
+  double sharers = 1;
+  if (place.mode == Mode::kShared)
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      const Context::Place& other = context_->place(arm, i);
+      sharers += i != slot && other.mode == Mode::kShared && other.partition == place.partition;
+    }
+  const double equal =
+      static_cast<double>(pool_[place.partition].processors) / whole_sms_ / sharers;
+  sample.log_rate = std::max(sample.log_rate, best + std::log(kBelievable * equal));
+}
+
+// Reads what the clients did in the block. False: nothing can be said of it, or not yet.
+bool Estimator::take(std::uint64_t now_ns) {
+  samples_.assign(slots_.size(), {});
+  const double elapsed = static_cast<double>(now_ns - counted_ns_);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    Sample& sample = samples_[i];
+    if (context_->place(arm_, i).mode == Mode::kPaused) {
+      sample.paused = true;
+      continue;
+    }
+    const Progress &from = base_[i], &to = now_[i];
+    if (!seen_[i] || !slots_[i].reports || to.work < from.work || to.busy_ns < from.busy_ns ||
+        to.launches < from.launches || to.misplaced < from.misplaced)
+      return false;
+    double work = static_cast<double>(to.work - from.work);
+    const double launches = static_cast<double>(to.launches - from.launches);
+    const double said = static_cast<double>(to.busy_ns - from.busy_ns);
+    if (work <= 0) {
+      if (said <= 0 || to.launches == 0) return false;  // idle, or has never finished anything
+      work = kUnfinished * static_cast<double>(to.work) / static_cast<double>(to.launches);
+    } else if (static_cast<double>(to.misplaced - from.misplaced) > kMisplaced * work) {
+      return false;
+    }
+    const double busy = said <= 0 ? elapsed : std::min(said, elapsed);
+    sample.log_rate = std::log(std::max(work, 1e-9) / std::max(busy, 1.0));
+    sample.log_mix = launches > 0 ? std::log(std::max(work, 1e-9) / launches)
+                                  : std::numeric_limits<double>::quiet_NaN();
+    bound_lies(sample, i, arm_);
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    double& best = context_->now().best[i];
+    if (!samples_[i].paused) best = std::fmax(best, samples_[i].log_rate);
+  }
+  return true;
+}
+
+double Estimator::value() const {
+  speeds_.clear();
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    double log_speed = samples_[i].log_rate;
+    if (needs_alone(objective_)) {
+      const double reference = log_alone(i);
+      log_speed = std::isnan(reference) ? 0 : log_speed - reference;
+    }
+    speeds_.push_back({slots_[i].weight, samples_[i].paused ? kStopped : log_speed});
+  }
+  return value_of(objective_, speeds_);
+}
+
+void Estimator::learn(unsigned arm, double weight) {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (samples_[i].paused) continue;
+    const Context::Place& place = context_->place(arm, i);
+    const Program program = slots_[i].program;
+    const StepKind phase = slots_[i].phase;
+    const double rate = samples_[i].log_rate;
+    if (arm < context_->racing_arms) store_.add(rate_key(i, arm), rate, weight, context_->time_ns);
+    if (slots_.size() == 1 || arm >= context_->racing_arms) {
+      if (place.partition == kWholeDevice)
+        store_.add({program, kByItself, 0, phase, Quantity::kRate}, rate, weight, time_ns_);
+      continue;
+    }
+    const double reference = log_alone(i);
+    if (std::isnan(reference)) continue;
+    if (place.mode == Mode::kExclusive && place.partition != kWholeDevice)
+      store_.add({program, pool_[place.partition].processors, 0, phase, Quantity::kWidth},
+                 rate - reference, weight, time_ns_);
+    if (slots_.size() == 2 && place.mode == Mode::kShared && place.partition == kWholeDevice)
+      store_.add({program, slots_[1 - i].program, 0, phase, Quantity::kBeside}, rate - reference,
+                 weight, time_ns_);
+  }
+}
+
+}  // namespace vitamin::scheduler

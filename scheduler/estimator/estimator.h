@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Finds the best of a few configurations for what runs now, by measuring it, and remembers.
+//
+// A context is the set of active clients with the phases of their steps. In each context:
+//
+//   race    short blocks under each candidate, in shuffled rounds (scheduler/estimator/race.h), until one is
+//           best or 1.5 s have passed in which every client reported
+//   keep    blocks under the winner
+//   look    now and then blocks under another candidate, compared with the kept ones before. They
+//           do not count right behind the change, and go on while they are worth more than they
+//           cost. What looks and changes cost together is at most kLookShare of the time, and
+//           kProveS behind each race
+//   prove   behind a change programs run what they submitted while the device drained, and steps
+//           that began before it end, so blocks of a race mislead by several per cent. Looks begin
+//           at once behind a race. They flatter what holds a host back for longer than that, so a
+//           candidate that beat sharing must hold in settled blocks: sharing is looked at first,
+//           and what this shows of the flattery is remembered
+//   regime  a client may change what it does without saying so. Two kept blocks in a row far from
+//           what this client did here before end the regime: one that is known (by the work of a
+//           launch, which depends on what runs and not on where) is gone back to, else a new race
+//           begins
+//
+// A block counts from where the allocation is in force (settled()) or should be, is discarded when
+// the context changes before its middle, when a client reports nothing, or when more than 5 % of a
+// client's work ran elsewhere than granted.
+//
+// Bounded harm: counters are a client's own words. What a client reports of one candidate against
+// the best it reported since the race began is believed up to four times the ratio of their widths,
+// so a lie moves the choice among the candidates and nothing else; constraints bound what a
+// candidate may be. What it reported before, or alone, is of other work and bounds nothing. One
+// that says it is distributed leaves sharing as the only candidate.
+//
+// Threads: one at a time. No allocation but where a context is new. Deterministic.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "scheduler/estimator/estimate_store.h"
+#include "scheduler/estimator/objective.h"
+#include "scheduler/policy.h"
+#include "scheduler/estimator/race.h"
+#include "scheduler/types.h"
+
+namespace vitamin::scheduler {
+
+// A configuration that may be measured. Clients that it does not list are paused.
+struct Candidate {
+  std::span<const Assignment> assignments;  // by client
+  double predicted = 0;  // of the model, as value_of(); decides nothing but the order
+  bool shared = false;   // every client on the same SMs: the sheltered arm
+  bool alone = false;    // one client runs: measured for its rate, where the objective needs that
+};
+
+enum class Purpose : std::uint8_t { kOnly, kAlone, kRace, kKeep, kLook };
+
+// The configuration of now, and when to ask again.
+struct Block {
+  std::span<const Assignment> configuration;  // valid until the next call
+  std::uint64_t wake_ns = kNever;
+  std::uint64_t number = 0;  // grows with every block
+  Purpose purpose = Purpose::kOnly;
+};
+
+// Why the chosen configuration is the chosen one.
+enum class Choice : std::uint8_t {
+  kOnly,        // there is no other
+  kUnmeasured,  // the race has not ended: nothing is known yet
+  kUncounted,   // a client reports no progress, so nothing can be measured
+  kShort,       // visits of the context end before a block could
+  kWon,         // the race
+  kNoLead,      // no other leads sharing beyond doubt
+  kLooked,      // a look showed it to be better
+  kRemembered,  // from an earlier visit, another process or a file
+  // Of policies that keep bounds of latency:
+  kBounds,  // of those that keep every bound, the others get on best
+  kLate,    // none keeps every bound: the worst bound is missed by least
+};
+
+struct ClientReport {
+  ClientId client = kNoClient;
+  double speed = 0, error = 0;  // relative to alone; 0: not known
+  // Relative to the same client in the chosen configuration; 0: unknown.
+  double rate = 0, rate_error = 0;
+  double costs = 0;  // what this client lacks against the candidate that is best for it, 0 to 1
+  bool measured = false;  // here, in this context; else the model's
+};
+
+struct CandidateReport {
+  std::vector<Assignment> assignments;  // by client
+  std::vector<ClientReport> clients;    // of the same index
+  double lead = 0, error = 0;  // of the objective over the chosen one, relative; 0: not known
+  double predicted = 0;        // the lead, as the model has it
+  unsigned blocks = 0;         // measured, in this regime
+  bool chosen = false, dropped = false;
+  bool remembered = false;   // `lead` is of an earlier visit, another process or a file
+  bool keeps_bounds = true;  // of latency, as far as is known
+};
+
+struct Findings {
+  Choice choice = Choice::kUnmeasured;
+  // What `lead` is of: "proportional", "sum", "fair", or "others": the progress of the clients
+  // without a bound.
+  std::string_view objective;
+  unsigned contexts = 0, regime = 0, regimes = 0;
+  std::uint64_t left_ns = 0;  // the context was left then; 0: it is the present one
+  double decided_s = 0;       // context time from the first block to the choice
+  double spent = 0;           // part of the context's time that races, looks and changes cost
+  std::vector<CandidateReport> candidates;
+};
+
+// For a file: what an arm was known to give. Together with EstimateRecord all that is remembered.
+struct ArmRecord {
+  std::uint64_t context = 0, configuration = 0, terms = 0;
+  double gap = 0, variance = 0;
+  std::uint32_t blocks = 0;
+  bool chosen = false;
+};
+
+struct ArmState;
+
+class Estimator final : public Estimates {
+ public:
+  // `pool` outlives the object.
+  explicit Estimator(std::span<const Partition> pool, std::uint64_t seed = 1);
+  ~Estimator() override;
+
+  // Which program a client runs. Without it the client is a program of its own, of which nothing
+  // was learned before.
+  void identify(ClientId client, Program program);
+  void forget(ClientId client);
+
+  // First of a plan: the clients as they are now. True: candidates of this context are wanted,
+  // since it is new, or since weights, limits or the objective changed; offer() them.
+  bool enter(std::span<const Client> clients, const Objective& objective, std::uint64_t now_ns);
+  // Up to Race::kArms, and as many that run one client alone; others are left out. A new context
+  // begins with [0].
+  void offer(std::span<const Candidate> candidates);
+  // What to run now. Closes a block that has ended, with the counters that enter() was given.
+  // `granted`: no grant is revoked or pending. While one is, a block does not begin to count.
+  Block next(std::uint64_t now_ns, bool granted = true);
+  // The present block's allocation is in force: grants of the one before are returned.
+  void settled(std::span<const Client> clients, std::uint64_t now_ns);
+
+  // log(speed) relative to alone, and its standard error: measured in this context, else modelled.
+  struct LogSpeed {
+    double log_mean = 0, error = 1;
+    bool measured = false;
+  };
+  LogSpeed log_speed(ClientId client, std::span<const Assignment> configuration) const {
+    return log_speed(client, configuration, hash_of(configuration));
+  }
+  // Many clients of one configuration: its hash is computed once.
+  LogSpeed log_speed(ClientId client, std::span<const Assignment> configuration,
+                     std::uint64_t hash) const;
+  std::uint64_t hash_of(std::span<const Assignment> configuration) const;
+  // The same as a ratio, measured or not; 0: paused.
+  Estimates::Speed speed(ClientId client, Configuration configuration) const override;
+  // Whether alone has been measured; work per busy nanosecond.
+  bool alone(ClientId client, double* rate) const;
+
+  // The choice of the present context; without one there are no candidates.
+  void explain(Findings& out) const;
+  // The same of the last context before it in which there was a choice. False: there was none.
+  bool explain_before(Findings& out) const;
+
+  EstimateStore& store() { return store_; }
+  const EstimateStore& store() const { return store_; }
+  // Of store(), for what a policy learns itself: advances without jumps.
+  std::uint64_t time_ns() const { return time_ns_; }
+  // The present block is not to be counted: something else than its configuration is in force.
+  void discard() { open_ = counting_ = false; }
+  Program program(ClientId client) const;
+  void save(std::vector<ArmRecord>& out);
+  void load(std::span<const ArmRecord> records);
+  double spent_s() const { return spent_s_; }  // what blocks other than the best cost, as estimated
+
+ private:
+  struct Context;
+  struct Regime;
+  struct Slot {
+    ClientId client = kNoClient;
+    Program program = 0;
+    StepKind phase = StepKind::kUnknown;
+    double weight = 1;
+    bool reports = false;
+    friend bool operator==(const Slot&, const Slot&) = default;
+  };
+  struct Named {
+    ClientId client;
+    Program program;
+  };
+  struct Sample {                      // of one slot in one block
+    double log_rate = 0, log_mix = 0;  // work per busy ns; work per launch
+    bool paused = false;
+  };
+
+  void find_slots(std::span<const Client> clients);
+  static constexpr std::size_t kNoSlot = ~std::size_t{0};
+  std::size_t slot_of(ClientId client) const;
+  Context& find_context(std::uint64_t hash);
+  void leave(std::uint64_t now_ns);
+  void recall(Context& context) const;
+  void remember(const Context& context);
+
+  void begin_block(unsigned arm, Purpose purpose, std::uint64_t now_ns);
+  bool close_block(std::uint64_t now_ns, bool cut);  // false: it goes on
+  bool take(std::uint64_t now_ns);
+  void choose(std::uint64_t now_ns);
+  void baseline(std::uint64_t now_ns);
+  void bound_lies(Sample& sample, std::size_t slot, unsigned arm) const;
+  double log_alone(const Slot& slot) const;
+  double log_alone(std::size_t slot) const { return log_alone(slots_[slot]); }
+  void report(const Context& context, std::span<const Slot> slots, Findings& out) const;
+  ClientReport report(const Context& context, std::span<const Slot> slots, std::size_t slot,
+                      unsigned arm, unsigned chosen) const;
+  double value() const;
+  void learn(unsigned arm, double weight);
+  bool unfinished() const;
+  void kept(double value, double length_s);
+  void in_force(std::uint64_t now_ns);
+  void looked(double value, double length_s);
+  bool worth_staying() const;
+  void pay(double cost_s);
+  bool differs();
+  bool alike(const Regime& regime) const;
+  void change_regime();
+  void begin_race(Regime& regime);
+  void settle_race(Regime& regime);
+  void change_chosen(unsigned arm, Choice why);
+  unsigned worth_a_look() const;
+  double dwell_ns() const;
+  bool too_short() const;  // the visit is expected to end before a block could
+  std::uint64_t block_ns(Purpose purpose) const;
+  double look_cost_s(const ArmState& arm) const;
+  static EstimateKey rate_key(const Context& context, std::span<const Slot> slots, std::size_t slot,
+                              std::uint64_t configuration);
+  EstimateKey rate_key(std::size_t slot, std::uint64_t configuration) const;
+  EstimateKey rate_key(std::size_t slot, unsigned arm) const;
+  void materialize(unsigned arm);
+
+  std::span<const Partition> pool_;
+  std::uint32_t whole_sms_;
+  EstimateStore store_;
+  Random random_;
+  std::vector<Named> names_;  // by client
+  std::vector<Slot> slots_, next_slots_;
+  std::vector<std::pair<ClientId, std::size_t>> by_client_;  // index into slots_
+  std::vector<std::unique_ptr<Context>> contexts_;
+  Context* context_ = nullptr;
+  std::vector<ArmRecord> memory_;  // of contexts that are not in contexts_
+  Objective objective_;
+
+  // The present block.
+  std::vector<Assignment> configuration_;
+  unsigned arm_ = 0;
+  Purpose purpose_ = Purpose::kOnly;
+  bool open_ = false, counting_ = false, told_ = false;
+  std::uint64_t number_ = 0, began_ns_ = 0, counted_ns_ = 0, length_ns_ = 0;
+  std::uint64_t counts_from_ns_ = 0;  // in force, and counts from then; 0: not known yet
+  std::vector<Progress> base_, now_;  // by slot
+  std::vector<bool> seen_;            // by slot: in the last call's clients
+  std::vector<Sample> samples_;
+  mutable std::vector<ClientSpeed> speeds_;
+
+  std::uint64_t now_ns_ = 0;   // monotone
+  std::uint64_t time_ns_ = 0;  // of all contexts, without jumps
+  double settle_ns_;
+  double spent_s_ = 0;
+};
+
+}  // namespace vitamin::scheduler
