@@ -40,9 +40,9 @@ constexpr ClientId kMostClients = 64;
 
 runtime::PoolLayout h200() {
   hal::DeviceInfo info;
-  info.processors_per_unit.assign(15, 8);
-  info.processors_per_unit.push_back(12);
-  info.processors = 132;
+  info.sms_per_unit.assign(15, 8);
+  info.sms_per_unit.push_back(12);
+  info.sms = 132;
   return runtime::PoolLayout::build(info);
 }
 
@@ -123,8 +123,9 @@ class Machine {
   Machine(const Case& one, ClientId clients)
       : clients_(clients),
         layout_(h200()),
-        estimator_(layout_.entries()),
-        scheduler_(layout_.entries(), one.make({layout_.entries(), estimator_}), {}, &estimator_) {
+        estimator_(layout_.partitions()),
+        scheduler_(layout_.partitions(), one.make({layout_.partitions(), estimator_}), {},
+                   &estimator_) {
     for (ClientId client = 1; client <= clients_; ++client) {
       scheduler_.wants(client, StreamDemand(), now_);
       if (!scheduler_.policy().uses_steps || !bounded(client)) continue;

@@ -12,7 +12,7 @@ namespace vitamin::daemon {
 ArbiterSettings arbiter_settings(const config::Configuration& configuration) {
   ArbiterSettings settings;
   settings.scheduler.quantum_ns = configuration.policy.quantum_ns;
-  settings.scheduler.overdue_after_ns = configuration.policy.overdue_after_ns;
+  settings.scheduler.starving_after_ns = configuration.policy.starving_after_ns;
   settings.answer_within_ns = configuration.daemon.answer_within_ns;
   return settings;
 }

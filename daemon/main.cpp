@@ -138,8 +138,8 @@ int main(int argc, char** argv) {
   for (const config::Problem& problem : loaded.problems)
     log::error("{}", config::text_of(problem, false));
   if (!loaded.valid()) return 1;
-  for (const config::Problem& unused : loaded.no_effect)
-    log::warn("{}", config::text_of(unused, false));
+  for (const auto* notices : {&loaded.no_effect, &loaded.renamed})
+    for (const config::Problem& notice : *notices) log::warn("{}", config::text_of(notice, false));
   for (const std::string& read : loaded.files) log::info("configuration: {}", read);
   settings.configuration = loaded.configuration;
   if (metrics.empty()) metrics = loaded.configuration.metrics.listen;

@@ -37,10 +37,10 @@ enum class Vendor : std::uint8_t { kSoftware, kNvidia, kAmd };
 struct DeviceInfo {
   Vendor vendor = Vendor::kSoftware;
   std::string name;
-  std::string uuid;              // as the vendor prints it
-  std::uint32_t processors = 0;  // SMs or CUs of the whole device
+  std::string uuid;       // as the vendor prints it
+  std::uint32_t sms = 0;  // SMs or CUs of the whole device
   std::vector<std::uint32_t>
-      processors_per_unit;  // one element for each unit; its index is the bit of a ComputeSet
+      sms_per_unit;  // one element for each unit; its index is the bit of a ComputeSet
   // Launches, copies and fills that a queue takes without blocking the caller. If it was measured,
   // one of the next few launches blocks the caller natively, too.
   std::uint32_t queue_depth = 900;
@@ -59,11 +59,11 @@ struct DeviceInfo {
   // orders work on it with the application's blocking streams.
   bool driver_orders_legacy_stream = true;
 
-  unsigned units() const { return static_cast<unsigned>(processors_per_unit.size()); }
-  std::uint32_t processors_of(ComputeSet set) const {
+  unsigned units() const { return static_cast<unsigned>(sms_per_unit.size()); }
+  std::uint32_t sms_of(ComputeSet set) const {
     std::uint32_t sum = 0;
     for (unsigned unit = 0; unit < units(); ++unit)
-      if (set.has(unit)) sum += processors_per_unit[unit];
+      if (set.has(unit)) sum += sms_per_unit[unit];
     return sum;
   }
 };
@@ -93,7 +93,7 @@ class PhysicalContext {
  public:
   virtual ~PhysicalContext() = default;
   virtual ComputeSet compute() const noexcept = 0;
-  virtual std::uint32_t processors() const noexcept = 0;
+  virtual std::uint32_t sms() const noexcept = 0;
   // Never on the dispatch path (1-2 ms on an H200). Priority: the vendor's number, 0 is default.
   virtual Result<std::unique_ptr<Queue>> create_queue(int priority) = 0;
 };

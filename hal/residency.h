@@ -13,7 +13,7 @@ namespace vitamin::hal {
 // All SMs + 1: more than there are.
 inline std::uint32_t sms_to_hold(const DeviceInfo& device, std::uint64_t blocks,
                                  std::uint64_t resident) {
-  if (resident == 0 || blocks > resident * device.processors) return device.processors + 1;
+  if (resident == 0 || blocks > resident * device.sms) return device.sms + 1;
   return static_cast<std::uint32_t>((blocks + resident - 1) / resident);
 }
 

@@ -47,10 +47,10 @@ inline constexpr NativeStatus kNativeOk = 0;
 // What a NativeStatus means to the runtime.
 enum class Outcome : std::uint8_t {
   kOk,
-  kNotReady,      // a query: the work is still running
-  kEntryRefused,  // the operation cannot run unchanged on this partition (a cluster or cooperative
-                  // grid that is too large); a wider partition may run it
-  kError,         // the application would get it natively, too: return it, do not retry
+  kNotReady,          // a query: the work is still running
+  kPartitionRefused,  // the operation cannot run unchanged on this partition (a cluster or
+                      // cooperative grid that is too large); a wider partition may run it
+  kError,             // the application would get it natively, too: return it, do not retry
 };
 
 }  // namespace vitamin::hal

@@ -246,7 +246,7 @@ void tear_down(int ordinal) {
                    [](StreamRecord* record) { retire(record); });
   events.erase_if(
       [&](const EventRecord& event) {
-        return event.state.home.load() == context->virtual_context.get();
+        return event.state.recorded_in.load() == context->virtual_context.get();
       },
       [&](EventRecord* event) {
         context->virtual_context->forget(event->state);
@@ -312,7 +312,7 @@ std::unique_ptr<EventRecord> take_event(NativeEvent event) {
 }
 
 void mark_foreign(EventRecord& event) {
-  if (event.state.home != nullptr) event.state.home.load()->forget(event.state);
+  if (event.state.recorded_in != nullptr) event.state.recorded_in.load()->forget(event.state);
   event.state.foreign = true;
   event.captured.store(false, std::memory_order_relaxed);
 }

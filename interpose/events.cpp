@@ -4,9 +4,10 @@
 // the work that it covers; what we add is which record a wait means while records are deferred.
 //
 //   its newest record was made      a wait or query asks
-//     on a managed stream             the VirtualContext (home) of that stream
+//     on a managed stream             the VirtualContext of that stream
 //     in a capture, on any stream     the driver: the wait makes the waiting stream join
-//     on a foreign stream             the driver; a managed stream that waits for it is gated,
+//     on a foreign stream             the driver; a managed stream that waits for it waits for the
+//     host,
 //                                     since what that work needs to end is unknown
 //     never                           the driver: it is complete, and a wait does nothing
 //
@@ -20,14 +21,14 @@ namespace vitamin::interpose {
 namespace {
 
 bool ours_to_answer(const EventRecord& event) {
-  return event.state.home != nullptr && !event.state.foreign &&
+  return event.state.recorded_in != nullptr && !event.state.foreign &&
          !event.captured.load(std::memory_order_relaxed);
 }
 
 // Whether it was made with times, and ever recorded as far as was seen.
 bool has_time(const EventRecord& event) {
-  const bool recorded = event.state.home != nullptr || event.state.foreign || event.state.shared ||
-                        event.captured.load(std::memory_order_relaxed);
+  const bool recorded = event.state.recorded_in != nullptr || event.state.foreign ||
+                        event.state.shared || event.captured.load(std::memory_order_relaxed);
   return recorded && !event.untimed;
 }
 
@@ -79,7 +80,7 @@ ApiStatus join_capture(const Way& way, runtime::Operation& wait) {
   const ApiStatus answer = result(way.context().begin_capture(way.stream(), wait));
   if (answer != kSuccess || (captures_open() && is_capturing(*way.record))) return answer;
   auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
-  return result(way.context().bridge(way.stream(), nothing, Behind::kMarkerGate));
+  return result(way.context().bridge(way.stream(), nothing, Leaves::kPlacelessHostWait));
 }
 
 }  // namespace
@@ -87,9 +88,10 @@ ApiStatus join_capture(const Way& way, runtime::Operation& wait) {
 ApiStatus record_managed(const Way& way, EventRecord& event, runtime::Operation& operation) {
   event.captured.store(false, std::memory_order_relaxed);
   const ReentrancyGuard ours;
-  // The home of an event changes with its record; the old home's is over.
-  if (event.state.home != nullptr && event.state.home != &way.context())
-    event.state.home.load()->forget(event.state);
+  // An event belongs to the context where it was recorded last; its record in the one before is
+  // over.
+  if (event.state.recorded_in != nullptr && event.state.recorded_in != &way.context())
+    event.state.recorded_in.load()->forget(event.state);
   return result(way.context().record(way.stream(), event.state, operation));
 }
 
@@ -102,9 +104,9 @@ void recorded_outside(const Way& way, NativeStream stream, bool per_thread, bool
 }
 
 void settle(EventRecord& event) {
-  if (event.state.home == nullptr) return;
+  if (event.state.recorded_in == nullptr) return;
   const ReentrancyGuard ours;
-  event.state.home.load()->settle(event.state);
+  event.state.recorded_in.load()->settle(event.state);
 }
 
 ApiStatus event_create(Via<ApiStatus(NativeEvent*, unsigned)> via, NativeEvent* event,
@@ -121,9 +123,9 @@ void event_opened(NativeEvent event) {
 
 ApiStatus event_destroy(Via<ApiStatus(NativeEvent)> via, NativeEvent event) {
   // Deferred waits hold what the event meant; a deferred record of it is not made any more.
-  if (const auto record = take_event(event); record && record->state.home != nullptr) {
+  if (const auto record = take_event(event); record && record->state.recorded_in != nullptr) {
     const ReentrancyGuard ours;
-    record->state.home.load()->forget(record->state);
+    record->state.recorded_in.load()->forget(record->state);
   }
   return via.real(event);
 }
@@ -161,10 +163,11 @@ ApiStatus stream_wait_event(Via<ApiStatus(NativeStream, NativeEvent, unsigned)> 
   if (flags != 0) {  // the driver's to refuse
     settle(event);
     const ReentrancyGuard ours;
-    return result(way.context().bridge(way.stream(), operation, Behind::kMarkerGate));
+    return result(way.context().bridge(way.stream(), operation, Leaves::kPlacelessHostWait));
   }
-  const bool elsewhere = event.state.home != &way.context();
-  if (elsewhere && event.state.home == nullptr && !event.state.foreign && !event.state.shared)
+  const bool elsewhere = event.state.recorded_in != &way.context();
+  if (elsewhere && event.state.recorded_in == nullptr && !event.state.foreign &&
+      !event.state.shared)
     return via.real(way.native(), handle, flags);  // never recorded: nothing to wait for
   if (elsewhere) settle(event);
   const ReentrancyGuard ours;
@@ -177,7 +180,7 @@ ApiStatus event_query(Via<ApiStatus(NativeEvent)> via, NativeEvent handle) {
   if (!ours_to_answer(event)) return via.real(handle);
   if (const ApiStatus answer = forbidden_by_capture(handle); answer != kSuccess) return answer;
   const ReentrancyGuard ours;
-  return result(event.state.home.load()->query(
+  return result(event.state.recorded_in.load()->query(
       event.state, [&] { return hal::NativeStatus(via.real(handle)); }));
 }
 
@@ -187,7 +190,7 @@ ApiStatus event_synchronize(Via<ApiStatus(NativeEvent)> via, NativeEvent handle)
   if (!ours_to_answer(event)) return via.real(handle);
   if (const ApiStatus answer = forbidden_by_capture(handle); answer != kSuccess) return answer;
   const ReentrancyGuard ours;
-  return result(event.state.home.load()->synchronize(
+  return result(event.state.recorded_in.load()->synchronize(
       event.state, [&] { return hal::NativeStatus(via.real(handle)); }));
 }
 
@@ -202,11 +205,12 @@ ApiStatus event_elapsed_time(Via<ApiStatus(float*, NativeEvent, NativeEvent)> vi
   const ReentrancyGuard ours;
   // "Not ready" when either record is still deferred.
   auto behind_end = [&] {
-    return ours_to_answer(second) ? second.state.home.load()->query(second.state, elapsed)
+    return ours_to_answer(second) ? second.state.recorded_in.load()->query(second.state, elapsed)
                                   : elapsed();
   };
-  return result(ours_to_answer(first) ? first.state.home.load()->query(first.state, behind_end)
-                                      : behind_end());
+  return result(ours_to_answer(first)
+                    ? first.state.recorded_in.load()->query(first.state, behind_end)
+                    : behind_end());
 }
 
 }  // namespace vitamin::interpose

@@ -38,11 +38,11 @@ void look_at(Graph graph, GraphRecord& record, int depth) {
         look_at(child, record, depth + 1);
         break;
       case NodeKind::kWaitsEvent:
-        record.waits_events = record.gate = true;
+        record.waits_events = record.host_wait = true;
         record.stays = GraphReason::kNodes;
         break;
-      case NodeKind::kGate:
-        record.gate = true;
+      case NodeKind::kHostWait:
+        record.host_wait = true;
         record.stays = GraphReason::kNodes;
         break;
       case NodeKind::kUnreadable:
@@ -70,7 +70,7 @@ class GraphLaunch final : public runtime::GraphOperation {
 
  private:
   hal::NativeStatus launch_own(void* native) noexcept override {
-    const CurrentContext current(followed_->home->handle);
+    const CurrentContext current(followed_->context->handle);
     return hal::NativeStatus(via_.real(executable_, static_cast<NativeStream>(native)));
   }
   Via<ApiStatus(GraphExec, NativeStream)> via_;
@@ -81,7 +81,7 @@ class GraphLaunch final : public runtime::GraphOperation {
 
 void release(GraphRecord* record) {
   if (record != nullptr && record->followed != nullptr)
-    record->followed->home->virtual_context->forget(*record->followed->graph);
+    record->followed->context->virtual_context->forget(*record->followed->graph);
   delete record;
 }
 
@@ -104,14 +104,14 @@ ApiStatus change_graph(GraphExec executable, const runtime::VendorCall& call,
   if (known == nullptr || known->followed == nullptr) return result(call());
   const std::shared_ptr<RebindableGraph> followed = known->followed;
   const ReentrancyGuard ours;
-  return result(followed->home->virtual_context->change(
+  return result(followed->context->virtual_context->change(
       *followed->graph, call,
       [&](hal::NativeStatus answer) { return change(*followed, result(answer)); }));
 }
 
 void forget_graphs(const Context& context) {
   graphs.for_each([&](GraphRecord& record) {
-    if (record.followed == nullptr || record.followed->home != &context) return;
+    if (record.followed == nullptr || record.followed->context != &context) return;
     context.virtual_context->forget(*record.followed->graph);
     record.followed.reset();
     record.stays = GraphReason::kContexts;
@@ -145,7 +145,7 @@ ApiStatus graph_launch(Via<ApiStatus(GraphExec, NativeStream)> via, GraphExec gr
   // A legacy operation goes to the real stream while any thread captures.
   const bool real_legacy = captures_open() && way.record->legacy;
   const auto stays = real_legacy ? std::optional(GraphReason::kCapture) : std::nullopt;
-  if (record.followed != nullptr && record.followed->home == way.record->context) {
+  if (record.followed != nullptr && record.followed->context == way.record->context) {
     GraphLaunch launch(via, graph, record.followed, stays);
     return result(way.context().replay(way.stream(), launch));
   }
@@ -155,7 +155,7 @@ ApiStatus graph_launch(Via<ApiStatus(GraphExec, NativeStream)> via, GraphExec gr
       },
       Keep::kNo);
   return result(way.context().replay(
-      way.stream(), operation, record.gate ? Behind::kGate : Behind::kWork,
+      way.stream(), operation, record.host_wait ? Leaves::kHostWait : Leaves::kWork,
       record.followed != nullptr ? GraphReason::kContexts : stays.value_or(record.stays)));
 }
 
@@ -163,7 +163,7 @@ ApiStatus graph_exec_destroy(Via<ApiStatus(GraphExec)> via, GraphExec executable
   const std::unique_ptr<GraphRecord> record(graphs.erase(executable));
   if (record == nullptr || record->followed == nullptr) return via.real(executable);
   const ReentrancyGuard ours;
-  return result(record->followed->home->virtual_context->destroy(
+  return result(record->followed->context->virtual_context->destroy(
       *record->followed->graph, [&] { return hal::NativeStatus(via.real(executable)); }));
 }
 

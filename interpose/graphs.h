@@ -21,13 +21,13 @@ struct RebindableGraph {
   // What the application's executable holds, for the audit; empty: not asked for.
   virtual std::optional<hal::GraphShape> asked() const { return std::nullopt; }
 
-  Context* home = nullptr;  // of its kernels
+  Context* context = nullptr;  // of its kernels
   std::shared_ptr<runtime::Graph> graph;
 };
 
 // What is known of an executable graph. Unknown ones are taken for the worst.
 struct GraphRecord {
-  bool gate = true;                           // the host or another device must act before it ends
+  bool host_wait = true;                      // the host or another device must act before it ends
   bool waits_events = true;                   // events of the application, when it is launched
   std::shared_ptr<RebindableGraph> followed;  // null: it stays on the whole device, because:
   runtime::stats::GraphReason stays = runtime::stats::GraphReason::kUnknown;
@@ -38,7 +38,7 @@ enum class NodeKind : std::uint8_t {
   kStays,       // the same, and runs only where the application put it
   kGraph,       // of nodes of its own
   kWaitsEvent,  // of the application's
-  kGate,        // host functions, value waits, semaphores, and what is newer than this code
+  kHostWait,    // host functions, value waits, semaphores, and what is newer than this code
   kUnreadable,
 };
 // By the vendor. `child`: set for kGraph.

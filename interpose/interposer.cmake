@@ -5,7 +5,8 @@
 #
 # A library that `vitamin run` preloads: the shared sources of this directory, compiled in one
 # vendor's words, and that vendor's own. It needs libc and the dynamic loader only, whatever the
-# program brings along; that may be an older glibc than the one here (glibc_floor/glibc_floor.cmake).
+# program brings along; that may be an older glibc than the one here
+# (glibc_floor/glibc_floor.cmake).
 include(${CMAKE_CURRENT_LIST_DIR}/glibc_floor/glibc_floor.cmake)
 
 function(vitamin_interposer target)

@@ -7,8 +7,8 @@ namespace vitamin::interpose {
 
 ApiStatus launch_host_function(Via<ApiStatus(NativeStream, HostFunction, void*)> via,
                                NativeStream stream, HostFunction function, void* data) {
-  return gate(
-      stream, via.per_thread, GateKind::kHostFunction,
+  return host_wait(
+      stream, via.per_thread, HostWaitKind::kHostFunction,
       [=](NativeStream native) { return via.real(native, function, data); },
       [=] { return function != nullptr; });
 }
@@ -33,8 +33,8 @@ ApiStatus add_callback(Via<ApiStatus(NativeStream, StreamCallback, void*, unsign
                        NativeStream stream, StreamCallback function, void* data, unsigned flags) {
   if (function == nullptr) return via.real(stream, function, data, flags);
   auto* callback = new Callback{function, data, stream};
-  const ApiStatus answer = gate(
-      stream, via.per_thread, GateKind::kHostFunction,
+  const ApiStatus answer = host_wait(
+      stream, via.per_thread, HostWaitKind::kHostFunction,
       [=](NativeStream native) { return via.real(native, &call_back, callback, flags); },
       [=] { return flags == 0; });
   if (answer != kSuccess) delete callback;

@@ -99,33 +99,34 @@ ApiStatus across(std::span<const Way> ways, Call call) {
   return answer;
 }
 
-enum class GateKind : std::uint8_t { kHostFunction, kValueWait };
+enum class HostWaitKind : std::uint8_t { kHostFunction, kValueWait };
 
 // A call on the real stream that ends only when the host or another stream acts. Everything that
 // `call` holds is a value, so it can wait its turn where the vendor does not refuse it
 // (`accepted`).
 template <class Call, class Accepted>
-ApiStatus gate(NativeStream stream, bool per_thread, GateKind kind, Call call, Accepted accepted) {
+ApiStatus host_wait(NativeStream stream, bool per_thread, HostWaitKind kind, Call call,
+                    Accepted accepted) {
   const Way way = way_of(stream, per_thread);
   if (way.route == Route::kForeign) return call(stream);
   if (way.route == Route::kCaptured) return call(way.native());
   runtime::stats::OtherWork& other = way.page().other;
-  const bool host = kind == GateKind::kHostFunction;
-  runtime::stats::Counter& gates = host ? other.host_functions : other.value_waits;
+  const bool host = kind == HostWaitKind::kHostFunction;
+  runtime::stats::Counter& host_waits = host ? other.host_functions : other.value_waits;
   auto operation = runtime::call_kept_if(
-      [call, &gates, context = way.record->context->handle](void* native) mutable {
+      [call, &host_waits, context = way.record->context->handle](void* native) mutable {
         const CurrentContext current(context);
-        gates.add();
+        host_waits.add();
         return hal::NativeStatus(call(static_cast<NativeStream>(native)));
       },
       accepted);
   const ReentrancyGuard ours;
-  return result(
-      way.context().bridge(way.stream(), operation, host ? Behind::kMarkerGate : Behind::kGate));
+  return result(way.context().bridge(way.stream(), operation,
+                                     host ? Leaves::kPlacelessHostWait : Leaves::kHostWait));
 }
 template <class Call>
-ApiStatus gate(NativeStream stream, bool per_thread, GateKind kind, Call call) {
-  return gate(stream, per_thread, kind, call, [] { return true; });
+ApiStatus host_wait(NativeStream stream, bool per_thread, HostWaitKind kind, Call call) {
+  return host_wait(stream, per_thread, kind, call, [] { return true; });
 }
 
 }  // namespace vitamin::interpose

@@ -53,7 +53,7 @@ const char* read_fact(std::string_view word, std::uint64_t now_ns, Advice& advic
   if (equals == word.npos || error != std::errc() || stop != end || number > kLongest)
     return "a fact is NAME=NUMBER";
   if (name == "processors")
-    advice.processors = static_cast<std::uint32_t>(number);
+    advice.sms = static_cast<std::uint32_t>(number);
   else if (name == "ready_us")
     advice.ready_at_ns = now_ns + number * 1000;
   else if (name == "deadline_us")

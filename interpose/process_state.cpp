@@ -168,7 +168,7 @@ void refuse_alone(const char* why) {
                 "vitamin: %s; vitamin.toml says that nothing runs without vitamind "
                 "(failure.absent), so %s (process %d) ends. [%s]\n",
                 why, ::program_invocation_short_name, ::getpid(),
-                runtime::code_of(Problem::kSharedWithNobody));
+                runtime::code_of(Problem::kUncoordinated));
   write_line(line);
   ::_exit(static_cast<int>(code & 0xff));
 }
@@ -185,7 +185,7 @@ std::unique_ptr<runtime::Arbiter> connect_to_daemon(const hal::DeviceInfo& info,
   auto arbiter = client::RemoteArbiter::connect(options, info);
   if (!arbiter) {
     refuse_alone(arbiter.error().message.c_str());
-    warn(Problem::kSharedWithNobody, "%s; this process runs without coordination",
+    warn(Problem::kUncoordinated, "%s; this process runs without coordination",
          arbiter.error().message.c_str());
     decide_alone(info.uuid);
     return nullptr;
@@ -256,7 +256,7 @@ void warn(Problem problem, const char* format, ...) {
   char line[272];
   std::snprintf(line, sizeof line, "%s [%s]", text, runtime::code_of(problem));
   // A process that runs without coordination disturbs all others on the device.
-  problem == Problem::kSharedWithNobody ? say(line) : note(line);
+  problem == Problem::kUncoordinated ? say(line) : note(line);
 }
 
 void degrade(const char* why) {
@@ -296,13 +296,13 @@ Configuration configuration() {
     result.dispatch.wide_only = read_wide_only(file);
   const char* const cautious = std::getenv(environment::kCautious);
   result.dispatch.cautious = cautious != nullptr && std::strcmp(cautious, "1") == 0;
-  result.dispatch.on_hang = [](const char* kernel, std::uint32_t processors, double seconds) {
+  result.dispatch.on_hang = [](const char* kernel, std::uint32_t sms, double seconds) {
     const bool remembered = remember_wide_only(kernel);
     warn(Problem::kLongKernel,
          "kernel %s has run for %.0f s on %u processors; it may wait for its own blocks. "
          "From now on%s it runs where all of them fit; "
          "if this launch does not end, start the program again",
-         kernel, seconds, processors, remembered ? ", and in later runs," : "");
+         kernel, seconds, sms, remembered ? ", and in later runs," : "");
   };
   return result;
 }

@@ -17,41 +17,43 @@
 namespace vitamin::runtime {
 
 // `eligible` ascends (PoolLayout: narrowest first), but for the whole device, which comes last.
-inline bool is_eligible(std::span<const EntryId> eligible, EntryId entry) {
+inline bool is_eligible(std::span<const PartitionId> eligible, PartitionId partition) {
   if (eligible.empty()) return false;
-  if (eligible.back() == entry) return true;
-  return std::ranges::binary_search(eligible.first(eligible.size() - 1), entry);
+  if (eligible.back() == partition) return true;
+  return std::ranges::binary_search(eligible.first(eligible.size() - 1), partition);
 }
 
 class Arbiter {
  public:
   virtual ~Arbiter() = default;
-  // What the lane must not be given now.
-  virtual hal::ComputeSet barred(LaneId lane) const = 0;
-  // An entry of `eligible` for the operation, leased to its lane; kNoEntry when none is to be had
-  // now.
-  virtual Choice grant(const ReadyOperation& operation, std::span<const EntryId> eligible) = 0;
-  // The lane may submit on the entry. Asked before every submission that relies on an earlier
+  // What the stream must not be given now.
+  virtual hal::ComputeSet barred(StreamId stream) const = 0;
+  // A partition of `eligible` for the operation, leased to its stream; kNoPartition when none is to
+  // be had now.
+  virtual Choice grant(const ReadyOperation& operation, std::span<const PartitionId> eligible) = 0;
+  // The stream may submit on the partition. Asked before every submission that relies on an earlier
   // grant.
-  virtual bool admits(EntryId entry, LaneId lane) const = 0;
+  virtual bool admits(PartitionId partition, StreamId stream) const = 0;
   // What counts as outstanding under a grant, which is returned when all of that was seen to end:
   //
   //   * on a part, every launch, of a kernel or a graph;
   //   * on the whole device, a launch under a grant that the client has for itself
-  //     (Choice::leased). Of a graph that is so when it is known that it ends by itself.
+  //     (Choice::counts_outstanding). Of a graph that is so when it is known that it ends by
+  //     itself.
   //
   // What does not count:
   //   * a launch under a shared grant of the whole device, which promises nothing: no other client
   //     waits for its end, neither when it is revoked nor when an exclusive grant follows it;
-  //   * what never waits for a grant (collectives, launches behind a gate of the host, launches
+  //   * what never waits for a grant (collectives, launches behind a host wait, launches
   //     that cannot be copied) and goes to the whole device: its end may depend on another client,
   //     which may wait for this very grant;
   //   * copies, fills and events: they ask for no grant.
   //
-  // What has counted goes on to count under its grant until it has ended, whichever grants its lane
-  // has meanwhile, on the same entry, too. Operations of a lane on one entry end in their order.
-  virtual void submitted(EntryId entry, LaneId lane) = 0;
-  virtual void retired(EntryId entry, LaneId lane, std::uint32_t operations) = 0;
+  // What has counted goes on to count under its grant until it has ended, whichever grants its
+  // stream has meanwhile, on the same partition, too. Operations of a stream on one partition end
+  // in their order.
+  virtual void submitted(PartitionId partition, StreamId stream) = 0;
+  virtual void retired(PartitionId partition, StreamId stream, std::uint32_t operations) = 0;
   // One more operation was submitted, wherever it went: the client gets on.
   virtual void progressed() {}
   // That operation was a launch of kernels that wait for kernels of other processes
@@ -59,25 +61,26 @@ class Arbiter {
   virtual void collective() {}
   // Completions are wanted: completed() and busy() are called while this is true.
   virtual bool reports() const { return false; }
-  // Operations of the lane were observed complete: so many kernel and graph launches, which weigh
-  // `work` together, on the entry (kNoEntry: not known).
-  virtual void completed(EntryId entry, LaneId lane, std::uint32_t launches, std::uint64_t work) {
-    (void)entry, (void)lane, (void)launches, (void)work;
+  // Operations of the stream were observed complete: so many kernel and graph launches, which weigh
+  // `work` together, on the partition (kNoPartition: not known).
+  virtual void completed(PartitionId partition, StreamId stream, std::uint32_t launches,
+                         std::uint64_t work) {
+    (void)partition, (void)stream, (void)launches, (void)work;
   }
   // Operations were outstanding for so long, since the call before.
   virtual void busy(std::uint64_t ns) { (void)ns; }
   // While reports() is true: operations are outstanding from now on, or none is seen to be.
   virtual void outstanding(bool any) { (void)any; }
-  // Given up; ends when nothing of the lane is outstanding there.
-  virtual void release(EntryId entry, LaneId lane) = 0;
+  // Given up; ends when nothing of the stream is outstanding there.
+  virtual void release(PartitionId partition, StreamId stream) = 0;
   // Whether the streams of one client are one lessee.
-  virtual bool lanes_share() const = 0;
-  // What a lane is expected to want.
+  virtual bool streams_share() const = 0;
+  // What a stream is expected to want.
   virtual void expect(const Hint& hint) { static_cast<void>(hint); }
-  // Launches, of whatever kernels, were timed on so many processors (Profiler). Once a width.
+  // Launches, of whatever kernels, were timed on so many SMs (Profiler). Once a width.
   virtual void timed(const TimedLaunches& launches) { static_cast<void>(launches); }
   // Whether grants keep this process apart from others. A launch then waits a moment for a queue on
-  // the entry it was granted, instead of going where it shares with them.
+  // the partition it was granted, instead of going where it shares with them.
   virtual bool between_processes() const { return false; }
 
   // For an arbiter elsewhere. Answers, closed gates and the end of the daemon come at any time:

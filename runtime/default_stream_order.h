@@ -18,9 +18,9 @@ namespace vitamin::runtime {
 
 class DefaultStreamOrder {
  public:
-  // Adds to `after` what the next operation of `stream` comes behind, as of now: a caller that
-  // drops the lock before the operation is issued asks again.
-  void list(const Stream& stream, Stream& legacy, std::vector<Predecessor>& after) const;
+  // Adds to `predecessors` what the next operation of `stream` comes behind, as of now: a caller
+  // that drops the lock before the operation is issued asks again.
+  void list(const Stream& stream, Stream& legacy, std::vector<Predecessor>& predecessors) const;
   // list() would add nothing.
   bool adds_nothing(const Stream& stream) const {
     if (stream.kind == StreamKind::kLegacy) return dirty_.empty();
@@ -47,12 +47,12 @@ class DefaultStreamOrder {
 };
 
 inline void DefaultStreamOrder::list(const Stream& stream, Stream& legacy,
-                                     std::vector<Predecessor>& after) const {
+                                     std::vector<Predecessor>& predecessors) const {
   if (adds_nothing(stream)) return;
   if (stream.kind == StreamKind::kLegacy) {
-    for (Stream* blocking : dirty_) after.push_back({blocking, blocking->timeline.newest()});
+    for (Stream* blocking : dirty_) predecessors.push_back({blocking, blocking->timeline.newest()});
   } else {
-    after.push_back({&legacy, legacy.timeline.newest()});
+    predecessors.push_back({&legacy, legacy.timeline.newest()});
   }
 }
 

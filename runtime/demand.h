@@ -2,7 +2,7 @@
 //
 // What a client asks of the arbiter (runtime/arbiter.h), and the answer. No behavior.
 //
-// Units: nanoseconds of CLOCK_MONOTONIC; processors are SMs or CUs.
+// Units: nanoseconds of CLOCK_MONOTONIC; `sms` counts SMs or CUs.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace vitamin::runtime {
 
-using LaneId = std::uint32_t;  // one logical stream of one virtual context
+using StreamId = std::uint32_t;  // one logical stream of one virtual context
 
 inline constexpr std::uint64_t kNever = ~0ULL;
 
@@ -21,32 +21,32 @@ enum class OperationClass : std::uint8_t { kUnknown, kPrefill, kDecode, kBestEff
 // A bindable operation: every predecessor is complete or already submitted.
 struct ReadyOperation {
   std::uint64_t id = 0;
-  LaneId lane = 0;
+  StreamId stream = 0;
   std::uint64_t kernel = 0;        // equal for equal (kernel, grid, block, shared memory)
-  std::uint32_t processors = 1;    // narrowest width that runs it unchanged
+  std::uint32_t sms = 1;           // narrowest width that runs it unchanged
   std::uint64_t predicted_ns = 0;  // on the whole device; 0: unknown
   std::uint64_t ready_at_ns = 0;   // predicted time at which its predecessors end; 0: now
-  EntryId last_entry = kNoEntry;   // where the lane's previous operation went
+  PartitionId last_partition = kNoPartition;  // where the stream's previous operation went
   OperationClass kind = OperationClass::kUnknown;
   std::uint64_t deadline_ns = 0;  // 0: none
   // Predicted time on the whole device of all that must be done by the deadline, this operation and
   // what is queued ahead of the deadline included; 0: predicted_ns.
   std::uint64_t queued_ns = 0;
-  bool iteration_end = false;  // the lane has just ended an iteration (a training step)
+  bool iteration_end = false;  // the stream has just ended an iteration (a training step)
 };
 
-// `launches`: for how many launches of this lane the answer stands while the entry stays eligible;
-// kUntilChanged: until the grant is revoked, so that the launch path asks no more. kNoEntry: not
-// now.
+// `launches`: for how many launches of this stream the answer stands while the partition stays
+// eligible; kUntilChanged: until the grant is revoked, so that the launch path asks no more.
+// kNoPartition: not now.
 inline constexpr std::uint32_t kUntilChanged = 0xffffffff;
 struct Choice {
-  constexpr Choice(EntryId of = kWholeDevice, std::uint32_t count = 1, std::uint64_t ahead = kNever,
-                   bool counts = false)
-      : entry(of), leased(counts), launches(count), ahead_ns(ahead) {}
-  EntryId entry;
+  constexpr Choice(PartitionId of = kWholeDevice, std::uint32_t count = 1,
+                   std::uint64_t ahead = kNever, bool counts = false)
+      : partition(of), counts_outstanding(counts), launches(count), ahead_ns(ahead) {}
+  PartitionId partition;
   // What is launched under the answer counts as outstanding until it was seen to end
   // (Arbiter::submitted). Of a part it always does, whatever is said here.
-  bool leased;
+  bool counts_outstanding;
   std::uint32_t launches;
   // While the answer stands, submission runs ahead of completion by no more predicted time than
   // this: what is still to drain when it ends. kNever: as far as is configured.
@@ -54,11 +54,11 @@ struct Choice {
 };
 static_assert(sizeof(Choice) == 16);  // answered in registers
 
-// An operation that is expected and is not yet bindable; or the next one of a lane that waits or
+// An operation that is expected and is not yet bindable; or the next one of a stream that waits or
 // has a grant, when demand has changed.
 struct Hint {
-  LaneId lane = 0;
-  std::uint32_t processors = 0;
+  StreamId stream = 0;
+  std::uint32_t sms = 0;
   std::uint64_t ready_at_ns = 0;
   std::uint64_t deadline_ns = 0;
   bool cancelled = false;

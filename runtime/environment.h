@@ -63,7 +63,7 @@ inline constexpr const char* kShare = "VITAMIN_SHARE";
 // percentage of the device ("50%"). Unset: as much as there is.
 inline constexpr const char* kMemory = "VITAMIN_MEMORY";
 
-// Device memory that executables of graphs for entries of the pool may take: decimal bytes; "0":
+// Device memory that executables of graphs for partitions of the pool may take: decimal bytes; "0":
 // graphs stay on the whole device. Unset: the default (DispatchOptions).
 inline constexpr const char* kGraphMemory = "VITAMIN_GRAPH_MEMORY";
 

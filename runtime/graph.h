@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An executable graph of the application as the pipeline sees it: one operation, and executables
-// of the same nodes for the entries where it has run.
+// of the same nodes for the partitions where it has run.
 //
 // What is slow (looking at its nodes, making an executable) is done without the lock. The thread of
 // the application that launches a graph where no executable of it can run makes the first one, as
 // long as it made the application's own; a launch that is submitted later goes to the whole device
-// instead, on the application's own stream, as natively. Executables for other entries are made by
-// the pipeline's thread, while launches go where there is one. Where a policy grants the whole
+// instead, on the application's own stream, as natively. Executables for other partitions are made
+// by the pipeline's thread, while launches go where there is one. Where a policy grants the whole
 // device nothing is made, and a graph is looked at only under a grant that has to know when its
 // work ends (Arbiter::submitted).
 //
-// Natively an executable never runs beside itself. The executables for entries do not know of each
-// other, so each launch comes behind the one before, wherever that went.
+// Natively an executable never runs beside itself. The executables for partitions do not know of
+// each other, so each launch comes behind the one before, wherever that went.
 //
 // Threads: the state is guarded by the lock of the virtual context that it belongs to.
 #pragma once
@@ -42,20 +42,20 @@ class Graph : public std::enable_shared_from_this<Graph> {
   Graph& operator=(const Graph&) = delete;
 
   struct Made {
-    EntryId entry = kNoEntry;
+    PartitionId partition = kNoPartition;
     std::shared_ptr<hal::GraphExecutable> executable;
     std::uint64_t version = 0;  // of the graph, when it was made or brought up to date
     std::uint64_t used = 0;     // when it was launched last, by the cache's count
     std::uint64_t launches = 0;
   };
-  Made* find(EntryId entry) {
-    const auto found =
-        std::find_if(made.begin(), made.end(), [&](const Made& one) { return one.entry == entry; });
+  Made* find(PartitionId partition) {
+    const auto found = std::find_if(made.begin(), made.end(),
+                                    [&](const Made& one) { return one.partition == partition; });
     return found != made.end() ? &*found : nullptr;
   }
-  // The executable for an entry, of the graph as it is now; null: there is none.
-  Made* ready(EntryId entry) {
-    Made* one = find(entry);
+  // The executable for a partition, of the graph as it is now; null: there is none.
+  Made* ready(PartitionId partition) {
+    Made* one = find(partition);
     return one != nullptr && one->version == version ? one : nullptr;
   }
   // It holds another graph than when it was launched last. Bringing an executable up to date costs
@@ -78,25 +78,25 @@ class Graph : public std::enable_shared_from_this<Graph> {
   bool looked = false;          // what follows is known
   bool ends_by_itself = false;  // looked at, and none of its kernels waits for other processes
   bool in_work = false;         // a thread calls its source, without the lock
-  // Why no entry takes it, whatever the policy says.
+  // Why no partition takes it, whatever the policy says.
   std::optional<stats::GraphReason> stays;
   Kernel kernel;             // what stands for it where kernels are spoken of
   hal::KernelLaunch launch;  // the same
-  std::uint32_t needed = 1;  // processors
+  std::uint32_t needed = 1;  // SMs
   hal::GraphShape shape;
   // How many of its kernels came from each library.
   std::vector<std::pair<stats::LibrarySlot*, std::uint32_t>> libraries;
 
   std::vector<Made> made;
-  std::vector<EntryId> wanted;  // executables that are to be made
-  EntryId last_entry = kNoEntry;
+  std::vector<PartitionId> wanted;  // executables that are to be made
+  PartitionId last_partition = kNoPartition;
 
   // Its newest launch, submitted or not: the next one is submitted behind it.
   Predecessor newest;
   // Behind the newest one that was submitted; null: that is the application's own executable, and
-  // no other was made or wanted. `gate`: unfired when it lies downstream of host-gated work.
+  // no other was made or wanted. `host_wait`: unfired when it lies downstream of a host wait.
   const Stream* last_stream = nullptr;
-  MarkerRef last, gate;
+  MarkerRef last, host_wait;
 };
 
 // A launch of a graph. The pipeline says with which executable.

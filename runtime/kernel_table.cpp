@@ -19,22 +19,22 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 std::uint32_t Kernel::sms_needed(hal::Device& device, const hal::KernelLaunch& launch) {
   const bool needs_all_blocks = launch.cooperative || resident;
   const bool plain = !needs_all_blocks && !doubted && launch.cluster_blocks <= 1;
-  if (plain && plain_processors_ != 0) return plain_processors_;
+  if (plain && plain_sms_ != 0) return plain_sms_;
   std::uint64_t configuration = mix(launch.cluster_blocks, launch.shared_bytes);
   configuration = mix(configuration, launch.block.volume());
   if (needs_all_blocks || doubted)
     configuration = mix(configuration, launch.grid.volume() * 2 + (needs_all_blocks ? 1 : 0));
   for (const Need& need : needs_)
-    if (need.configuration == configuration) return need.processors;
-  std::uint32_t processors = device.kernels().sms_needed(launch, resident || doubted);
-  if (doubted && !needs_all_blocks && processors > device.info().processors &&
+    if (need.configuration == configuration) return need.sms;
+  std::uint32_t sms = device.kernels().sms_needed(launch, resident || doubted);
+  if (doubted && !needs_all_blocks && sms > device.info().sms &&
       device.kernels().resident_blocks(launch) != 0)
-    processors = device.kernels().sms_needed(launch, false);
+    sms = device.kernels().sms_needed(launch, false);
   // A program with ever new shapes of one cooperative kernel must not grow this without bound.
   if (needs_.size() >= 64) needs_.clear();
-  needs_.push_back({configuration, processors});
-  if (plain) plain_processors_ = processors;
-  return processors;
+  needs_.push_back({configuration, sms});
+  if (plain) plain_sms_ = sms;
+  return sms;
 }
 
 KernelTable::KernelTable(hal::Device& device, stats::DevicePage& page,

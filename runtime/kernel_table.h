@@ -34,33 +34,33 @@ struct Kernel {
   // Waits for kernels of other processes (collective_names.h): runs on the application's stream and
   // needs no grant.
   bool collective = false;
-  // Entries that refused a launch of it which we believed would fit: the remainder of a split takes
-  // fewer clusters than its processors promise.
-  std::bitset<kEntriesMax> refused;
+  // Partitions that refused a launch of it which we believed would fit: the remainder of a split
+  // takes fewer clusters than its SMs promise.
+  std::bitset<kPartitionsMax> refused;
   // Narrowest width at which a launch of it was seen to end: at that width and above it cannot
-  // hang for want of processors. ~0: never seen to end.
-  std::uint32_t proven_processors = ~0U;
+  // hang for want of SMs. ~0: never seen to end.
+  std::uint32_t proven_sms = ~0U;
   std::uint64_t launches = 0;
   std::uint32_t work = 1;     // that a launch adds to its client's progress
   std::uint32_t places = 1;   // that a launch takes in a queue of the driver
   std::uint32_t holders = 0;  // KernelRefs
 
-  // How many processors this launch needs; asks the device once for each distinct configuration.
+  // How many SMs this launch needs; asks the device once for each distinct configuration.
   std::uint32_t sms_needed(hal::Device& device, const hal::KernelLaunch& launch);
   // The same for an ordinary launch, if it was asked before; else 0.
-  std::uint32_t known_processors(const hal::KernelLaunch& launch) const {
+  std::uint32_t known_sms(const hal::KernelLaunch& launch) const {
     const bool plain = !launch.cooperative && !resident && !doubted && launch.cluster_blocks <= 1;
-    return plain ? plain_processors_ : 0;
+    return plain ? plain_sms_ : 0;
   }
 
  private:
   struct Need {
     std::uint64_t configuration;
-    std::uint32_t processors;
+    std::uint32_t sms;
   };
   std::vector<Need> needs_;
   // Of launches without cluster attribute and cooperation, which is nearly all; 0: not asked yet.
-  std::uint32_t plain_processors_ = 0;
+  std::uint32_t plain_sms_ = 0;
 };
 
 // Keeps a kernel while the lock of the virtual context is dropped: its module may be unloaded.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Markers: native events of ours, recorded behind an operation, shared by all that have to know
-// when it ended (an edge to another queue, a gate, a checkpoint).
+// when it ended (an edge to another queue, a host wait, a checkpoint).
 //
 // A wait that was issued has captured its record, so a marker may be recorded again as soon as the
 // last holder drops it, fired or not. Made in bulk at start: the dispatch

@@ -81,17 +81,17 @@ struct Text {
 
 // Why a launch was bound to the whole device although partitions exist.
 enum class WholeReason : std::uint32_t {
-  kPolicy,             // the policy chose it
-  kCluster,            // its cluster fits no partition
-  kCooperative,        // its cooperative grid fits no partition
-  kResident,           // a kernel that waits for its own blocks: by name, list, watchdog, or doubt
-  kNoEligibleEntry,    // no entry of the pool can take it unchanged, for another reason
-  kNoQueue,            // every queue of the eligible entries was owned by another stream
-  kHostGated,          // behind a host function, value wait or external wait not yet complete
-  kEntryRefused,       // the driver refused it on the partition that was tried
-  kUnsupportedLayout,  // its parameters cannot be copied
-  kCapture,            // a capture is open
-  kPoolMissing,        // the pool could not be made
+  kPolicy,       // the policy chose it
+  kCluster,      // its cluster fits no partition
+  kCooperative,  // its cooperative grid fits no partition
+  kResident,     // a kernel that waits for its own blocks: by name, list, watchdog, or doubt
+  kNoEligiblePartition,  // no partition of the pool can take it unchanged, for another reason
+  kNoQueue,              // every queue of the eligible partitions was owned by another stream
+  kHostWait,             // behind a host function, value wait or external wait not yet complete
+  kPartitionRefused,     // the driver refused it on the partition that was tried
+  kUnsupportedLayout,    // its parameters cannot be copied
+  kCapture,              // a capture is open
+  kPoolMissing,          // the pool could not be made
   kCount,
 };
 inline constexpr unsigned kWholeReasons = static_cast<unsigned>(WholeReason::kCount);
@@ -133,17 +133,17 @@ inline constexpr const char* kUnboundReasonKey[kUnboundReasons] = {
 enum class GraphReason : std::uint32_t {
   kPolicy,       // the policy chose it
   kFresh,        // it is new, or was changed, and had not been looked at
-  kNotMade,      // there was no executable for the entry yet
-  kNoLease,      // no entry was to be had at once; graphs wait for none
-  kNoQueue,      // every queue of the eligible entries was owned by another stream
-  kHostGated,    // behind a host function, value wait or external wait not yet complete
+  kNotMade,      // there was no executable for the partition yet
+  kNoLease,      // no partition was to be had at once; graphs wait for none
+  kNoQueue,      // every queue of the eligible partitions was owned by another stream
+  kHostWait,     // behind a host function, value wait or external wait not yet complete
   kNodes,        // host, event, memory or conditional nodes, or ones that this code does not know
   kContexts,     // its nodes belong to several contexts, or to one that is not managed
   kDevice,       // it is launched or changed by kernels
-  kNarrow,       // a cluster, a cooperative grid or a kernel that waits: no entry holds it
+  kNarrow,       // a cluster, a cooperative grid or a kernel that waits: no partition holds it
   kCollective,   // it holds kernels that wait for other processes
   kMemory,       // its executables would not fit in the memory that graphs may have
-  kRefused,      // the driver refused to make it for an entry, or made something else
+  kRefused,      // the driver refused to make it for a partition, or made something else
   kUnfollowed,   // it was changed in a way that is not followed
   kUnknown,      // how it was made is unknown
   kCapture,      // a capture is open
@@ -177,10 +177,10 @@ inline constexpr const char* kGraphReasonKey[kGraphReasons] = {
 };
 
 struct WidthSlot {
-  std::atomic<std::uint32_t> processors;  // 0: unused
+  std::atomic<std::uint32_t> sms;  // 0: unused
   std::uint32_t unused;
   Counter launches;
-  Counter graphs;  // launches of graphs, on entries of the pool
+  Counter graphs;  // launches of graphs, on partitions of the pool
 };
 
 struct LibrarySlot {
@@ -194,9 +194,9 @@ struct LibrarySlot {
 struct Pool {
   Text<64> device_name;
   Text<64> device_uuid;
-  Counter processors;  // of the whole device
+  Counter sms;  // of the whole device
   Counter units;
-  Counter entries;  // the whole device included
+  Counter partitions;  // the whole device included
   Counter queues;
   Counter creation_ns;
   Counter device_bytes;  // free memory before minus after, 0 where unknown
@@ -206,23 +206,23 @@ struct Pool {
 struct Launches {
   Counter seen, bound, bridged, passed;
   Counter failed;           // the driver refused it and the application got the error
-  Counter moved;            // ran on another entry than the launch before it in its stream
+  Counter moved;            // ran on another partition than the launch before it in its stream
   Counter successors;       // launches that had a launch before them in their stream
-  Counter narrow_eligible;  // could have run on an entry narrower than the whole device
+  Counter narrow_eligible;  // could have run on a partition narrower than the whole device
   Counter narrow;           // did
   Counter deferred;         // submitted later by the runtime, not inline by the calling thread
-  Counter retried;          // refused by an entry and then accepted by a wider one
+  Counter retried;          // refused by a partition and then accepted by a wider one
   Counter captured;         // recorded into a capture: no launch, not in `seen`
 };
 
 // Launches of graphs: OtherWork::graph_launches counts them all.
 struct Graphs {
-  Counter bound;             // to an entry of the pool
+  Counter bound;             // to a partition of the pool
   Counter narrow;            // to one that is narrower than the device
-  Counter moved;             // to another entry than the launch before of the same graph
+  Counter moved;             // to another partition than the launch before of the same graph
   Counter successors;        // that had a launch before
   Counter deferred;          // submitted later by the runtime
-  Counter made, updated;     // executables for entries
+  Counter made, updated;     // executables for partitions
   Counter evicted;           // to make room for others
   Counter held, held_bytes;  // now
 };
@@ -252,12 +252,12 @@ struct alignas(hal::kMemoryPage) DevicePage {
   LibrarySlot libraries[kLibraries];
 
   // Single writer. The slot of a width; the last one takes what finds no room.
-  WidthSlot& width(std::uint32_t processors) noexcept {
+  WidthSlot& width(std::uint32_t sms) noexcept {
     for (WidthSlot& slot : widths) {
-      const std::uint32_t held = slot.processors.load(std::memory_order_relaxed);
-      if (held == processors) return slot;
+      const std::uint32_t held = slot.sms.load(std::memory_order_relaxed);
+      if (held == sms) return slot;
       if (held == 0) {
-        slot.processors.store(processors, std::memory_order_relaxed);
+        slot.sms.store(sms, std::memory_order_relaxed);
         return slot;
       }
     }

@@ -87,33 +87,33 @@ enum class StreamKind : std::uint8_t {
 
 // What the pipeline may do with an operation.
 enum class OperationKind : std::uint8_t {
-  kLaunch,            // bind it to an entry
-  kCompute,           // the same, for work that is no launch of the application
-  kFollow,            // needs no compute: goes wherever the stream's tail is
-  kRecord,            // as kFollow; its position is an event generation
-  kWait,              // as kFollow, but onto the real stream when the event is gated
-  kBridge,            // on the application's real stream
-  kBridgeGate,        // the same, and what follows is gated until it is observed complete
-  kGraph,             // a graph as one operation: bind it, but never wait for a lease
-  kDestroy,           // no operation: everything before it was submitted, the native stream may go
-  kBridgeMarkerGate,  // kBridgeGate for what takes no place in the driver's queue: a wait for an
-                      // event, a host function, no call at all
-  kBridgeMarker,      // kBridge for what takes no place: a record that another process may see
+  kLaunch,          // bind it to a partition
+  kCompute,         // the same, for work that is no launch of the application
+  kFollow,          // needs no compute: goes wherever the stream's tail is
+  kRecord,          // as kFollow; its position is an event generation
+  kWait,            // as kFollow, but onto the real stream when the event lies behind a host wait
+  kBridge,          // on the application's real stream
+  kBridgeHostWait,  // the same; what follows is deferred until it is observed complete
+  kGraph,           // a graph as one operation: bind it, but never wait for a lease
+  kDestroy,         // no operation: everything before it was submitted, the native stream may go
+  kBridgePlacelessHostWait,  // kBridgeHostWait for what takes no place in the driver's queue: a
+                             // wait for an event, a host function, no call at all
+  kBridgePlaceless,  // kBridge for what takes no place: a record that another process may see
 };
-constexpr bool is_bridge_gate(OperationKind kind) {
-  return kind == OperationKind::kBridgeGate || kind == OperationKind::kBridgeMarkerGate;
+constexpr bool is_bridged_host_wait(OperationKind kind) {
+  return kind == OperationKind::kBridgeHostWait || kind == OperationKind::kBridgePlacelessHostWait;
 }
 constexpr bool is_bridge(OperationKind kind) {
-  return kind == OperationKind::kBridge || kind == OperationKind::kBridgeMarker ||
-         is_bridge_gate(kind);
+  return kind == OperationKind::kBridge || kind == OperationKind::kBridgePlaceless ||
+         is_bridged_host_wait(kind);
 }
 
 // Such operations take no place in a queue of the driver, unless its markers do
 // (hal::DeviceInfo::markers_take_places).
 constexpr bool takes_no_place(OperationKind kind) {
   return kind == OperationKind::kRecord || kind == OperationKind::kWait ||
-         kind == OperationKind::kBridgeMarker || kind == OperationKind::kBridgeMarkerGate ||
-         kind == OperationKind::kDestroy;
+         kind == OperationKind::kBridgePlaceless ||
+         kind == OperationKind::kBridgePlacelessHostWait || kind == OperationKind::kDestroy;
 }
 
 // One record of an event, made when it had to be deferred. Waits hold it; a later
@@ -122,7 +122,7 @@ struct EventVersion {
   bool submitted = false;
   bool superseded = false;   // the event was recorded again or destroyed before this was submitted
   MarkerRef marker;          // behind the record, once submitted
-  MarkerRef gate;            // unfired: the record lies downstream of host-gated work
+  MarkerRef host_wait;       // unfired: the record lies downstream of a host wait
   Stream* stream = nullptr;  // null once submitted
   std::uint64_t serial = 0;  // of the record, in its stream
 };
@@ -135,10 +135,10 @@ struct EventVersion {
 // wait which is deferred itself still means the same when the event has been recorded again.
 struct EventState {
   // Where it was recorded last; null: never, or elsewhere. Read without the lock.
-  std::atomic<VirtualContext*> home{nullptr};
+  std::atomic<VirtualContext*> recorded_in{nullptr};
   std::shared_ptr<EventVersion> pending;  // its newest record, while deferred
   MarkerRef point;                        // behind its newest record, once made
-  MarkerRef gate;                         // of its newest record
+  MarkerRef host_wait;                    // of its newest record
   // Another process, or a graph when it is launched, may look at it or record it at any time: its
   // records are never deferred, and only the driver knows what it means.
   std::atomic<bool> shared{false};
@@ -187,8 +187,8 @@ struct Submission {
   const EventState* waits_for = nullptr;  // for the audit
   // Of a record that is deferred, itself; of a wait, the record when that was deferred then.
   std::shared_ptr<EventVersion> version;
-  // What a wait waits for, once that is submitted. `gate` unfired: it lies downstream of a gate.
-  MarkerRef marker, gate;
+  // What a wait waits for, once that is submitted. `host_wait` unfired: it lies downstream of one.
+  MarkerRef marker, host_wait;
   Block frees;          // what it frees: the driver cannot give that out again yet
   bool traced = false;  // its arrival is in the trace
 
@@ -199,14 +199,14 @@ struct Submission {
   std::uint64_t places = 0;
 };
 
-// A run of operations of one stream on one entry. While it is open it has no marker; closed, its
-// marker is behind its last operation.
+// A run of operations of one stream on one partition. While it is open it has no marker; closed,
+// its marker is behind its last operation.
 struct CompletionBatch {
   std::uint64_t serial = 0;  // of the last operation
   MarkerRef marker;
-  EntryId entry = kNoEntry;  // kNoEntry: behind a call on the per-thread handle
+  PartitionId partition = kNoPartition;  // kNoPartition: behind a call on the per-thread handle
   std::uint32_t operations = 0;
-  std::uint32_t leased = 0;  // operations counted as outstanding in the lease table
+  std::uint32_t counted = 0;  // operations that count under the grant (Arbiter::submitted)
   std::uint32_t launches = 0;
   std::uint64_t work = 0;  // of its launches (Kernel::work)
   std::uint64_t predicted_ns = 0;
@@ -215,19 +215,19 @@ struct CompletionBatch {
 
 // An operation that waits for the host, or for work that the runtime does not see: nothing behind
 // it begins before.
-struct HostGate {
+struct HostWait {
   std::uint64_t serial = 0;
   MarkerRef marker;  // behind it
 };
 
-// The state of a destroyed stream stands for a new one once all its work was seen to end. Its lane
-// and its timeline go on: serials of a lane are never given out twice, so a holder of a
+// The state of a destroyed stream stands for a new one once all its work was seen to end. Its id
+// and its timeline go on: serials of one id are never given out twice, so a holder of a
 // token of the former stream finds it completed.
 //
 // Each part belongs to one stage of the pipeline (runtime/submission), which is named with it.
 struct Stream {
   // --- what it is (VirtualContext) -------------------------------------------------------------
-  LaneId lane = 0;
+  StreamId id = 0;
   std::uint64_t number = 0;        // in the order of adoption; the audit's name for it
   std::uint64_t serials_from = 0;  // its operations have the serials beyond this one
   StreamKind kind = StreamKind::kNonBlocking;
@@ -247,10 +247,10 @@ struct Stream {
     PhysicalQueue* tail = nullptr;
     MarkerRef tail_marker;
     // Unfired: nothing downstream may go to a pool queue.
-    MarkerRef gate;
-    // The gates that the runtime knows of and did not see end, oldest first. Each begins a batch
-    // where a marker for the batch before it could be had.
-    std::deque<HostGate> gates;
+    MarkerRef host_wait;
+    // The host waits that the runtime knows of and did not see end, oldest first. Each begins a
+    // batch where a marker for the batch before it could be had.
+    std::deque<HostWait> host_waits;
     // Oldest first, and the one that is open.
     Ring<CompletionBatch, 1024> batches;
     CompletionBatch open;
@@ -262,7 +262,7 @@ struct Stream {
     std::uint32_t batch_room = 0;
     std::uint64_t asked_in = 0;  // the round (MarkerPool) in which a batch had not ended
     bool reported = false;       // the arbiter is to hear of it (Completion::report)
-    bool leased_whole = false;   // work on the whole device counts (Completion::look_at_whole)
+    bool counted_whole = false;  // work on the whole device counts (Completion::look_at_whole)
   } submitted;
 
   // --- what the next operation comes behind, besides its tail (Ordering) -----------------------
@@ -278,13 +278,13 @@ struct Stream {
   // --- where its launches go (Placement) -------------------------------------------------------
   struct Placing {
     Choice grant{kWholeDevice, 0};  // the standing answer of the policy
-    EntryId last_entry = kNoEntry;
-    // Since when it has waited for a queue on the entry of its grant; none: it does not.
+    PartitionId last_partition = kNoPartition;
+    // Since when it has waited for a queue on the partition of its grant; none: it does not.
     std::optional<std::chrono::steady_clock::time_point> queue_wanted_since;
-    // Processors on which those of its kernels would run that the driver refused on less. Steps
+    // SMs on which those of its kernels would run that the driver refused on less. Steps
     // that are announced ask for it: else each launch of such a kernel goes to the whole device by
     // itself, and the next one back.
-    std::uint32_t retry_processors = 0;
+    std::uint32_t retry_sms = 0;
     std::optional<Advice> advice;             // of what follows on the stream
     std::uint64_t announced_deadline_ns = 0;  // the last one that the arbiter heard of
     // Its next launch is the first of an iteration; and which operations, not yet submitted, are

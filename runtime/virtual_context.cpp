@@ -33,7 +33,7 @@ Stream& VirtualContext::add_stream(StreamKind kind, int priority) {
   reclaim();
   if (unused_.empty()) {
     streams_.push_back(std::make_unique<Stream>());
-    streams_.back()->lane = static_cast<LaneId>(streams_.size() - 1);
+    streams_.back()->id = static_cast<StreamId>(streams_.size() - 1);
     unused_.push_back(streams_.back().get());
   }
   Stream& stream = *unused_.back();
@@ -42,7 +42,7 @@ Stream& VirtualContext::add_stream(StreamKind kind, int priority) {
   stream.kind = kind;
   stream.priority = priority;
   stream.own.priority = priority;
-  stream.own.processors = device_->info().processors;
+  stream.own.sms = device_->info().sms;
   if (kind == StreamKind::kBlocking) pipeline_->completion().note_blocking_stream(legacy());
   return stream;
 }
@@ -61,7 +61,7 @@ void VirtualContext::reclaim() {
     }
     pipeline_->ordering().default_streams().forget(stream);
     Stream unused;
-    unused.lane = stream.lane;
+    unused.id = stream.id;
     // Tokens of this stream are below the next one's first.
     unused.serials_from = stream.timeline.issued + 1;
     unused.timeline = {unused.serials_from, unused.serials_from, unused.serials_from};
@@ -164,10 +164,10 @@ NativeStatus VirtualContext::compute(Stream& stream, Operation& operation) {
   return submit(stream, OperationKind::kCompute, operation);
 }
 
-NativeStatus VirtualContext::bridge(Stream& stream, Operation& call, Behind behind, Host host) {
-  constexpr OperationKind kKinds[] = {OperationKind::kBridge, OperationKind::kBridgeGate,
-                                      OperationKind::kBridgeMarkerGate};
-  return submit(stream, kKinds[static_cast<unsigned>(behind)], call, host);
+NativeStatus VirtualContext::bridge(Stream& stream, Operation& call, Leaves leaves, Host host) {
+  constexpr OperationKind kKinds[] = {OperationKind::kBridge, OperationKind::kBridgeHostWait,
+                                      OperationKind::kBridgePlacelessHostWait};
+  return submit(stream, kKinds[static_cast<unsigned>(leaves)], call, host);
 }
 
 namespace {
@@ -215,10 +215,10 @@ class Timed final : public Operation {
 
 }  // namespace
 
-NativeStatus VirtualContext::replay(Stream& stream, Operation& graph, Behind behind,
+NativeStatus VirtualContext::replay(Stream& stream, Operation& graph, Leaves leaves,
                                     stats::GraphReason reason) {
   Timed timed(graph, stream, *pipeline_, reason);
-  const NativeStatus status = bridge(stream, timed, behind);
+  const NativeStatus status = bridge(stream, timed, leaves);
   pipeline_->wake();
   return status;
 }
@@ -290,7 +290,7 @@ NativeStatus VirtualContext::begin_capture(Stream& stream, Operation& begin) {
 NativeStatus VirtualContext::record(Stream& stream, EventState& event, Operation& record) {
   const bool now = event.shared;
   Lock lock(pipeline_->mutex());
-  Submission submission(now ? OperationKind::kBridgeMarker : OperationKind::kRecord, &record);
+  Submission submission(now ? OperationKind::kBridgePlaceless : OperationKind::kRecord, &record);
   submission.now = now;
   submission.event = &event;
   return pipeline_->submit(lock, stream, submission);
@@ -300,10 +300,10 @@ NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& 
   Lock lock(pipeline_->mutex());
   Submission submission(OperationKind::kWait);
   submission.waits_for = &event;
-  const bool ours = event.home == this && !event.foreign && !event.shared;
+  const bool ours = event.recorded_in == this && !event.foreign && !event.shared;
   if (ours && event.pending != nullptr && event.pending->submitted) {
     event.point = event.pending->marker;
-    event.gate = event.pending->gate;
+    event.host_wait = event.pending->host_wait;
     event.pending.reset();
   }
   if (ours && (event.pending != nullptr || event.point)) {
@@ -311,12 +311,12 @@ NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& 
     submission.event = &event;
     submission.version = event.pending;
     submission.marker = event.point;
-    submission.gate = event.gate;
+    submission.host_wait = event.host_wait;
   } else {
     // Recorded where its progress is not seen (or behind a marker that could not be had): any
     // process or graph may be needed for it to come about. Only the driver knows what the event
     // means now, so the wait is made now.
-    submission.kind = OperationKind::kBridgeMarkerGate;
+    submission.kind = OperationKind::kBridgePlacelessHostWait;
     submission.operation = &wait;
     submission.now = true;
   }
@@ -375,7 +375,7 @@ void VirtualContext::forget(EventState& event) {
   const Lock lock(pipeline_->mutex());
   if (Audit* const audit = this->audit()) audit->forget(event);
   Pipeline::drop(event);
-  event.home = nullptr;
+  event.recorded_in = nullptr;
 }
 
 // --- waiting ---------------------------------------------------------------------------------
@@ -537,10 +537,11 @@ std::vector<std::byte> VirtualContext::stream_attributes(const Stream& stream) c
   return stream.attributes;
 }
 
-void VirtualContext::for_each_entry(const std::function<void(hal::PhysicalContext&)>& function) {
-  for (const PoolEntry& entry : pipeline_->core().layout.entries()) {
-    if (entry.whole() || !pipeline_->core().pool.has(entry.id)) continue;
-    hal::PhysicalContext& context = pipeline_->core().pool.context(entry.id);
+void VirtualContext::for_each_partition(
+    const std::function<void(hal::PhysicalContext&)>& function) {
+  for (const Partition& partition : pipeline_->core().layout.partitions()) {
+    if (partition.whole() || !pipeline_->core().pool.has(partition.id)) continue;
+    hal::PhysicalContext& context = pipeline_->core().pool.context(partition.id);
     function(audit() != nullptr ? Audit::watched(context) : context);
   }
 }

@@ -5,14 +5,14 @@
 //
 // Shadow streams over real queues. The application's streams and events stay real objects of its
 // primary context. What is virtual is *where a stream's newest work lies*: its tail is on a pool
-// entry's queue or on the stream itself (the whole device), and the next operation, wherever it is
-// bound, is ordered behind the tail by queue order, by an event recorded behind it, or by its
+// partition's queue or on the stream itself (the whole device), and the next operation, wherever it
+// is bound, is ordered behind the tail by queue order, by an event recorded behind it, or by its
 // observed completion. An application's event is always really recorded behind the work that it
 // covers before code that is not virtualised can look at it.
 //
 //        application            VirtualContext                     physical queues
 //     launch(stream, k) --> Submission                   --> Pipeline: what it comes behind, which
-//     copy, record, wait                                       entry, submit now or defer
+//     copy, record, wait                                       partition, submit now or defer
 //
 // Threads: every function may be called from any thread; one lock per device, never held while the
 // host blocks. Errors: the vendor's own codes, handed to the application. Nothing throws.
@@ -32,13 +32,13 @@
 namespace vitamin::runtime {
 
 // What an unvirtualised call on a real stream leaves behind for those who come after it.
-enum class Behind : std::uint8_t {
-  kWork,  // ends by itself: a copy, a fill, a graph
-  kGate,  // may need the host, another stream or another process to act before it ends (host
-          // function, value wait, external semaphore, IPC event, collective). Launches behind it
-          // are deferred until it is observed complete, never waited for on a pool queue.
-  kMarkerGate,  // the same of what takes no place in the driver's queue: a wait for an event, a
-                // host function, no call at all
+enum class Leaves : std::uint8_t {
+  kWork,      // ends by itself: a copy, a fill, a graph
+  kHostWait,  // may need the host, another stream or another process to act before it ends (host
+              // function, value wait, external semaphore, IPC event, collective). Launches behind
+              // it are deferred until it is observed complete, never waited for on a pool queue.
+  kPlacelessHostWait,  // the same of what takes no place in the driver's queue: a wait for an
+                       // event, a host function, no call at all
 };
 
 using VendorCall = std::function<hal::NativeStatus()>;
@@ -93,14 +93,14 @@ class VirtualContext {
   // stream's tail is. What cannot be kept is flushed and made at once on the stream itself.
   hal::NativeStatus enqueue(Stream& stream, Operation& operation);
   // A stream-ordered call that the vendor turns into a kernel (fills and device copies on AMD):
-  // bound to an entry as a launch is, and not counted as one.
+  // bound to a partition as a launch is, and not counted as one.
   hal::NativeStatus compute(Stream& stream, Operation& operation);
   // Everything else: edges in, the call on the real stream, the tail is the real stream then.
-  hal::NativeStatus bridge(Stream& stream, Operation& call, Behind behind = Behind::kWork,
+  hal::NativeStatus bridge(Stream& stream, Operation& call, Leaves leaves = Leaves::kWork,
                            Host host = Host::kReturns);
   // The same, for a graph that stays on the whole device, and why: how long it runs there without a
   // lease is measured.
-  hal::NativeStatus replay(Stream& stream, Operation& graph, Behind behind,
+  hal::NativeStatus replay(Stream& stream, Operation& graph, Leaves leaves,
                            stats::GraphReason reason);
   // Whether launches of graphs may go anywhere but where they would natively.
   bool follows_graphs() const { return pipeline_->core().options.graph_bytes > 0; }
@@ -173,9 +173,9 @@ class VirtualContext {
       Stream& stream, const VendorCall& call,
       const std::function<void(std::vector<std::byte>&)>& change);
   std::vector<std::byte> stream_attributes(const Stream& stream) const;
-  // Calls `function` for every realised pool entry (limits and cache configuration are per
+  // Calls `function` for every realised partition (limits and cache configuration are per
   // context at the vendor).
-  void for_each_entry(const std::function<void(hal::PhysicalContext&)>& function);
+  void for_each_partition(const std::function<void(hal::PhysicalContext&)>& function);
   hal::Device& device() { return *device_; }
   stats::DevicePage& page() { return pipeline_->core().page; }
   Audit* audit() const { return pipeline_->core().audit(); }  // null: none

@@ -32,12 +32,12 @@ const Client* Snapshot::find(ClientId id) const {
 Constraints::Constraints(std::span<const Partition> pool) : pool_(pool), widths_(pool) {
   for (const Partition& partition : pool)
     if (partition.compute.count() < pool.front().compute.count())
-      widest_part_ = std::max(widest_part_, partition.processors);
+      widest_part_ = std::max(widest_part_, partition.sms);
 }
 
 PartitionId Constraints::narrowest(std::uint32_t sms) const {
   for (const Partition& partition : pool_.subspan(1))
-    if (partition.processors >= sms) return partition.id;
+    if (partition.sms >= sms) return partition.id;
   return kWholeDevice;
 }
 
@@ -143,7 +143,7 @@ bool Constraints::within_quota(const Account& account, PartitionId id,
                                std::uint32_t min_sms) const {
   if (account.max_sms == 0) return true;
   const std::uint32_t sms = widths_.of(account.used | pool_[id].compute);
-  return sms <= std::max(account.max_sms, pool_[narrowest(min_sms)].processors);
+  return sms <= std::max(account.max_sms, pool_[narrowest(min_sms)].sms);
 }
 
 bool Constraints::within_quotas(const Owner& owner, PartitionId id, std::uint32_t min_sms) const {
@@ -181,7 +181,7 @@ PartitionId Constraints::widest_inside(std::uint32_t index, bool isolate, Partit
   PartitionId best = kNoPartition;
   for (std::size_t i = pool_.size(); i-- > 1;) {
     const Partition& partition = pool_[i];
-    if (best != kNoPartition && partition.processors < pool_[best].processors) break;
+    if (best != kNoPartition && partition.sms < pool_[best].sms) break;
     if (!inside.contains(partition.compute) || !fits(index, isolate, partition.id, mode, min_sms))
       continue;
     // Of equal width: where the client is.
@@ -194,8 +194,8 @@ PartitionId Constraints::narrowest_fit(std::uint32_t index, bool isolate, Mode m
                                        std::uint32_t min_sms) const {
   PartitionId best = kNoPartition;
   for (const Partition& partition : pool_.subspan(1)) {
-    if (partition.processors < min_sms) continue;
-    if (best != kNoPartition && partition.processors > pool_[best].processors) break;
+    if (partition.sms < min_sms) continue;
+    if (best != kNoPartition && partition.sms > pool_[best].sms) break;
     if (!fits(index, isolate, partition.id, mode, min_sms)) continue;
     if (best == kNoPartition || partition.id == owners_[index].current) best = partition.id;
   }
@@ -223,7 +223,7 @@ void Constraints::take(std::uint32_t index, PartitionId id, Mode mode) {
 PartitionId Constraints::choose_for(const Snapshot& snapshot, const Starving& stream,
                                     std::uint32_t owner, bool isolate, bool shared) const {
   const Mode mode = shared ? Mode::kShared : Mode::kExclusive;
-  if (stream.partition != kNoPartition && pool_[stream.partition].processors >= stream.min_sms &&
+  if (stream.partition != kNoPartition && pool_[stream.partition].sms >= stream.min_sms &&
       fits(owner, isolate, stream.partition, mode, stream.min_sms))
     return stream.partition;
   if (shared) return widest_inside(owner, isolate, kWholeDevice, mode, stream.min_sms);
@@ -235,8 +235,8 @@ PartitionId Constraints::choose_for(const Snapshot& snapshot, const Starving& st
       held |= pool_[grant.partition].compute;
   PartitionId best = kNoPartition;
   for (const Partition& partition : pool_.subspan(1)) {
-    if (partition.processors < stream.min_sms) continue;
-    if (best != kNoPartition && partition.processors > pool_[best].processors) break;
+    if (partition.sms < stream.min_sms) continue;
+    if (best != kNoPartition && partition.sms > pool_[best].sms) break;
     if (!fits(owner, isolate, partition.id, mode, stream.min_sms)) continue;
     if (!partition.compute.overlaps(held)) return partition.id;
     if (best == kNoPartition) best = partition.id;
@@ -288,8 +288,7 @@ void Constraints::reserve(const Snapshot& snapshot, std::span<const Row> rows) {
     for (std::size_t client = 0; client < snapshot.clients.size(); ++client)
       if (owners_[client].account == i) taken = taken - owners_[client].exclusive;
     for (const Partition& partition : pool_.subspan(1)) {
-      if (partition.processors < account.reserved_sms || partition.compute.overlaps(taken))
-        continue;
+      if (partition.sms < account.reserved_sms || partition.compute.overlaps(taken)) continue;
       const bool inside = preferred.contains(partition.compute);
       if (account.reserved_partition == kNoPartition || inside)
         account.reserved_partition = partition.id;
@@ -371,7 +370,7 @@ void Constraints::place_row(const Snapshot& snapshot, const Row& row, std::uint3
     ++corrections_.not_shared;
   }
   if (!for_client && needs_whole(min_sms) && row.mode != Mode::kPaused) {
-    if (pool_[row.partition].processors < min_sms ||
+    if (pool_[row.partition].sms < min_sms ||
         !fits(owner, isolate, row.partition, planned.row.mode, 1))
       return out.push_back(whole_device_for(row, row.client, row.stream));
     min_sms = 1;
@@ -379,7 +378,7 @@ void Constraints::place_row(const Snapshot& snapshot, const Row& row, std::uint3
   PartitionId wished = row.partition;
   // A reservation comes before a policy that gives less.
   if (for_client && account.reserved_partition != kNoPartition && client.active &&
-      (row.mode == Mode::kPaused || pool_[wished].processors < account.reserved_sms)) {
+      (row.mode == Mode::kPaused || pool_[wished].sms < account.reserved_sms)) {
     wished = account.reserved_partition;
     planned.row.mode = reserved_mode(account, client);
     planned.reason = Reason::kReservation;
@@ -402,7 +401,7 @@ void Constraints::find_place(std::uint32_t owner, bool isolate, PartitionId wish
                              std::uint32_t min_sms, bool may_share, Planned& planned) {
   Row& row = planned.row;
   PartitionId got = widest_inside(owner, isolate, wished, row.mode, min_sms);
-  if (pool_[wished].processors < min_sms && !needs_whole(min_sms)) {
+  if (pool_[wished].sms < min_sms && !needs_whole(min_sms)) {
     const PartitionId wider = narrowest_fit(owner, isolate, row.mode, min_sms);
     if (wider != kNoPartition) {
       row.partition = wider;
@@ -470,10 +469,10 @@ void Constraints::share_with_group(const Snapshot& snapshot, std::uint32_t index
       continue;
     const ComputeSet given_up = other.row.mode == Mode::kExclusive ? inside : ComputeSet();
     for (const Partition& partition : pool_)
-      if (partition.processors >= min_sms && inside.contains(partition.compute) &&
+      if (partition.sms >= min_sms && inside.contains(partition.compute) &&
           !partition.compute.overlaps(barred | (exclusive_ - given_up)) &&
           within_quotas(owners_[index], partition.id, min_sms) &&
-          (best == kNoPartition || partition.processors > pool_[best].processors)) {
+          (best == kNoPartition || partition.sms > pool_[best].sms)) {
         best = partition.id;
         host = &other;
       }
@@ -502,10 +501,10 @@ void Constraints::share_with_group(const Snapshot& snapshot, std::uint32_t index
 void Constraints::place_wide_launches(const Snapshot& snapshot, std::uint32_t owner,
                                       const Planned& planned, std::vector<Planned>& out) {
   const Client& client = snapshot.clients[owner];
-  const std::uint32_t width = pool_[planned.row.partition].processors;
+  const std::uint32_t width = pool_[planned.row.partition].sms;
   for_each_busy(client, [&](const StreamDemand& stream) {
     if (!needs_whole(stream.min_sms) || width >= stream.min_sms ||
-        width == pool_[kWholeDevice].processors ||
+        width == pool_[kWholeDevice].sms ||
         std::binary_search(keys_.begin(), keys_.end(), key_of(client.id, stream.id)) ||
         has_aged_row(client.id, stream.id, out))
       return;

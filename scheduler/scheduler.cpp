@@ -28,7 +28,7 @@ Scheduler::Scheduler(std::span<const Partition> pool, Policy policy,
       estimates_(estimates),
       constraints_(pool),
       ledger_(pool, options.grants_per_stream) {
-  overdue_after_ns_ = policy_.description.may_starve ? kNever : options_.overdue_after_ns;
+  starving_after_ns_ = policy_.description.may_starve ? kNever : options_.starving_after_ns;
 }
 
 // --- clients and streams ---------------------------------------------------------------------
@@ -190,7 +190,7 @@ void Scheduler::wants(ClientId id, const StreamDemand& demand, std::uint64_t now
   known.kernel = demand.kernel;
   known.predicted_ns = demand.predicted_ns;
   const Grant* const grant = ledger_.open_grant(index);
-  if (grant != nullptr && pool_[grant->partition].processors < demand.min_sms) {
+  if (grant != nullptr && pool_[grant->partition].sms < demand.min_sms) {
     // decide() says so, and finds another one.
     return mark(index);
   }
@@ -429,9 +429,9 @@ void Scheduler::set(const SchedulerOptions& options, std::uint64_t now_ns) {
   const std::uint32_t grants = options_.grants_per_stream;  // the ledger's, from the beginning
   options_ = options;
   options_.grants_per_stream = grants;
-  overdue_after_ns_ = policy_.description.may_starve ? kNever : options_.overdue_after_ns;
-  // Whatever waits may be overdue at another time from now on.
-  std::erase_if(timers_, [](const Timer& timer) { return timer.kind == Timer::Kind::kOverdue; });
+  starving_after_ns_ = policy_.description.may_starve ? kNever : options_.starving_after_ns;
+  // Whatever waits may be starving at another time from now on.
+  std::erase_if(timers_, [](const Timer& timer) { return timer.kind == Timer::Kind::kStarving; });
   std::make_heap(timers_.begin(), timers_.end(), std::greater<>());
   for (Stream& stream : streams_) stream.timer = false;
   for (const ClientIndex index : order_)

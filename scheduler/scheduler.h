@@ -33,10 +33,10 @@
 // when they are free; until then it may get what is free inside its partition (kMeanwhile). A
 // stream with `grants_per_stream` grants that it has not returned waits for its own work.
 //
-// Starvation bound, whatever the policy returns: a stream that has waited for `overdue_after_ns` is
-// given a row of its own for `quantum_ns` from when its grant opens, oldest first; so it is granted
-// after that time, the revoke latency of those in its way, and the quanta of those that have waited
-// for longer. Not under policies that declare that they starve.
+// Starvation bound, whatever the policy returns: a stream that has waited for `starving_after_ns`
+// is given a row of its own for `quantum_ns` from when its grant opens, oldest first; so it is
+// granted after that time, the revoke latency of those in its way, and the quanta of those that
+// have waited for longer. Not under policies that declare that they starve.
 //
 // A policy that throws or returns invalid rows is replaced by fifo: fault() says why.
 //
@@ -61,9 +61,9 @@
 namespace vitamin::scheduler {
 
 struct SchedulerOptions {
-  std::uint64_t overdue_after_ns = 1'000'000'000;  // kNever: streams may starve
-  std::uint64_t quantum_ns = 4'000'000;            // of a grant by age
-  std::uint64_t idle_after_ns = 5'000'000;         // an idle client counts as active for so long
+  std::uint64_t starving_after_ns = 1'000'000'000;  // kNever: streams may starve
+  std::uint64_t quantum_ns = 4'000'000;             // of a grant by age
+  std::uint64_t idle_after_ns = 5'000'000;          // an idle client counts as active for so long
   // A stream that gave up waiting and waits again within this time has waited all the while: a
   // client that gets no processor time looks like that.
   std::uint64_t comes_back_ns = 1'000'000'000;
@@ -232,7 +232,7 @@ class Scheduler {
     hal::ComputeSet barred;  // placement: reserved for others, or theirs by age
   };
   struct Timer {
-    enum class Kind : std::uint8_t { kOverdue, kDrain, kIdle };
+    enum class Kind : std::uint8_t { kStarving, kDrain, kIdle };
     std::uint64_t at_ns;
     Kind kind;
     std::uint32_t index, generation;
@@ -267,7 +267,7 @@ class Scheduler {
   void pop_timers();
   void add_timer(Timer timer);
   void age_out();
-  bool overdue(StreamIndex stream);
+  bool starves(StreamIndex stream);
   void end_age(StreamIndex stream);
   void serve_freed();
   void serve_dirty();
@@ -310,7 +310,7 @@ class Scheduler {
   Ledger ledger_;
   std::string fault_;
   std::uint64_t now_ = 0;
-  std::uint64_t overdue_after_ns_ = kNever;
+  std::uint64_t starving_after_ns_ = kNever;
 
   std::vector<ClientState> clients_;
   std::vector<ClientIndex> free_clients_;

@@ -54,10 +54,10 @@ void Scheduler::pop_timers() {
     std::pop_heap(timers_.begin(), timers_.end(), std::greater<>());
     const Timer timer = timers_.back();
     timers_.pop_back();
-    if (timer.kind == Timer::Kind::kOverdue) {
+    if (timer.kind == Timer::Kind::kStarving) {
       if (streams_[timer.index].generation != timer.generation) continue;
       streams_[timer.index].timer = false;
-      if (!overdue(timer.index)) wait(timer.index);
+      if (!starves(timer.index)) wait(timer.index);
       continue;
     }
     if (timer.kind == Timer::Kind::kDrain) {
@@ -92,25 +92,25 @@ void Scheduler::schedule_wake() {
 
 // --- aging -----------------------------------------------------------------------------------
 
-// The stream waits on: it is looked at when it may be overdue.
+// The stream waits on: it is looked at when it may be starving.
 void Scheduler::wait(StreamIndex index) {
   Stream& stream = streams_[index];
-  if (overdue_after_ns_ == kNever || stream.timer || stream.starving || stream.demand == kNone)
+  if (starving_after_ns_ == kNever || stream.timer || stream.starving || stream.demand == kNone)
     return;
   const StreamDemand& demand = clients_[stream.client].demands[stream.demand];
   if (demand.state != State::kWaiting || ledger_.full(index)) return;
   stream.timer = true;
-  add_timer({demand.waiting_since_ns + overdue_after_ns_, Timer::Kind::kOverdue, index,
+  add_timer({demand.waiting_since_ns + starving_after_ns_, Timer::Kind::kStarving, index,
              stream.generation});
 }
 
 // Whether the stream has waited for too long; it is then given a row by age.
-bool Scheduler::overdue(StreamIndex index) {
+bool Scheduler::starves(StreamIndex index) {
   Stream& stream = streams_[index];
-  if (overdue_after_ns_ == kNever || stream.starving || stream.demand == kNone) return false;
+  if (starving_after_ns_ == kNever || stream.starving || stream.demand == kNone) return false;
   const StreamDemand& demand = clients_[stream.client].demands[stream.demand];
   if (demand.state != State::kWaiting || ledger_.full(index) ||
-      now_ - demand.waiting_since_ns < overdue_after_ns_)
+      now_ - demand.waiting_since_ns < starving_after_ns_)
     return false;
   stream.starving = true;
   const Aged aged{index, demand.waiting_since_ns, kNever};
@@ -212,7 +212,7 @@ void Scheduler::meanwhile(StreamIndex index, const Ledger::Terms& wanted) {
   const hal::ComputeSet held = ledger_.held_by_others(ledger_.holder(index));
   for (std::size_t i = pool_.size(); i-- > 1;) {
     const Partition& partition = pool_[i];
-    if (partition.processors < min_sms) break;
+    if (partition.sms < min_sms) break;
     if (partition.id == wanted.partition || !inside.contains(partition.compute) ||
         partition.compute.overlaps(held) || !ledger_.within_quotas(index, partition.id))
       continue;
@@ -262,7 +262,7 @@ void Scheduler::beside_own_drains(StreamIndex index, const Ledger::Terms& wanted
   const hal::ComputeSet held = ledger_.held_by_others(ledger_.holder(index));
   for (std::size_t i = pool_.size(); i-- > 1;) {
     const Partition& partition = pool_[i];
-    if (partition.processors < client.demands[stream.demand].min_sms) return;
+    if (partition.sms < client.demands[stream.demand].min_sms) return;
     if (partition.compute.overlaps(held) || !ledger_.within_quotas(index, partition.id)) continue;
     const Mode mode = mode_beside_own_drains(index, partition.compute);
     if (mode == Mode::kPaused) continue;
@@ -302,8 +302,7 @@ void Scheduler::serve_freed() {
         pool_[terms.partition].compute.overlaps(freed) || (quota_freed && ledger_.has_quota(index));
     // A stream that needs more by now is looked at behind this (wants() marks it).
     const Stream& stream = streams_[index];
-    if (pool_[terms.partition].processors <
-        clients_[stream.client].demands[stream.demand].min_sms) {
+    if (pool_[terms.partition].sms < clients_[stream.client].demands[stream.demand].min_sms) {
       ++i;
       continue;
     }
@@ -347,7 +346,7 @@ void Scheduler::serve(StreamIndex index) {
   if (stream.demand == kNone) return;
   StreamDemand& demand = clients_[stream.client].demands[stream.demand];
   if (const Grant* const grant = ledger_.open_grant(index);
-      grant != nullptr && pool_[grant->partition].processors < demand.min_sms) {
+      grant != nullptr && pool_[grant->partition].sms < demand.min_sms) {
     ledger_.revoke(index, Reason::kTooNarrow, now_);
     ++counters_.revoked;
     decide_on(Decision::Kind::kRevoke, *ledger_.find(grant->id), Reason::kTooNarrow);
@@ -372,7 +371,7 @@ void Scheduler::serve_row(StreamIndex index, std::uint32_t row) {
       replan_ = true;
     return wait(index);
   }
-  if (pool_[planned.row.partition].processors < demand.min_sms) {
+  if (pool_[planned.row.partition].sms < demand.min_sms) {
     unblock(index);
     // Asked once for the same need: the plan in force knows it.
     if (stream.narrow_revision != revision_ || stream.narrow_sms != demand.min_sms) {
@@ -410,15 +409,15 @@ bool Scheduler::eligible_for(StreamIndex index) {
   if (barred.contains(pool_.front().compute) && !constraints_.needs_whole(min_sms)) return false;
   const Limits& limits = client.value.limits;
   const std::uint32_t quota = limits.most_sms();
-  const std::uint32_t most = std::max(quota, pool_[constraints_.narrowest(min_sms)].processors);
+  const std::uint32_t most = std::max(quota, pool_[constraints_.narrowest(min_sms)].sms);
   for (const Partition& partition : pool_.subspan(1)) {
-    if (partition.processors < min_sms || partition.compute.overlaps(barred)) continue;
-    if (quota != 0 && (partition.processors > most || !ledger_.within_quotas(index, partition.id)))
+    if (partition.sms < min_sms || partition.compute.overlaps(barred)) continue;
+    if (quota != 0 && (partition.sms > most || !ledger_.within_quotas(index, partition.id)))
       continue;
     eligible_.push_back(partition.id);
   }
   const bool whole_fits =
-      barred.empty() && limits.may_share && (quota == 0 || pool_[kWholeDevice].processors <= most);
+      barred.empty() && limits.may_share && (quota == 0 || pool_[kWholeDevice].sms <= most);
   if (whole_fits || constraints_.needs_whole(min_sms)) eligible_.push_back(kWholeDevice);
   return !eligible_.empty();
 }

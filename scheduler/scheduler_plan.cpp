@@ -70,7 +70,7 @@ void Scheduler::fail(std::string_view what) {
   ++counters_.faults;
   policy_ = make_fifo();
   isolate();
-  overdue_after_ns_ = options_.overdue_after_ns;
+  starving_after_ns_ = options_.starving_after_ns;
   for (const ClientIndex index : order_)
     for (const StreamIndex stream : clients_[index].demanding) mark(stream);
   while (!unplaced_.empty()) unplace(unplaced_.back());
@@ -254,7 +254,7 @@ void Scheduler::reconcile(StreamIndex index) {
     reason = Reason::kMadeWay;
   if (row.mode == Mode::kPaused) return revoke(index, reason);
   // It moves at once, or stays inside its partition until the rest of it is free.
-  if (pool_[row.partition].processors >= clients_[stream.client].demands[stream.demand].min_sms &&
+  if (pool_[row.partition].sms >= clients_[stream.client].demands[stream.demand].min_sms &&
       ledger_.can_open(index, row.partition, row.mode, planned.reason)) {
     const GrantId moved = ledger_.open(index, terms_of(planned), now_);
     return opened(index, moved);

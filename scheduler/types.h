@@ -3,8 +3,8 @@
 // The values that the scheduler, the estimator and policies exchange. No behavior.
 //
 // A client is one process on one device. A stream is one logical stream of a client. A partition is
-// an entry of the device's pool (runtime/pool/layout.h): a fixed set of SMs or CUs; partition 0 is
-// the whole device.
+// one of the device's pool (runtime/pool/layout.h): a fixed set of SMs or CUs; partition 0
+// is the whole device.
 //
 // Units: times are nanoseconds of one monotonic clock that the caller chooses (the host's, or
 // virtual); widths are counts of SMs or CUs.
@@ -16,19 +16,19 @@
 #include <span>
 
 #include "hal/compute_set.h"
-#include "runtime/pool/layout.h"
+#include "runtime/demand.h"
 
 namespace vitamin::scheduler {
 
 using ClientId = std::uint32_t;
-using StreamId = std::uint32_t;
-using PartitionId = runtime::EntryId;
-using Partition = runtime::PoolEntry;
+using runtime::kNever;
+using runtime::kNoPartition;
+using runtime::kWholeDevice;
+using runtime::Partition;
+using runtime::PartitionId;
+using runtime::StreamId;
 inline constexpr ClientId kNoClient = 0;
 inline constexpr StreamId kAllStreams = 0xffffffff;
-inline constexpr PartitionId kWholeDevice = runtime::kWholeDevice;
-inline constexpr PartitionId kNoPartition = runtime::kNoEntry;
-inline constexpr std::uint64_t kNever = ~std::uint64_t{0};
 
 // What a step of a client computes, as far as the client said so.
 enum class StepKind : std::uint8_t { kUnknown, kPrefill, kDecode, kIteration, kBestEffort };

@@ -20,7 +20,7 @@ class UnitWidths {
     const auto learn = [&](const Partition& partition) {
       const hal::ComputeSet rest = partition.compute - known;
       if (rest.empty()) return;
-      const std::uint32_t sms = partition.processors - of(partition.compute & known);
+      const std::uint32_t sms = partition.sms - of(partition.compute & known);
       std::uint32_t left = static_cast<std::uint32_t>(rest.count());
       std::uint32_t given = 0;
       for (std::uint64_t bits = rest.bits(); bits != 0; bits &= bits - 1, --left) {

@@ -95,11 +95,11 @@ hal::Status CudaDevice::split() {
   CUdevResource all{};
   CUresult status = api_.cuDeviceGetDevResource(options_.ordinal, &all, CU_DEV_RESOURCE_TYPE_SM);
   if (status != CUDA_SUCCESS) return failed("the device's SMs cannot be asked for", status);
-  info_.processors = all.sm.smCount;
+  info_.sms = all.sm.smCount;
 
   const unsigned flags =
       options_.ignore_coscheduling ? unsigned{CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING} : 0U;
-  unsigned wanted = options_.unit_processors != 0 ? options_.unit_processors : 8U;
+  unsigned wanted = options_.unit_sms != 0 ? options_.unit_sms : 8U;
   for (;; wanted *= 2) {
     // One unit may be the remainder, so a set holds at most 63 groups besides.
     std::array<CUdevResource, hal::ComputeSet::kMaxUnits> groups{};
@@ -112,7 +112,7 @@ hal::Status CudaDevice::split() {
     if (rest.type == CU_DEV_RESOURCE_TYPE_SM && rest.sm.smCount > 0) units_.push_back(rest);
     break;
   }
-  for (const CUdevResource& unit : units_) info_.processors_per_unit.push_back(unit.sm.smCount);
+  for (const CUdevResource& unit : units_) info_.sms_per_unit.push_back(unit.sm.smCount);
   return {};
 }
 
@@ -122,8 +122,7 @@ hal::Result<std::unique_ptr<hal::PhysicalContext>> CudaDevice::create_context(ha
     if (set.has(unit)) resources.push_back(units_[unit]);
   if (resources.empty() || (set - hal::ComputeSet::range(0, info_.units())).count() != 0)
     return hal::fail(hal::Errc::kInvalidArgument, "the compute set names no unit of this device");
-  return GreenContext::create(api_, options_.ordinal, set, info_.processors_of(set),
-                              std::move(resources));
+  return GreenContext::create(api_, options_.ordinal, set, info_.sms_of(set), std::move(resources));
 }
 
 std::unique_ptr<hal::Queue> CudaDevice::adopt_queue(void* native_stream) {
@@ -181,8 +180,8 @@ hal::Result<std::unique_ptr<hal::Device>> open_device(const Api& api,
   return device;
 }
 
-CUcontext context_of(hal::PhysicalContext& entry) {
-  return static_cast<GreenContext&>(entry).context();
+CUcontext context_of(hal::PhysicalContext& partition) {
+  return static_cast<GreenContext&>(partition).context();
 }
 
 }  // namespace vitamin::cuda

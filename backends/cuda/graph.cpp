@@ -98,16 +98,16 @@ hal::Result<hal::GraphContents> RememberedGraph::look(hal::KernelInspector& kern
   const std::lock_guard lock(mutex_);
   if (const hal::Status status = read(kernels); !status) return tl::unexpected(status.error());
   for (const CUcontext context : reading_->contexts)
-    if (context != options_.home)
+    if (context != options_.context)
       return hal::fail(hal::Errc::kInvalidArgument,
                        "a kernel of the graph belongs to another context");
   return hal::GraphContents{shape_, reading_->kernels};
 }
 
 hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
-    hal::KernelInspector& kernels, hal::PhysicalContext& entry,
+    hal::KernelInspector& kernels, hal::PhysicalContext& partition,
     std::shared_ptr<hal::GraphExecutable> older, bool may_wait) {
-  auto& context = static_cast<GreenContext&>(entry);
+  auto& context = static_cast<GreenContext&>(partition);
   auto* const known = static_cast<ExecutableGraph*>(older.get());
   auto moved = std::make_unique<MovedGraph>(api_, kernels, context, options_);
   std::vector<std::size_t> disabled;
@@ -222,7 +222,7 @@ hal::Followed RememberedGraph::set_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PAR
   const std::lock_guard lock(mutex_);
   const CUgraphNode own = own_node(node);
   if (own == nullptr) return hal::Followed::kNot;
-  if (parameters.func == nullptr && parameters.ctx == nullptr) parameters.ctx = options_.home;
+  if (parameters.func == nullptr && parameters.ctx == nullptr) parameters.ctx = options_.context;
   return changed(own, api_.cuGraphKernelNodeSetParams_v2(own, &parameters));
 }
 

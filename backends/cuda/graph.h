@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A CUDA graph of the application and executables of the same nodes for pool entries.
+// A CUDA graph of the application and executables of the same nodes for partitions.
 //
-// Kernel nodes run on the processors of the context that they belong to, whatever stream the graph
+// Kernel nodes run on the SMs of the context that they belong to, whatever stream the graph
 // is launched into, and the context of an instantiated node cannot change (measured on an H200:
 // error 1, and 910 for an update). So the graph is cloned when the application instantiates or
-// updates it, and for an entry the clone is cloned again and its kernel nodes are moved: by
+// updates it, and for a partition the clone is cloned again and its kernel nodes are moved: by
 // parameters that name the kernel (`func` null, `kern`, `ctx`) or, where there is only a function
-// of a module, with which `ctx` is ignored, by capturing the same launch on a stream of the entry.
-// Copies and fills keep their context: they take no part of the device that we hand out.
+// of a module, with which `ctx` is ignored, by capturing the same launch on a stream of the
+// partition. Copies and fills keep their context: they take no part of the device that we hand out.
 //
 // Every moved graph is read back and compared with the application's before it is used.
 #pragma once
@@ -87,7 +87,7 @@ class CaptureGuard {
 
 struct RememberOptions {
   unsigned long long flags = 0;      // that the application instantiated it with
-  CUcontext home = nullptr;          // of the kernel nodes of graphs that may move
+  CUcontext context = nullptr;       // of the kernel nodes of graphs that may move
   CaptureGuard* captures = nullptr;  // null: no other code makes calls
   hal::ArgumentHash hash = nullptr;  // required
 };
@@ -103,7 +103,7 @@ class RememberedGraph final : public hal::GraphSource {
 
   hal::Result<hal::GraphContents> look(hal::KernelInspector& kernels) override;
   hal::Result<std::shared_ptr<hal::GraphExecutable>> make(
-      hal::KernelInspector& kernels, hal::PhysicalContext& entry,
+      hal::KernelInspector& kernels, hal::PhysicalContext& partition,
       std::shared_ptr<hal::GraphExecutable> older, bool may_wait) override;
 
   // What the application did to its executable. Nodes are those of the graph that it was made from.

@@ -125,7 +125,7 @@ NativeStatus LegacyQueue::synchronize() noexcept {
 }
 
 hal::Result<std::unique_ptr<hal::PhysicalContext>> GreenContext::create(
-    const Api& api, CUdevice device, hal::ComputeSet compute, std::uint32_t processors,
+    const Api& api, CUdevice device, hal::ComputeSet compute, std::uint32_t sms,
     std::vector<CUdevResource> resources) {
   CUdevResourceDesc description = nullptr;
   CUresult status = api.cuDevResourceGenerateDesc(&description, resources.data(),
@@ -141,8 +141,7 @@ hal::Result<std::unique_ptr<hal::PhysicalContext>> GreenContext::create(
     api.cuGreenCtxDestroy(green);
     return failed("a green context has no context handle", status);
   }
-  return std::unique_ptr<hal::PhysicalContext>(
-      new GreenContext(api, green, context, compute, processors));
+  return std::unique_ptr<hal::PhysicalContext>(new GreenContext(api, green, context, compute, sms));
 }
 
 GreenContext::~GreenContext() {

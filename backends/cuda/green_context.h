@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A pool entry on NVIDIA: a green context over a union of units, and its streams; and the queues
+// A partition on NVIDIA: a green context over a union of units, and its streams; and the queues
 // that wrap the application's own streams.
 #pragma once
 
@@ -74,11 +74,11 @@ class GreenContext final : public hal::PhysicalContext {
  public:
   // `resources` are outputs of the device's one split.
   static hal::Result<std::unique_ptr<hal::PhysicalContext>> create(
-      const Api& api, CUdevice device, hal::ComputeSet compute, std::uint32_t processors,
+      const Api& api, CUdevice device, hal::ComputeSet compute, std::uint32_t sms,
       std::vector<CUdevResource> resources);
   ~GreenContext() override;
   hal::ComputeSet compute() const noexcept override { return compute_; }
-  std::uint32_t processors() const noexcept override { return processors_; }
+  std::uint32_t sms() const noexcept override { return sms_; }
   hal::Result<std::unique_ptr<hal::Queue>> create_queue(int priority) override;
   CUcontext context() const { return context_; }
   // A stream that nothing runs on: captures of ours begin there (moved_graph.h). One thread at a
@@ -87,14 +87,14 @@ class GreenContext final : public hal::PhysicalContext {
 
  private:
   GreenContext(const Api& api, CUgreenCtx green, CUcontext context, hal::ComputeSet compute,
-               std::uint32_t processors)
-      : api_(api), green_(green), context_(context), compute_(compute), processors_(processors) {}
+               std::uint32_t sms)
+      : api_(api), green_(green), context_(context), compute_(compute), sms_(sms) {}
   const Api& api_;
   CUgreenCtx green_;
   CUcontext context_;
   CUstream capture_stream_ = nullptr;  // null: not made yet
   hal::ComputeSet compute_;
-  std::uint32_t processors_;
+  std::uint32_t sms_;
 };
 
 }  // namespace vitamin::cuda

@@ -108,8 +108,8 @@ std::uint32_t KernelInspector::sms_needed(const hal::KernelLaunch& launch, bool 
       cluster = static_cast<std::uint32_t>(width * std::max(1, height) * std::max(1, depth));
   }
   std::uint32_t needed = std::max(1U, cluster);
-  if (cluster > kClusterBlocksMax) needed = info_.processors + 1;
-  if (cluster > 2 && options_.ignore_coscheduling) needed = info_.processors + 1;
+  if (cluster > kClusterBlocksMax) needed = info_.sms + 1;
+  if (cluster > 2 && options_.ignore_coscheduling) needed = info_.sms + 1;
   if (launch.cooperative || resident)
     needed =
         std::max(needed, hal::sms_to_hold(info_, launch.grid.volume(), resident_blocks(launch)));
@@ -142,7 +142,7 @@ NativeStatus KernelInspector::validate(const hal::KernelLaunch& launch) noexcept
   if (launch.cooperative) {
     const std::uint64_t blocks = resident_blocks(launch);
     if (blocks == 0) return hal::kOnlyTheCallTells;
-    if (g.volume() > blocks * info_.processors) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    if (g.volume() > blocks * info_.sms) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   }
   return CUDA_SUCCESS;
 }

@@ -131,7 +131,7 @@ hal::Status MovedGraph::move_all(CUgraph graph, int depth) {
   return {};
 }
 
-// The node gets the parameters of `like`, which may be itself, on the entry.
+// The node gets the parameters of `like`, which may be itself, on the partition.
 hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node, CUgraphNode like) {
   CUDA_KERNEL_NODE_PARAMS parameters{};
   CUresult status = api_.cuGraphKernelNodeGetParams_v2(like, &parameters);
@@ -157,7 +157,7 @@ hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node, CUgraphNode like) 
   // (tests/differential, graph_function_on_a_green_stream_given_parameters).
   if (parameters.kern == nullptr) return capture_again(graph, node, parameters);
   parameters.func = nullptr;
-  parameters.ctx = entry_.context();
+  parameters.ctx = partition_.context();
   status = api_.cuGraphKernelNodeSetParams_v2(node, &parameters);
   return status == CUDA_SUCCESS ? hal::Status()
                                 : failed("a kernel node cannot be moved to an entry", status);
@@ -177,7 +177,7 @@ hal::Status MovedGraph::renew(std::size_t at, CUgraphNode like,
     CUDA_KERNEL_NODE_PARAMS given{};
     // Its attributes were compared when it was made, and are no parameters.
     if (nodes_[at] == node && api_.cuGraphKernelNodeGetParams_v2(node, &given) == CUDA_SUCCESS &&
-        given.ctx == entry_.context()) {
+        given.ctx == partition_.context()) {
       const auto read = reader.kernel(given, wanted.attributes);
       if (read && *read == wanted) return {};
     }
@@ -197,8 +197,9 @@ hal::Status MovedGraph::renew(std::size_t at, CUgraphNode like,
   if (status != CUDA_SUCCESS) return failed("a node of a graph cannot be changed", status);
   const hal::Result<GraphReading> read = reader.read_node(nodes_[at]);
   if (!read) return tl::unexpected(read.error());
-  const bool there = std::all_of(read->contexts.begin(), read->contexts.end(),
-                                 [&](CUcontext context) { return context == entry_.context(); });
+  const bool there =
+      std::all_of(read->contexts.begin(), read->contexts.end(),
+                  [&](CUcontext context) { return context == partition_.context(); });
   if (there && read->description.nodes[0] == wanted) return {};
   return hal::fail(hal::Errc::kInternal, "a node that was changed for an entry is not the same");
 }
@@ -217,7 +218,7 @@ hal::Status MovedGraph::replace_child(std::size_t at, CUgraphNode like) {
 }
 
 // A function of a module has one context, which parameters cannot change; a launch of it on a
-// stream of the entry has that of the stream. The new node takes the old one's place.
+// stream of the partition has that of the stream. The new node takes the old one's place.
 hal::Status MovedGraph::capture_again(CUgraph graph, CUgraphNode node,
                                       const CUDA_KERNEL_NODE_PARAMS& parameters) {
   std::vector<CUlaunchAttribute> attributes = attributes_of(api_, node);
@@ -251,7 +252,7 @@ hal::Status MovedGraph::capture(CUgraph graph, CUlaunchConfig config,
     if (locked == CaptureGuard::Locked::kNoMore)
       return hal::fail(hal::Errc::kBusy, "the process ends");
   }
-  const hal::Result<CUstream> own = entry_.capture_stream();  // made by one thread at a time
+  const hal::Result<CUstream> own = partition_.capture_stream();  // made by one thread at a time
   CUstream const stream = own ? *own : nullptr;
   config.hStream = stream;
   CUresult status = own ? api_.cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0,
@@ -285,7 +286,7 @@ hal::Status MovedGraph::compare(const hal::GraphShape& wanted) {
   if (shape_ != wanted)
     return hal::fail(hal::Errc::kInternal, "a graph that was made for an entry is not the same");
   for (const CUcontext context : reading->contexts)
-    if (context != entry_.context())
+    if (context != partition_.context())
       return hal::fail(hal::Errc::kInternal, "a kernel of a graph does not run on its entry");
   return {};
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A graph whose kernel nodes run on an entry: made, read back, compared, and made executable. Kept
-// beside the executable it takes the changes of single nodes.
+// A graph whose kernel nodes run on a partition: made, read back, compared, and made executable.
+// Kept beside the executable it takes the changes of single nodes.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,11 @@ hal::Status take_place(const Api& api, CUgraph graph, CUgraphNode old, CUgraphNo
 
 class MovedGraph {
  public:
-  MovedGraph(const Api& api, hal::KernelInspector& kernels, GreenContext& entry,
+  MovedGraph(const Api& api, hal::KernelInspector& kernels, GreenContext& partition,
              const RememberOptions& options)
       : api_(api),
         kernels_(kernels),
-        entry_(entry),
+        partition_(partition),
         captures_(options.captures),
         hash_(options.hash) {}
   ~MovedGraph();
@@ -38,7 +38,8 @@ class MovedGraph {
     may_wait_ = may_wait;
     return move_all(graph_, 0);
   }
-  // kInternal unless what was made, as the driver tells it, is that graph and runs on the entry.
+  // kInternal unless what was made, as the driver tells it, is that graph and runs on the
+  // partition.
   hal::Status compare(const hal::GraphShape& wanted);
   // Node `at` becomes what that node of the source, `like`, is now, which was read as `wanted`: the
   // same kernel, kind of copy or fill, or another child graph. Never waits (kBusy). After an error
@@ -60,7 +61,7 @@ class MovedGraph {
 
   const Api& api_;
   hal::KernelInspector& kernels_;
-  GreenContext& entry_;
+  GreenContext& partition_;
   CaptureGuard* captures_;
   hal::ArgumentHash hash_;
   bool may_wait_ = false;

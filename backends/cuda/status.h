@@ -33,7 +33,7 @@ class ErrorClassifier final : public hal::ErrorClassifier {
       // does not fit answers 720; both work where there is room.
       case CUDA_ERROR_INVALID_CLUSTER_SIZE:
       case CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE:
-        return hal::Outcome::kEntryRefused;
+        return hal::Outcome::kPartitionRefused;
       default:
         return hal::Outcome::kError;
     }

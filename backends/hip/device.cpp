@@ -87,7 +87,7 @@ class HipDevice final : public hal::Device {
   const DeviceOptions options_;
   hal::DeviceInfo info_;
   MaskPlan plan_;                    // of no units: the pool has none
-  std::optional<GreenSplit> split_;  // none: entries are CU-masked streams
+  std::optional<GreenSplit> split_;  // none: partitions are CU-masked streams
   PoolQueues queues_;
   KernelInspector kernels_;
   ErrorClassifier errors_;
@@ -103,10 +103,10 @@ hal::Status HipDevice::open() {
   char address[32] = "";
   if (api_.hipDeviceGetPCIBusId(address, sizeof address, options_.ordinal) == hipSuccess)
     info_.uuid = address;
-  const int processors = attribute(hipDeviceAttributeMultiprocessorCount);
-  if (processors <= 0)
+  const int sms = attribute(hipDeviceAttributeMultiprocessorCount);
+  if (sms <= 0)
     return hal::fail(hal::Errc::kInternal, "the device does not say how many CUs it has");
-  info_.processors = static_cast<std::uint32_t>(processors);
+  info_.sms = static_cast<std::uint32_t>(sms);
   info_.pool_priorities = false;
   info_.driver_orders_legacy_stream = false;
   plan_units();
@@ -118,7 +118,7 @@ void HipDevice::plan_units() {
   const Limits limits = limits_of(options_.settings, options_.queue_budget);
   for (const std::string& notice : limits.notices) tell(notice);
   info_.pool_queues_max = limits.slots;
-  info_.processors_per_unit = {info_.processors};
+  info_.sms_per_unit = {info_.sms};
   if (limits.confined) return;
   share_queues(limits.plain);
   const std::optional<DeviceShape> shape = shape_of(api_, options_.ordinal);
@@ -128,7 +128,7 @@ void HipDevice::plan_units() {
   hal::Result<MaskPlan> plan = MaskPlan::make(*shape, api_.version);
   if (!plan) return tell("Launches are not moved: " + plan.error().message + ".");
   plan_ = std::move(*plan);
-  info_.processors_per_unit = plan_.processors_per_unit();
+  info_.sms_per_unit = plan_.sms_per_unit();
   hal::Result<GreenSplit> split = GreenSplit::make(api_, options_.ordinal, plan_);
   if (split)
     split_ = std::move(*split);
@@ -156,10 +156,8 @@ hal::Result<std::unique_ptr<hal::PhysicalContext>> HipDevice::create_context(hal
                      "the compute set names no unit of this device, or others besides (bits " +
                          std::to_string(set.bits()) + ", units " + std::to_string(plan_.units()) +
                          ")");
-  if (split_)
-    return std::make_unique<GreenContext>(api_, set, info_.processors_of(set), queues_, *split_);
-  return std::make_unique<MaskedContext>(api_, set, info_.processors_of(set), queues_,
-                                         plan_.mask(set));
+  if (split_) return std::make_unique<GreenContext>(api_, set, info_.sms_of(set), queues_, *split_);
+  return std::make_unique<MaskedContext>(api_, set, info_.sms_of(set), queues_, plan_.mask(set));
 }
 
 hal::Result<std::unique_ptr<hal::Queue>> HipDevice::create_whole_queue(int priority) {

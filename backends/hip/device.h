@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An AMD device as units (mask_plan.h), pool entries as CU-masked streams.
+// An AMD device as units (mask_plan.h), partitions as CU-masked streams.
 //
 // Kernel handles are `const Kernel*` (kernel.h). A context costs nothing; each of its queues is a
 // hardware queue of its own, which is scarce: info().pool_queues_max says how many there may be.

@@ -36,19 +36,19 @@ class GreenSplit {
   std::vector<std::vector<Resource>> units_;
 };
 
-// A pool entry as an execution context: its streams are outside the legacy stream's order and have
+// A partition as an execution context: its streams are outside the legacy stream's order and have
 // priorities, neither of which CU-masked streams can.
 class GreenContext final : public PoolContext {
  public:
-  GreenContext(const Api& api, hal::ComputeSet compute, std::uint32_t processors,
-               PoolQueues& queues, const GreenSplit& split)
-      : PoolContext(api, compute, processors, queues), split_(split) {}
+  GreenContext(const Api& api, hal::ComputeSet compute, std::uint32_t sms, PoolQueues& queues,
+               const GreenSplit& split)
+      : PoolContext(api, compute, sms, queues), split_(split) {}
   ~GreenContext() override;
   hal::Result<std::unique_ptr<hal::Queue>> create_queue(int priority) override;
 
  private:
   const GreenSplit& split_;            // the device's
-  ExecutionContext native_ = nullptr;  // made with the first queue: most entries never have one
+  ExecutionContext native_ = nullptr;  // made with the first queue: most partitions never have one
 };
 
 }  // namespace vitamin::hip

@@ -52,9 +52,8 @@ std::string KernelInspector::name(hal::KernelHandle handle) {
 
 std::uint32_t KernelInspector::sms_needed(const hal::KernelLaunch& launch, bool resident) {
   // The runtime sends cooperative grids to a queue of its own on the whole device, whatever stream
-  // they are launched on: on a pool entry they would escape its mask.
-  if (launch.cooperative || launch.form == hal::LaunchForm::kCooperative)
-    return info_.processors + 1;
+  // they are launched on: on a partition they would escape its mask.
+  if (launch.cooperative || launch.form == hal::LaunchForm::kCooperative) return info_.sms + 1;
   if (!resident) return 1;
   return hal::sms_to_hold(info_, launch.grid.volume(), resident_blocks(launch));
 }
@@ -102,7 +101,7 @@ NativeStatus KernelInspector::validate(const hal::KernelLaunch& launch) noexcept
   if (launch.cooperative) {
     const std::uint64_t blocks = resident_blocks(launch);
     if (blocks == 0) return hal::kOnlyTheCallTells;
-    if (launch.grid.volume() > blocks * info_.processors) return hipErrorCooperativeLaunchTooLarge;
+    if (launch.grid.volume() > blocks * info_.sms) return hipErrorCooperativeLaunchTooLarge;
   }
   return hipSuccess;
 }

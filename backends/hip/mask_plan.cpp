@@ -113,7 +113,7 @@ hal::Result<MaskPlan> MaskPlan::make(const DeviceShape& shape, int hip_version) 
   return plan;
 }
 
-std::vector<std::uint32_t> MaskPlan::processors_per_unit() const {
+std::vector<std::uint32_t> MaskPlan::sms_per_unit() const {
   std::vector<std::uint32_t> result;
   for (const auto& unit : units_)
     result.push_back(static_cast<std::uint32_t>(unit.size()) / (pairs_ ? 2 : 1));

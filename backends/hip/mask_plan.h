@@ -68,7 +68,7 @@ class MaskPlan {
 
   unsigned units() const { return static_cast<unsigned>(units_.size()); }
   // Multiprocessors as hipDeviceAttributeMultiprocessorCount counts them: CUs, or pairs.
-  std::vector<std::uint32_t> processors_per_unit() const;
+  std::vector<std::uint32_t> sms_per_unit() const;
   // The driver's bits of one unit, ascending.
   const std::vector<std::uint32_t>& bits(unsigned unit) const { return units_[unit]; }
   // The words of hipExtStreamCreateWithCUMask. `set` must name units of this plan and not be empty.

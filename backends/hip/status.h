@@ -31,7 +31,7 @@ class ErrorClassifier final : public hal::ErrorClassifier {
       case hipErrorNotReady:
         return hal::Outcome::kNotReady;
       case hipErrorCooperativeLaunchTooLarge:
-        return hal::Outcome::kEntryRefused;
+        return hal::Outcome::kPartitionRefused;
       default:
         return hal::Outcome::kError;
     }

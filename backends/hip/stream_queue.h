@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A pool entry on AMD: a CU mask, and the streams made with it; and the queues that wrap the
+// A partition on AMD: a CU mask, and the streams made with it; and the queues that wrap the
 // application's own streams.
 #pragma once
 
@@ -95,13 +95,13 @@ class PoolQueues {
   std::atomic<bool> told_ = false;
 };
 
-// A pool entry, whatever makes its streams.
+// A partition, whatever makes its streams.
 class PoolContext : public hal::PhysicalContext {
  public:
-  PoolContext(const Api& api, hal::ComputeSet compute, std::uint32_t processors, PoolQueues& queues)
-      : api_(api), queues_(queues), compute_(compute), processors_(processors) {}
+  PoolContext(const Api& api, hal::ComputeSet compute, std::uint32_t sms, PoolQueues& queues)
+      : api_(api), queues_(queues), compute_(compute), sms_(sms) {}
   hal::ComputeSet compute() const noexcept override { return compute_; }
-  std::uint32_t processors() const noexcept override { return processors_; }
+  std::uint32_t sms() const noexcept override { return sms_; }
 
  protected:
   const Api& api_;
@@ -109,14 +109,14 @@ class PoolContext : public hal::PhysicalContext {
 
  private:
   hal::ComputeSet compute_;
-  std::uint32_t processors_;
+  std::uint32_t sms_;
 };
 
 class MaskedContext final : public PoolContext {
  public:
-  MaskedContext(const Api& api, hal::ComputeSet compute, std::uint32_t processors,
-                PoolQueues& queues, std::vector<std::uint32_t> mask)
-      : PoolContext(api, compute, processors, queues), mask_(std::move(mask)) {}
+  MaskedContext(const Api& api, hal::ComputeSet compute, std::uint32_t sms, PoolQueues& queues,
+                std::vector<std::uint32_t> mask)
+      : PoolContext(api, compute, sms, queues), mask_(std::move(mask)) {}
   // A masked stream has no priority: HIP has no call that takes both.
   hal::Result<std::unique_ptr<hal::Queue>> create_queue(int priority) override;
 

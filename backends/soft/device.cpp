@@ -141,7 +141,7 @@ class SoftContext final : public hal::PhysicalContext {
         sms_(engine.device().units_of(compute.bits())) {}
 
   hal::ComputeSet compute() const noexcept override { return compute_; }
-  std::uint32_t processors() const noexcept override { return sms_.count(); }
+  std::uint32_t sms() const noexcept override { return sms_.count(); }
   hal::Result<std::unique_ptr<hal::Queue>> create_queue(int priority) override {
     QueueOptions options;
     options.sms = sms_;
@@ -229,7 +229,7 @@ class SoftErrors final : public hal::ErrorClassifier {
         return hal::Outcome::kNotReady;
       case kCooperativeTooLarge:
       case kClusterTooLarge:
-        return hal::Outcome::kEntryRefused;
+        return hal::Outcome::kPartitionRefused;
       default:
         return hal::Outcome::kError;
     }
@@ -249,8 +249,8 @@ class SoftDevice final : public Device {
     info_.vendor = hal::Vendor::kSoftware;
     info_.name = device.name;
     info_.uuid = device.uuid;
-    info_.processors = device.sms();
-    info_.processors_per_unit = device.unit_sms;
+    info_.sms = device.sms();
+    info_.sms_per_unit = device.unit_sms;
     info_.pool_queues_max = device.pool_queues_max;
   }
 

@@ -82,13 +82,13 @@ class Daemon {
   std::unique_ptr<client::RemoteArbiter> arbiter_;
 };
 
-std::vector<runtime::EntryId> eligible_entries() {
-  std::vector<runtime::EntryId> entries;
+std::vector<runtime::PartitionId> eligible_partitions() {
+  std::vector<runtime::PartitionId> partitions;
   const auto layout = runtime::PoolLayout::build(device());
-  for (const runtime::PoolEntry& entry : layout.entries())
-    if (!entry.whole()) entries.push_back(entry.id);
-  entries.push_back(runtime::kWholeDevice);
-  return entries;
+  for (const runtime::Partition& partition : layout.partitions())
+    if (!partition.whole()) partitions.push_back(partition.id);
+  partitions.push_back(runtime::kWholeDevice);
+  return partitions;
 }
 
 void cache_line_round_trip(benchmark::State& state) {
@@ -121,18 +121,18 @@ BENCHMARK(cache_line_round_trip)->UseRealTime();
 // Every launch needs another partition: it returns the old grant and requests a new one.
 void request_to_grant(benchmark::State& state) {
   Daemon daemon("random");
-  const auto eligible = eligible_entries();
+  const auto eligible = eligible_partitions();
   Percentiles percentiles;
   runtime::ReadyOperation operation;
   for (auto unused : state) {
     (void)unused;
     const std::uint64_t begin = now();
-    runtime::Choice choice{runtime::kNoEntry, 0};
+    runtime::Choice choice{runtime::kNoPartition, 0};
     do {  // again, when the daemon was asleep: that is a sample, too
       choice = daemon.arbiter().grant(operation, eligible);
-    } while (choice.entry == runtime::kNoEntry && now() - begin < 10'000'000'000);
+    } while (choice.partition == runtime::kNoPartition && now() - begin < 10'000'000'000);
     percentiles.add(now() - begin);
-    if (choice.entry == runtime::kNoEntry) {
+    if (choice.partition == runtime::kNoPartition) {
       state.SkipWithError("no grant came");
       break;
     }
@@ -142,15 +142,15 @@ void request_to_grant(benchmark::State& state) {
 BENCHMARK(request_to_grant)->UseRealTime();
 
 void launch_under(runtime::Arbiter& arbiter, benchmark::State& state) {
-  const auto eligible = eligible_entries();
+  const auto eligible = eligible_partitions();
   const runtime::Choice choice = arbiter.grant({}, eligible);
-  if (choice.entry == runtime::kNoEntry) return state.SkipWithError("no grant came");
+  if (choice.partition == runtime::kNoPartition) return state.SkipWithError("no grant came");
   for (auto unused : state) {
     (void)unused;
-    bool admitted = arbiter.admits(choice.entry, 0);
+    bool admitted = arbiter.admits(choice.partition, 0);
     benchmark::DoNotOptimize(admitted);
-    arbiter.submitted(choice.entry, 0);
-    arbiter.retired(choice.entry, 0, 1);
+    arbiter.submitted(choice.partition, 0);
+    arbiter.retired(choice.partition, 0, 1);
   }
 }
 
@@ -178,7 +178,7 @@ BENCHMARK(machine);
 
 class Nowhere final : public daemon::GrantSink {
  public:
-  void set_word(scheduler::ClientId, runtime::LaneId, protocol::LeaseWord) override {}
+  void set_word(scheduler::ClientId, protocol::LaneId, protocol::LeaseWord) override {}
   bool grant(scheduler::ClientId client, const protocol::Grant& grant) override {
     last = grant;
     if (client >= grants.size()) grants.resize(client + 1);
@@ -205,7 +205,7 @@ void decisions(benchmark::State& state) {
     arbiter.step(time);
     protocol::Returned returned;
     returned.word = nowhere.last.word;
-    returned.entry = nowhere.last.entry;
+    returned.partition = nowhere.last.partition;
     arbiter.request(id, returned, ++time);
     arbiter.request(id, protocol::Idle{}, time);
     id = id % clients + 1;
@@ -240,7 +240,7 @@ void decision_beside(benchmark::State& state, const char* policy) {
     const scheduler::ClientId id = held[index].client;
     index = (index + 1) % held.size();
     protocol::Returned returned;
-    returned.entry = nowhere.grants[id].entry;
+    returned.partition = nowhere.grants[id].partition;
     returned.word = nowhere.grants[id].word;
     arbiter.request(id, protocol::Idle{}, time);
     arbiter.request(id, returned, time);
@@ -258,7 +258,7 @@ BENCHMARK_CAPTURE(decision_beside, parts, "throughput:model=algorithm1")->Arg(64
 
 // The number of grants of the lane that has most.
 std::size_t most_of_a_lane(const daemon::DeviceArbiter& arbiter) {
-  std::map<std::pair<scheduler::ClientId, runtime::LaneId>, std::size_t> grants;
+  std::map<std::pair<scheduler::ClientId, protocol::LaneId>, std::size_t> grants;
   std::size_t most = 0;
   for (const auto& held : arbiter.held()) most = std::max(most, ++grants[{held.client, held.lane}]);
   return most;
@@ -267,7 +267,7 @@ std::size_t most_of_a_lane(const daemon::DeviceArbiter& arbiter) {
 protocol::Ready any_request(std::minstd_rand& random) {
   protocol::Ready ready;
   ready.head.lane = static_cast<std::uint32_t>(random() % protocol::kLanes);
-  ready.processors = static_cast<std::uint32_t>(1 + random() % 133);
+  ready.sms = static_cast<std::uint32_t>(1 + random() % 133);
   ready.moves_on = random() % 2;
   return ready;
 }
@@ -296,7 +296,7 @@ void decision_beside_drains(benchmark::State& state, const char* policy, std::ui
     arbiter.request(kHonest, protocol::Ready{}, time += 1'000);
     arbiter.step(time);
     protocol::Returned returned;
-    returned.entry = nowhere.grants[kHonest].entry;
+    returned.partition = nowhere.grants[kHonest].partition;
     returned.word = nowhere.grants[kHonest].word;
     arbiter.request(kHonest, protocol::Idle{}, time);
     arbiter.request(kHonest, returned, time);

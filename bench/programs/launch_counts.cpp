@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
       deferred += device.launches.deferred.get();
       edges += device.other.edges.get();
       for (const stats::WidthSlot& slot : device.widths)
-        if (const std::uint32_t width = slot.processors.load(std::memory_order_relaxed); width != 0)
+        if (const std::uint32_t width = slot.sms.load(std::memory_order_relaxed); width != 0)
           widths[width] += slot.launches.get();
       for (unsigned reason = 0; reason < stats::kWholeReasons; ++reason)
         whole[reason] += device.whole[reason].get();

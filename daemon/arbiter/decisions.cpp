@@ -26,30 +26,28 @@ const char* name_of(scheduler::Mode mode) {
   return "unknown";
 }
 
-const char* name_of(scheduler::Choice choice) {
+const char* name_of(scheduler::ChoiceReason choice) {
   static constexpr const char* kNames[] = {"only",    "unmeasured", "uncounted",  "short",  "won",
                                            "no lead", "looked",     "remembered", "bounds", "late"};
   return kNames[static_cast<std::size_t>(choice)];
 }
 
-std::uint32_t processors_of(const Device& device, EntryId entry) {
+std::uint32_t sms_of(const Device& device, PartitionId partition) {
   const runtime::PoolLayout& layout = device.arbiter->layout();
-  return entry < layout.size() ? layout.at(entry).processors : 0;
+  return partition < layout.size() ? layout.at(partition).sms : 0;
 }
 
 // Rows of single streams; equal ones are counted together.
 json streams_of(const Device& device, const std::vector<scheduler::Planned>& rows) {
   std::map<std::tuple<std::string, std::string, std::uint32_t>, std::size_t> alike;
   for (const scheduler::Planned& planned : rows)
-    ++alike[{std::string(to_string(planned.reason)), name_of(planned.row.mode),
-             planned.row.mode == scheduler::Mode::kPaused
-                 ? 0
-                 : processors_of(device, planned.row.partition)}];
+    ++alike[{
+        std::string(to_string(planned.reason)), name_of(planned.row.mode),
+        planned.row.mode == scheduler::Mode::kPaused ? 0 : sms_of(device, planned.row.partition)}];
   json streams = json::array();
   for (const auto& [kind, count] : alike) {
-    const auto& [why, mode, processors] = kind;
-    streams.push_back(
-        {{"why", why}, {"mode", mode}, {"processors", processors}, {"streams", count}});
+    const auto& [why, mode, sms] = kind;
+    streams.push_back({{"why", why}, {"mode", mode}, {"processors", sms}, {"streams", count}});
   }
   return streams;
 }
@@ -71,16 +69,16 @@ json allocation_of(const Device& device, std::uint64_t now_ns) {
              {"streams", streams_of(device, of.streams)}};
     if (of.planned.reason != scheduler::Reason::kNone) {
       const scheduler::Row& given = of.planned.row;
-      const runtime::PoolEntry& entry = device.arbiter->layout().at(given.partition);
+      const runtime::Partition& partition = device.arbiter->layout().at(given.partition);
       row["mode"] = name_of(given.mode);
-      row["entry"] = entry.id;
-      row["units"] = entry.compute.bits();
-      row["processors"] = entry.processors;
+      row["entry"] = partition.id;
+      row["units"] = partition.compute.bits();
+      row["processors"] = partition.sms;
       row["kept_while_idle"] = given.hold;
       row["for_ns"] = now_ns - std::min(now_ns, of.since_ns);
       if (of.planned.wished != scheduler::kNoPartition)
         row["wished"] = {{"mode", name_of(of.planned.wished_mode)},
-                         {"processors", processors_of(device, of.planned.wished)}};
+                         {"processors", sms_of(device, of.planned.wished)}};
     }
     rows.push_back(std::move(row));
   }
@@ -99,7 +97,7 @@ json json_of(const Device& device, const scheduler::CandidateReport& candidate) 
                        {"measured", of.measured}});
   for (const scheduler::Assignment& one : candidate.assignments)
     has.push_back({{"client", one.client},
-                   {"processors", processors_of(device, one.partition)},
+                   {"processors", sms_of(device, one.partition)},
                    {"mode", name_of(one.mode)}});
   return {{"has", has},
           {"clients", clients},
@@ -136,7 +134,7 @@ json bounds_of(const Device& device) {
                       {"finished", promise.finished},
                       {"late", promise.late},
                       {"costs", promise.costs},
-                      {"standing", processors_of(device, promise.standing)}});
+                      {"standing", sms_of(device, promise.standing)}});
   return bounds;
 }
 

@@ -19,13 +19,13 @@ using scheduler::Mode;
 namespace {
 
 // Disjoint partitions, narrowest first.
-std::vector<EntryId> choose_fallback_partitions(const runtime::PoolLayout& layout) {
-  std::vector<EntryId> partitions;
+std::vector<PartitionId> choose_fallback_partitions(const runtime::PoolLayout& layout) {
+  std::vector<PartitionId> partitions;
   hal::ComputeSet taken;
-  for (const runtime::PoolEntry& entry : layout.entries()) {
-    if (entry.whole() || entry.compute.overlaps(taken)) continue;
-    taken |= entry.compute;
-    partitions.push_back(entry.id);
+  for (const runtime::Partition& partition : layout.partitions()) {
+    if (partition.whole() || partition.compute.overlaps(taken)) continue;
+    taken |= partition.compute;
+    partitions.push_back(partition.id);
   }
   if (partitions.empty()) partitions.push_back(runtime::kWholeDevice);
   return partitions;
@@ -53,7 +53,7 @@ scheduler::Announcement announcement_of(const Record& said, std::uint64_t now_ns
   announcement.ready_ns = now_ns + said.ready_in_ns;
   announcement.due_ns = said.deadline_in_ns != 0 ? now_ns + said.deadline_in_ns : 0;
   announcement.work_ns = said.queued_ns;
-  announcement.min_sms = said.processors;
+  announcement.min_sms = said.sms;
   return announcement;
 }
 
@@ -74,9 +74,9 @@ DeviceArbiter::DeviceArbiter(const runtime::PoolLayout& layout, const ArbiterSet
       settings_(settings),
       epoch_(epoch),
       sink_(sink),
-      estimator_(layout_.entries()),
-      scheduler_(layout_.entries(), scheduler::make_fifo(), settings.scheduler, &estimator_),
-      widths_(layout_.entries()),
+      estimator_(layout_.partitions()),
+      scheduler_(layout_.partitions(), scheduler::make_fifo(), settings.scheduler, &estimator_),
+      widths_(layout_.partitions()),
       fallback_partitions_(choose_fallback_partitions(layout_)),
       fallback_users_(fallback_partitions_.size(), 0) {}
 
@@ -203,7 +203,7 @@ void DeviceArbiter::handle(ClientId id, Client& client, const protocol::Ready& r
   lane.steps.launch(scheduler_, id, ready.head.lane, client.steps, said, now_ns);
   scheduler::StreamDemand demand;
   demand.id = ready.head.lane;
-  demand.min_sms = ready.processors;
+  demand.min_sms = ready.sms;
   demand.kernel = curve_of(id);
   demand.predicted_ns = ready.predicted_ns;
   lane.demand = demand;
@@ -239,7 +239,7 @@ void DeviceArbiter::handle(ClientId id, Client& client, const protocol::Returned
   Lane& lane = client.lanes[returned.head.lane];
   const auto held =
       std::find_if(lane.grants.begin(), lane.grants.end(), [&](const HeldGrant& grant) {
-        return grant.entry == returned.entry && grant.has_word(returned.word);
+        return grant.partition == returned.partition && grant.has_word(returned.word);
       });
   if (held == lane.grants.end()) {
     ++counters_.stale;
@@ -263,16 +263,16 @@ void DeviceArbiter::handle(ClientId, Client& client, const protocol::Draining& d
 void DeviceArbiter::add(ClientId id, Client& client, Lane& lane, const HeldGrant& held,
                         std::uint64_t now_ns) {
   lane.grants.push_back(held);
-  client.usage.takes(layout_.at(held.entry).compute, widths_, now_ns);
-  if (held.is_lease() && client.lanes_on[held.entry]++ == 0)
-    sink_.lease_changed(id, held.entry, true);
+  client.usage.takes(layout_.at(held.partition).compute, widths_, now_ns);
+  if (held.is_lease() && client.lanes_on[held.partition]++ == 0)
+    sink_.lease_changed(id, held.partition, true);
 }
 
 void DeviceArbiter::remove(ClientId id, Client& client, const HeldGrant& held,
                            std::uint64_t now_ns) {
-  client.usage.returns(layout_.at(held.entry).compute, widths_, now_ns);
-  if (held.is_lease() && --client.lanes_on[held.entry] == 0)
-    sink_.lease_changed(id, held.entry, false);
+  client.usage.returns(layout_.at(held.partition).compute, widths_, now_ns);
+  if (held.is_lease() && --client.lanes_on[held.partition] == 0)
+    sink_.lease_changed(id, held.partition, false);
 }
 
 // --- steps -----------------------------------------------------------------------------------
@@ -289,9 +289,8 @@ void DeviceArbiter::handle(ClientId id, Client& client, const protocol::HintReco
 
 void DeviceArbiter::handle(ClientId id, Client&, const protocol::Timed& timed, std::uint64_t) {
   // No grant has another SM count, and the profile must stay bounded.
-  if (std::none_of(
-          layout_.entries().begin(), layout_.entries().end(),
-          [&](const runtime::PoolEntry& entry) { return entry.processors == timed.processors; }))
+  if (std::none_of(layout_.partitions().begin(), layout_.partitions().end(),
+                   [&](const runtime::Partition& partition) { return partition.sms == timed.sms; }))
     return;
   // On the whole device the launches shared SMs with other clients' work: their times say nothing
   // about that SM count.
@@ -299,11 +298,11 @@ void DeviceArbiter::handle(ClientId id, Client&, const protocol::Timed& timed, s
     return std::any_of(other.second.lanes.begin(), other.second.lanes.end(),
                        [](const auto& lane) { return lane.second.submits(); });
   };
-  if (timed.processors == layout_.at(runtime::kWholeDevice).processors &&
+  if (timed.sms == layout_.at(runtime::kWholeDevice).sms &&
       std::count_if(clients_.begin(), clients_.end(), submits) > 1)
     return;
   runtime::ProfileCell cell;
-  cell.processors = timed.processors;
+  cell.sms = timed.sms;
   cell.count = timed.launches;
   // Policies use ratios of times at different SM counts. Each time is divided by the predicted time
   // of the same launches on the whole device, so that other kernels do not look like other scaling.
@@ -353,7 +352,7 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
     --absent_;
   } else {
     const auto fallback = std::find(fallback_partitions_.begin(), fallback_partitions_.end(),
-                                    found->second.fallback.entry);
+                                    found->second.fallback.partition);
     --fallback_users_[static_cast<std::size_t>(fallback - fallback_partitions_.begin())];
   }
   const std::uint64_t process = found->second.traits.process;
@@ -409,7 +408,7 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
   Lane& lane = client.lanes[decision.stream];
   const bool drains_there =
       std::any_of(lane.grants.begin(), lane.grants.end(),
-                  [&](const HeldGrant& held) { return held.entry == decision.partition; });
+                  [&](const HeldGrant& held) { return held.partition == decision.partition; });
   if (client.traits.minor < 7 && drains_there)  // it would confuse the two grants
     return lost_.push_back({id, decision.stream, decision.grant, true});
   // The lane moves: it submits under the new grant from now on.
@@ -423,7 +422,7 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
   const LeaseWord word = protocol::lease_word(epoch_, ++lane.generation, Gate::kOpen);
   HeldGrant held;
   held.grant = decision.grant;
-  held.entry = decision.partition;
+  held.partition = decision.partition;
   held.shared = decision.mode == Mode::kShared;
   held.word = word;
   held.first = protocol::generation_of(word);
@@ -465,15 +464,15 @@ bool DeviceArbiter::send(ClientId id, const scheduler::Decision& decision, Lease
   grant.head.lane = decision.stream;
   grant.word = word;
   grant.amends = amends;
-  grant.entry = decision.partition;
+  grant.partition = decision.partition;
   grant.launches = decision.launches != 0 ? decision.launches : runtime::kUntilChanged;
   grant.exclusive = decision.mode == Mode::kExclusive ? 1 : 0;
   if (decision.run_ahead_ns != kNever)
     grant.ahead_ns = std::clamp<std::uint64_t>(decision.run_ahead_ns, 1, protocol::kLongest);
   const bool delivered = sink_.grant(id, grant);
   note({.kind = Kind::kGrant,
-        .entry = decision.partition,
-        .lane = decision.stream,
+        .partition = decision.partition,
+        .stream = decision.stream,
         .client = id,
         .flags = delivered ? 1U : 0U,
         .a = grant.launches,
@@ -497,7 +496,7 @@ bool DeviceArbiter::close(ClientId id, LaneId lane_id, Lane& lane, HeldGrant& he
 
 void DeviceArbiter::publish(ClientId id, LaneId lane_id, Lane& lane, LeaseWord word) {
   lane.word = word;
-  note({.kind = Kind::kWord, .lane = lane_id, .client = id, .a = word});
+  note({.kind = Kind::kWord, .stream = lane_id, .client = id, .a = word});
   sink_.set_word(id, lane_id, word);
 }
 
@@ -579,7 +578,7 @@ std::vector<DeviceArbiter::GrantStatus> DeviceArbiter::held() const {
     if (client.absent) continue;
     for (const auto& [lane_id, lane] : client.lanes)
       for (const HeldGrant& held : lane.grants)
-        all.push_back({id, lane_id, held.entry, held.open, held.shared, held.adopted});
+        all.push_back({id, lane_id, held.partition, held.open, held.shared, held.adopted});
   }
   return all;
 }

@@ -60,10 +60,10 @@
 
 namespace vitamin::daemon {
 
-using runtime::EntryId;
+using protocol::LaneId;  // to the scheduler a stream of the client
+using runtime::kNever;
+using runtime::PartitionId;
 using scheduler::ClientId;
-using LaneId = scheduler::StreamId;
-inline constexpr std::uint64_t kNever = scheduler::kNever;
 
 struct ArbiterSettings {
   scheduler::SchedulerOptions scheduler;
@@ -94,7 +94,7 @@ class GrantSink {
   // Whether the client holds leases on the partition, on one lane or several. Called with true
   // before the first such grant is delivered, and with false when the last one has ended. Not
   // called for shared grants of the whole device, nor when the client is forgotten.
-  virtual void lease_changed(ClientId, EntryId, bool) {}
+  virtual void lease_changed(ClientId, PartitionId, bool) {}
   // The client has reported all of its earlier work. Called once for each client.
   virtual void reported_earlier_work(ClientId) {}
   // Whether the client is to report its progress (DaemonSegment::reporting) from now on.
@@ -116,14 +116,14 @@ class DeviceArbiter {
  public:
   // A fallback partition; `shared`: other clients have the same one.
   struct Fallback {
-    EntryId entry = runtime::kWholeDevice;
+    PartitionId partition = runtime::kWholeDevice;
     bool shared = false;
   };
   // One grant that a client holds, for status and tests.
   struct GrantStatus {
     ClientId client;
     LaneId lane;
-    EntryId entry;
+    PartitionId partition;
     bool open;
     bool shared;   // a shared grant: it promises nothing about other clients
     bool adopted;  // covers earlier work
@@ -137,7 +137,7 @@ class DeviceArbiter {
 
   // The argument of scheduler::make() for policies of this device.
   scheduler::PolicyContext context(std::uint64_t seed) {
-    return {layout_.entries(), estimator_, &profile_, seed};
+    return {layout_.partitions(), estimator_, &profile_, seed};
   }
   // Replaces the policy.
   void use(scheduler::Policy policy, std::uint64_t now_ns = 0);
@@ -154,12 +154,12 @@ class DeviceArbiter {
   // Under a former daemon the client's process held the partition, or had it as its fallback
   // partition: reports of work there are accepted until `until_ns`, when such work is no longer
   // waited for.
-  void accept_earlier_work(ClientId client, EntryId entry, std::uint64_t until_ns);
+  void accept_earlier_work(ClientId client, PartitionId partition, std::uint64_t until_ns);
   // A process of a former daemon has not connected yet. No other client is granted units of the
   // partition until the process has reported its work or ended, for the time that a client has to
   // answer, and not after `until_ns`. `absent` is a new id that stands for the process; call
   // forget(absent) when the process has ended.
-  void reserve_for_absent(ClientId absent, std::uint64_t process, EntryId entry,
+  void reserve_for_absent(ClientId absent, std::uint64_t process, PartitionId partition,
                           std::uint64_t until_ns, std::uint64_t now_ns);
   // Replaces the settings.
   void set(const ArbiterSettings& settings);
@@ -198,7 +198,7 @@ class DeviceArbiter {
  private:
   struct HeldGrant {
     scheduler::GrantId grant = scheduler::kNoGrant;
-    EntryId entry = runtime::kNoEntry;
+    PartitionId partition = runtime::kNoPartition;
     bool shared = false;
     bool adopted = false;
     // Every amendment of a grant has a word of its own: the newest one, and the generation of the
@@ -213,7 +213,7 @@ class DeviceArbiter {
     // Whether `said` is any of the words that the grant has had.
     bool has_word(protocol::LeaseWord said) const;
     // Whether other clients wait for its work: not for a shared grant of the whole device.
-    bool is_lease() const { return entry != runtime::kWholeDevice || !shared; }
+    bool is_lease() const { return partition != runtime::kWholeDevice || !shared; }
   };
   struct Lane {
     protocol::LeaseWord word = 0;  // as published
@@ -245,8 +245,8 @@ class DeviceArbiter {
     std::uint64_t credit_ns = 0, credited_ns = 0;
     bool drains_long = false;  // as of credited_ns: a grant drains for longer than the bound
     std::map<LaneId, Lane> lanes;
-    std::vector<std::uint32_t> lanes_on;      // by partition: lanes that have a lease on it
-    std::map<EntryId, std::uint64_t> before;  // accept_earlier_work()
+    std::vector<std::uint32_t> lanes_on;          // by partition: lanes that have a lease on it
+    std::map<PartitionId, std::uint64_t> before;  // accept_earlier_work()
     Usage usage;
   };
 
@@ -270,12 +270,12 @@ class DeviceArbiter {
   void add(ClientId id, Client& client, Lane& lane, const HeldGrant& held, std::uint64_t now_ns);
   void remove(ClientId id, Client& client, const HeldGrant& held, std::uint64_t now_ns);
   void retry_postponed(ClientId id, Lane& lane, std::uint64_t now_ns);
-  std::uint64_t accepted_until(ClientId id, const Client& client, EntryId entry,
+  std::uint64_t accepted_until(ClientId id, const Client& client, PartitionId partition,
                                protocol::LeaseWord word, std::uint64_t now_ns) const;
-  bool within_quota(const Client& client, EntryId entry) const;
+  bool within_quota(const Client& client, PartitionId partition) const;
   void transfer_older_sessions(ClientId to, Client& newer, std::uint64_t now_ns);
   void drop_unconfirmed(ClientId id, Client& client, std::uint64_t now_ns);
-  bool is_reserved_for(const Client& client, EntryId entry) const;
+  bool is_reserved_for(const Client& client, PartitionId partition) const;
   void reported_earlier_work(ClientId id, Client& client, std::uint64_t now_ns);
   void drop_absent();
   void stop_submitting(ClientId id, Client& client, LaneId lane_id, std::uint64_t now_ns);
@@ -307,8 +307,8 @@ class DeviceArbiter {
   ClientId found_id_ = scheduler::kNoClient;  // the last result of find()
   Client* found_ = nullptr;
   scheduler::UnitWidths widths_;
-  std::vector<EntryId> fallback_partitions_;   // disjoint, narrowest first
-  std::vector<std::uint32_t> fallback_users_;  // number of clients of each
+  std::vector<PartitionId> fallback_partitions_;  // disjoint, narrowest first
+  std::vector<std::uint32_t> fallback_users_;     // number of clients of each
   ArbiterCounters counters_;
   WaitHistogram waits_;
   runtime::trace::Recorder* trace_ = nullptr;

@@ -20,8 +20,8 @@ Devices::Devices(const Settings& settings, std::uint32_t epoch, GrantSink& sink)
     : settings_(settings), epoch_(epoch), sink_(sink) {
   // Reading a large machine's topology takes tens of milliseconds: only if there are two nodes.
   if (settings_.configuration.daemon.pin && ::access("/sys/devices/system/node/node1", F_OK) == 0) {
-    placement_ = std::make_unique<Placement>();
-    allowed_ = placement_->allowed();
+    numa_ = std::make_unique<NumaBinding>();
+    allowed_ = numa_->allowed();
   }
 }
 
@@ -31,8 +31,8 @@ namespace {
 std::string key_of(const hal::DeviceInfo& info) {
   std::string key = info.uuid + '\n' + info.name + '\n' +
                     std::to_string(static_cast<unsigned>(info.vendor)) + '\n' +
-                    std::to_string(info.processors);
-  for (const std::uint32_t unit : info.processors_per_unit) key += ',' + std::to_string(unit);
+                    std::to_string(info.sms);
+  for (const std::uint32_t unit : info.sms_per_unit) key += ',' + std::to_string(unit);
   return key;
 }
 
@@ -102,8 +102,8 @@ void Devices::warn_of_other_view(const Device& device) const {
       "device {}: a process of user {} describes it as {} with {} SMs in {} units, other clients "
       "(the first one of user {}) as {} with {} in {}: leases do not separate the two groups; is "
       "an MPS thread percentage set? [{}]",
-      device.info.uuid, device.user, device.info.name, device.info.processors, device.info.units(),
-      other->user, other->info.name, other->info.processors, other->info.units(),
+      device.info.uuid, device.user, device.info.name, device.info.sms, device.info.units(),
+      other->user, other->info.name, other->info.sms, other->info.units(),
       runtime::code_of(runtime::Problem::kNotAlone));
 }
 
@@ -155,11 +155,11 @@ hal::Result<Device> Devices::make(hal::DeviceInfo info) {
   if (!policy) return tl::unexpected(policy.error());
   device.arbiter->use(std::move(*policy));
   log::info("device {} ({}): {} SMs in {} units, {} partitions, policy {}", info.uuid, info.name,
-            info.processors, info.units(), device.arbiter->layout().size(), device.policy);
+            info.sms, info.units(), device.arbiter->layout().size(), device.policy);
   for (const config::WorkloadClass& each : settings_.configuration.classes)
-    if (each.reservation > info.processors)
+    if (each.reservation > info.sms)
       log::warn("device {}: the class '{}' reserves {} SMs for each client, and the device has {}",
-                info.uuid, each.name, each.reservation, info.processors);
+                info.uuid, each.name, each.reservation, info.sms);
   device.info = std::move(info);
   start_trace(device, arbiter_settings(mine));
   return device;
@@ -167,16 +167,15 @@ hal::Result<Device> Devices::make(hal::DeviceInfo info) {
 
 // Called by the loop's thread for each new device.
 void Devices::pin_near_gpus() {
-  if (placement_ == nullptr) return;
+  if (numa_ == nullptr) return;
   const auto addresses = pci_of_gpus();
   std::vector<unsigned> nodes;
   for (const auto& [key, device] : known_)
     if (const auto address = addresses.find(device.info.uuid); address != addresses.end())
-      if (const auto node = placement_->node_of(address->second)) nodes.push_back(*node);
-  const std::vector<unsigned> processors = placement_->choose(nodes, allowed_);
-  if (!processors.empty() && placement_->bind(processors))
-    log::info("runs on {} processors from {}, next to the GPUs", processors.size(),
-              processors.front());
+      if (const auto node = numa_->node_of(address->second)) nodes.push_back(*node);
+  const std::vector<unsigned> cpus = numa_->choose(nodes, allowed_);
+  if (!cpus.empty() && numa_->bind(cpus))
+    log::info("runs on {} processors from {}, next to the GPUs", cpus.size(), cpus.front());
 }
 
 void Devices::start_trace(Device& device, const ArbiterSettings& settings) {
@@ -186,7 +185,7 @@ void Devices::start_trace(Device& device, const ArbiterSettings& settings) {
   header.epoch = epoch_;
   header.seed = device.seed;
   header.quantum_ns = settings.scheduler.quantum_ns;
-  header.overdue_ns = settings.scheduler.overdue_after_ns;
+  header.starving_after_ns = settings.scheduler.starving_after_ns;
   header.answer_within_ns = settings.answer_within_ns;
   device.policy.copy(header.policy, sizeof header.policy - 1);
   describe(header, device.info, device.pool);

@@ -90,9 +90,9 @@ class Devices {
   const Settings& settings_;
   std::uint32_t epoch_;
   GrantSink& sink_;
-  std::unique_ptr<Placement> placement_;  // null: there is one NUMA node, or pinning is off
-  std::vector<unsigned> allowed_;         // processors that the loop may run on
-  Known known_;                           // by key_of() their description
+  std::unique_ptr<NumaBinding> numa_;  // null: there is one NUMA node, or pinning is off
+  std::vector<unsigned> allowed_;      // CPUs that the loop may run on
+  Known known_;                        // by key_of() their description
   std::uint64_t left_ = 0;
 };
 

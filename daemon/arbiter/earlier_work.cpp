@@ -14,19 +14,21 @@ using protocol::LeaseWord;
 using runtime::trace::Kind;
 using scheduler::Mode;
 
-void DeviceArbiter::accept_earlier_work(ClientId id, EntryId entry, std::uint64_t until_ns) {
+void DeviceArbiter::accept_earlier_work(ClientId id, PartitionId partition,
+                                        std::uint64_t until_ns) {
   Client* const client = find(id);
-  if (client == nullptr || entry >= layout_.size()) return;
-  note({.kind = Kind::kBefore, .entry = entry, .client = id, .a = until_ns});
-  client->before[entry] = until_ns;
+  if (client == nullptr || partition >= layout_.size()) return;
+  note({.kind = Kind::kBefore, .partition = partition, .client = id, .a = until_ns});
+  client->before[partition] = until_ns;
 }
 
-void DeviceArbiter::reserve_for_absent(ClientId absent, std::uint64_t process, EntryId entry,
-                                       std::uint64_t until_ns, std::uint64_t now_ns) {
-  if (entry >= layout_.size() || until_ns <= now_ns) return;
+void DeviceArbiter::reserve_for_absent(ClientId absent, std::uint64_t process,
+                                       PartitionId partition, std::uint64_t until_ns,
+                                       std::uint64_t now_ns) {
+  if (partition >= layout_.size() || until_ns <= now_ns) return;
   note({.time = now_ns,
         .kind = Kind::kExpect,
-        .entry = entry,
+        .partition = partition,
         .client = absent,
         .serial = process,
         .a = until_ns});
@@ -40,7 +42,7 @@ void DeviceArbiter::reserve_for_absent(ClientId absent, std::uint64_t process, E
     client.lanes_on.assign(layout_.size(), 0);
   }
   HeldGrant held;
-  held.entry = entry;
+  held.partition = partition;
   held.unconfirmed = true;
   held.answered_ns = held.closed_ns = now_ns;
   held.until_ns = until_ns;
@@ -49,40 +51,40 @@ void DeviceArbiter::reserve_for_absent(ClientId absent, std::uint64_t process, E
 
 void DeviceArbiter::handle(ClientId id, Client& client, const protocol::Holding& holding,
                            std::uint64_t now_ns) {
-  const auto entry = static_cast<EntryId>(holding.entry);
+  const auto partition = static_cast<PartitionId>(holding.partition);
   if (!client.requested && !std::exchange(client.reported, true))
     transfer_older_sessions(id, client, now_ns);
   // A lane reports one grant for each partition. A transferred grant may cover newer work than the
   // word that is reported.
   for (HeldGrant& held : client.lanes[holding.head.lane].grants)
-    if (held.unconfirmed && held.entry == entry) {
+    if (held.unconfirmed && held.partition == partition) {
       held.word = holding.word;
       held.first = protocol::generation_of(holding.word);
       held.unconfirmed = false;
       return;
     }
-  const std::uint64_t until = accepted_until(id, client, entry, holding.word, now_ns);
-  if (client.requested || until <= now_ns || !within_quota(client, entry)) {
+  const std::uint64_t until = accepted_until(id, client, partition, holding.word, now_ns);
+  if (client.requested || until <= now_ns || !within_quota(client, partition)) {
     ++counters_.stale;
     return;
   }
   HeldGrant held;
-  held.entry = entry;
+  held.partition = partition;
   held.word = holding.word;
   held.first = protocol::generation_of(holding.word);
   held.answered_ns = held.closed_ns = now_ns;
   held.until_ns = until;
-  const bool expected = is_reserved_for(client, entry);
+  const bool expected = is_reserved_for(client, partition);
   if (!adopt(id, client, holding.head.lane, held, now_ns) && !expected) ++counters_.overlaps;
 }
 
 // Whether the partition was reserved for the client's process since this daemon started, so that
 // whatever overlaps it there is earlier work, too.
-bool DeviceArbiter::is_reserved_for(const Client& client, EntryId entry) const {
+bool DeviceArbiter::is_reserved_for(const Client& client, PartitionId partition) const {
   if (absent_ == 0) return false;
   return std::any_of(clients_.begin(), clients_.end(), [&](const auto& other) {
     return other.second.absent && other.second.traits.process == client.traits.process &&
-           other.second.lanes_on[entry] > 0;
+           other.second.lanes_on[partition] > 0;
   });
 }
 
@@ -93,7 +95,7 @@ bool DeviceArbiter::adopt(ClientId id, Client& client, LaneId lane_id, HeldGrant
                           std::uint64_t now_ns) {
   const std::uint64_t before = scheduler_.ledger().counters().overlaps;
   held.adopted = true;
-  held.grant = scheduler_.adopt(id, lane_id, held.entry,
+  held.grant = scheduler_.adopt(id, lane_id, held.partition,
                                 held.shared ? Mode::kShared : Mode::kExclusive, now_ns);
   if (held.grant == scheduler::kNoGrant) return false;
   Lane& lane = client.lanes[lane_id];
@@ -104,30 +106,31 @@ bool DeviceArbiter::adopt(ClientId id, Client& client, LaneId lane_id, HeldGrant
 
 // Until when work that the client reports there may last; 0: the report is not accepted. Leases of
 // this daemon's epoch are transferred from an older session or not accepted at all.
-std::uint64_t DeviceArbiter::accepted_until(ClientId id, const Client& client, EntryId entry,
-                                            LeaseWord word, std::uint64_t now_ns) const {
+std::uint64_t DeviceArbiter::accepted_until(ClientId id, const Client& client,
+                                            PartitionId partition, LeaseWord word,
+                                            std::uint64_t now_ns) const {
   if (protocol::epoch_of(word) == epoch_) return 0;
-  if (const auto before = client.before.find(entry);
+  if (const auto before = client.before.find(partition);
       before != client.before.end() && now_ns < before->second)
     return before->second;
   if (protocol::epoch_of(word) != 0 || client.traits.process == 0) return 0;
-  if (entry == runtime::kWholeDevice) return 0;  // as a fallback partition it is shared
+  if (partition == runtime::kWholeDevice) return 0;  // as a fallback partition it is shared
   const bool was_fallback = std::any_of(clients_.begin(), clients_.end(), [&](const auto& other) {
     return other.first != id && other.second.traits.process == client.traits.process &&
-           other.second.fallback.entry == entry;
+           other.second.fallback.partition == partition;
   });
   return was_fallback ? kNever : 0;
 }
 
 // A client may hold SMs beyond its quota, by as many as its fallback partition has.
-bool DeviceArbiter::within_quota(const Client& client, EntryId entry) const {
+bool DeviceArbiter::within_quota(const Client& client, PartitionId partition) const {
   const std::uint32_t most = client.traits.terms.limits.most_sms();
   if (most == 0) return true;
-  hal::ComputeSet units = layout_.at(entry).compute;
+  hal::ComputeSet units = layout_.at(partition).compute;
   for (const auto& [id, lane] : client.lanes)
     for (const HeldGrant& held : lane.grants)
-      if (held.is_lease()) units |= layout_.at(held.entry).compute;
-  return widths_.of(units) <= most + layout_.at(client.fallback.entry).processors;
+      if (held.is_lease()) units |= layout_.at(held.partition).compute;
+  return widths_.of(units) <= most + layout_.at(client.fallback.partition).sms;
 }
 
 // Transfers all grants of older sessions of the same process: leases of this daemon and the earlier
@@ -158,7 +161,7 @@ void DeviceArbiter::transfer_older_sessions(ClientId to, Client& newer, std::uin
     held.answered_ns = now_ns;
     const std::vector<HeldGrant>& grants = newer.lanes[lane_id].grants;
     const bool again = std::any_of(grants.begin(), grants.end(), [&](const HeldGrant& other) {
-      return other.entry == held.entry;
+      return other.partition == held.partition;
     });
     if (again || !held.is_lease()) continue;
     adopt(to, newer, lane_id, held, now_ns);

@@ -170,7 +170,7 @@ std::span<const std::byte> LeaseRecord::bytes() const {
 }
 
 std::size_t LeaseRecord::begin(const ProcessIdentity& process, std::uint64_t device,
-                               runtime::EntryId fallback) {
+                               runtime::PartitionId fallback) {
   if (!process) return kNoSlot;
   for (Past& past : past_)
     if (past.process == process && past.device == device) past.back = true;
@@ -192,28 +192,28 @@ void LeaseRecord::end(std::size_t index) {
   free_.push_back(index);
 }
 
-void LeaseRecord::holds(std::size_t index, runtime::EntryId entry, bool held) {
-  if (index == kNoSlot || entry >= runtime::kEntriesMax) return;
-  Word& word = slots_[index].held[entry / 64];
-  const std::uint64_t bit = std::uint64_t{1} << entry % 64;
+void LeaseRecord::holds(std::size_t index, runtime::PartitionId partition, bool held) {
+  if (index == kNoSlot || partition >= runtime::kPartitionsMax) return;
+  Word& word = slots_[index].held[partition / 64];
+  const std::uint64_t bit = std::uint64_t{1} << partition % 64;
   const std::uint64_t before = word.load(kRelaxed);  // this is the only writer
   word.store(held ? before | bit : before & ~bit, kRelease);
 }
 
-std::vector<runtime::EntryId> LeaseRecord::before(const ProcessIdentity& process,
-                                                  std::uint64_t device) const {
-  std::vector<runtime::EntryId> entries;
-  if (!process) return entries;
+std::vector<runtime::PartitionId> LeaseRecord::before(const ProcessIdentity& process,
+                                                      std::uint64_t device) const {
+  std::vector<runtime::PartitionId> partitions;
+  if (!process) return partitions;
   for (const Past& past : past_) {
     if (past.process != process || past.device != device || past.reported) continue;
-    for (std::size_t entry = 0; entry < runtime::kEntriesMax; ++entry)
-      if ((entry == past.fallback && entry != runtime::kWholeDevice) ||
-          (past.held[entry / 64] >> entry % 64 & 1) != 0)
-        entries.push_back(static_cast<runtime::EntryId>(entry));
+    for (std::size_t partition = 0; partition < runtime::kPartitionsMax; ++partition)
+      if ((partition == past.fallback && partition != runtime::kWholeDevice) ||
+          (past.held[partition / 64] >> partition % 64 & 1) != 0)
+        partitions.push_back(static_cast<runtime::PartitionId>(partition));
   }
-  std::sort(entries.begin(), entries.end());
-  entries.erase(std::unique(entries.begin(), entries.end()), entries.end());
-  return entries;
+  std::sort(partitions.begin(), partitions.end());
+  partitions.erase(std::unique(partitions.begin(), partitions.end()), partitions.end());
+  return partitions;
 }
 
 void LeaseRecord::reported(const ProcessIdentity& process, std::uint64_t device) {

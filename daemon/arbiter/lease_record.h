@@ -65,13 +65,14 @@ class LeaseRecord {
 
   // Begins a session; kNoSlot: there is no room, or the process has no identity.
   std::size_t begin(const ProcessIdentity& process, std::uint64_t device,
-                    runtime::EntryId fallback);
+                    runtime::PartitionId fallback);
   void end(std::size_t slot);
-  void holds(std::size_t slot, runtime::EntryId entry, bool held);
+  void holds(std::size_t slot, runtime::PartitionId partition, bool held);
 
   // Partitions on which this process may have work that began under a former daemon: those that it
   // held, and its fallback partitions. Valid until believed_until().
-  std::vector<runtime::EntryId> before(const ProcessIdentity& process, std::uint64_t device) const;
+  std::vector<runtime::PartitionId> before(const ProcessIdentity& process,
+                                           std::uint64_t device) const;
   // The process has reported all of that work: before() is empty for it from now on.
   void reported(const ProcessIdentity& process, std::uint64_t device);
   // Processes with such work on this device that have begun no session since, each once.
@@ -82,7 +83,7 @@ class LeaseRecord {
   void close(std::uint64_t now_ns);
 
  private:
-  static constexpr std::size_t kWords = runtime::kEntriesMax / 64;
+  static constexpr std::size_t kWords = runtime::kPartitionsMax / 64;
   using Word = std::atomic<std::uint64_t>;
   struct Slot {
     Word process;  // 0: free; written last, and cleared first

@@ -5,7 +5,7 @@ namespace vitamin::client {
 
 Link Connection::link() {
   Link link(*memory.client, *memory.daemon);
-  link.fallback = static_cast<EntryId>(welcome.fallback);
+  link.fallback = static_cast<PartitionId>(welcome.fallback);
   link.answer_within_ns = welcome.answer_within_ns;
   link.daemon_minor = welcome.preamble.minor;
   return link;

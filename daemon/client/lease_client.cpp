@@ -12,7 +12,7 @@ namespace vitamin::client {
 
 using protocol::kLanes;
 using runtime::is_eligible;
-using runtime::kNoEntry;
+using runtime::kNoPartition;
 using runtime::kUntilChanged;
 using runtime::kWholeDevice;
 
@@ -95,7 +95,7 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
     for (const Drain& drain : lane.drains) {
       if (drain.outstanding == 0) continue;
       const auto same = std::find_if(remain.begin(), remain.end(), [&](const Drain& other) {
-        return other.entry == drain.entry;
+        return other.partition == drain.partition;
       });
       if (same == remain.end()) {
         remain.push_back(drain);
@@ -124,45 +124,46 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
 }
 
 void LeaseClient::report_earlier_work(LaneId id, Drain& drain, std::uint64_t now_ns) {
-  if (drain.entry == kWholeDevice && link_.daemon_minor < 8) {
+  if (drain.partition == kWholeDevice && link_.daemon_minor < 8) {
     drain.known = Known::kNo;
     return;
   }
   protocol::Holding holding;
   holding.head.lane = id;
   holding.word = drain.word;
-  holding.entry = drain.entry;
+  holding.partition = drain.partition;
   holding.outstanding = drain.outstanding;
   drain.told_ns = now_ns;
   drain.known = send(protocol::encode(holding)) ? Known::kYes : Known::kToBeTold;
   reports_pending_ = reports_pending_ || drain.known == Known::kToBeTold;
 }
 
-Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
-                          std::span<const EntryId> eligible, std::uint64_t now_ns) {
-  const LaneId index = id % static_cast<LaneId>(kLanes);
+Choice LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& operation,
+                          std::span<const PartitionId> eligible, std::uint64_t now_ns) {
+  const LaneId index = stream % static_cast<LaneId>(kLanes);
   Lane& lane = lanes_[index];
   lanes_used_ = std::max<std::size_t>(lanes_used_, index + 1);
   if (page_->words.load(std::memory_order_relaxed) == nullptr) return {eligible.back(), 1};
   if (daemon_is_lost()) return place_in_fallback(lane, operation, eligible);
   take_grants(now_ns);
-  if (lane.entry != kNoEntry && !is_open(index)) notice_closed();
+  if (lane.partition != kNoPartition && !is_open(index)) notice_closed();
   bool moves_on = false;
-  if (lane.entry != kNoEntry) {
-    const bool wide_enough = layout_.at(lane.entry).processors >= operation.processors;
+  if (lane.partition != kNoPartition) {
+    const bool wide_enough = layout_.at(lane.partition).sms >= operation.sms;
     const bool fresh = !lane.claimed || lane.launches == kUntilChanged;
-    if (wide_enough && !is_eligible(eligible, lane.entry)) {
+    if (wide_enough && !is_eligible(eligible, lane.partition)) {
       // The driver refused this kernel there, or no queue is free yet: only this launch goes to the
       // whole device.
       set_waiting(lane, false);
-      return is_eligible(eligible, kWholeDevice) ? Choice{kWholeDevice, 1} : Choice{kNoEntry, 0};
+      return is_eligible(eligible, kWholeDevice) ? Choice{kWholeDevice, 1}
+                                                 : Choice{kNoPartition, 0};
     }
     if (wide_enough && fresh) {
       lane.claimed = true;
       lane.unclaimed_ns = 0;
       set_waiting(lane, false);
       lane.admitted = lane.word;
-      return {lane.entry, lane.launches, lane.ahead_ns, lane.leased};
+      return {lane.partition, lane.launches, lane.ahead_ns, lane.counts_outstanding};
     }
     close_grant(lane);
     return_drained(index, lane, now_ns);
@@ -170,35 +171,34 @@ Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
     lane.word = 0;
   }
   // Earlier work must be reported before the first request.
-  if (!reports_pending_ &&
-      (!lane.requested || moves_on || operation.processors != lane.asked_width ||
-       now_ns - lane.asked_ns >= kAskAgain))
+  if (!reports_pending_ && (!lane.requested || moves_on || operation.sms != lane.asked_width ||
+                            now_ns - lane.asked_ns >= kAskAgain))
     ask(index, lane, operation, moves_on, now_ns);
   lane.tried_ns = now_ns;
   set_waiting(lane, true);
   flush();
-  return {kNoEntry, 0};
+  return {kNoPartition, 0};
 }
 
 Choice LeaseClient::place_in_fallback(Lane& lane, const runtime::ReadyOperation& operation,
-                                      std::span<const EntryId> eligible) {
+                                      std::span<const PartitionId> eligible) {
   enter_fallback();
   set_waiting(lane, false);
   ++counters_.in_fallback;
   const bool fits = link_.fallback != kWholeDevice && is_eligible(eligible, link_.fallback) &&
-                    layout_.at(link_.fallback).processors >= operation.processors;
-  const EntryId entry = fits                                  ? link_.fallback
-                        : is_eligible(eligible, kWholeDevice) ? kWholeDevice
-                                                              : eligible.back();
-  if (lane.entry != entry) {
+                    layout_.at(link_.fallback).sms >= operation.sms;
+  const PartitionId partition = fits                                  ? link_.fallback
+                                : is_eligible(eligible, kWholeDevice) ? kWholeDevice
+                                                                      : eligible.back();
+  if (lane.partition != partition) {
     close_grant(lane);
-    lane.entry = entry;
+    lane.partition = partition;
     lane.word = lane.admitted = kFallbackWord;
     lane.launches = lane.left = kUntilChanged;
     lane.outstanding = 0;
-    lane.leased = entry != kWholeDevice;
+    lane.counts_outstanding = partition != kWholeDevice;
   }
-  return {entry, fits ? kUntilChanged : 1, runtime::kNever, lane.leased};
+  return {partition, fits ? kUntilChanged : 1, runtime::kNever, lane.counts_outstanding};
 }
 
 void LeaseClient::enter_fallback() {
@@ -222,13 +222,13 @@ void LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& oper
   ready.ready_in_ns = from_now(operation.ready_at_ns, now_ns);
   ready.deadline_in_ns = from_now(operation.deadline_ns, now_ns);
   ready.kind = static_cast<std::uint8_t>(operation.kind);
-  ready.processors = operation.processors;
-  ready.last_entry = lane.last_entry;
+  ready.sms = operation.sms;
+  ready.last_partition = lane.last_partition;
   ready.moves_on = moves_on ? 1 : 0;
   ready.iteration_end = operation.iteration_end ? 1 : 0;
   // If it was not sent, the next try sends it.
   lane.requested = send(protocol::encode(ready));
-  lane.asked_width = operation.processors;
+  lane.asked_width = operation.sms;
   lane.asked_ns = now_ns;
   counters_.asked += lane.requested ? 1 : 0;
 }
@@ -236,12 +236,12 @@ void LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& oper
 void LeaseClient::hint(const runtime::Hint& hint, std::uint64_t now_ns) {
   if (page_->words.load(std::memory_order_relaxed) == nullptr || daemon_is_lost()) return;
   protocol::HintRecord said;
-  said.head.lane = hint.lane % static_cast<LaneId>(kLanes);
+  said.head.lane = hint.stream % static_cast<LaneId>(kLanes);
   said.kernel = hint.kernel;
   said.ready_in_ns = from_now(hint.ready_at_ns, now_ns);
   said.deadline_in_ns = from_now(hint.deadline_ns, now_ns);
   said.queued_ns = std::min(hint.queued_ns, protocol::kLongest);
-  said.processors = hint.processors;
+  said.sms = hint.sms;
   said.cancelled = hint.cancelled ? 1 : 0;
   said.kind = static_cast<std::uint8_t>(hint.kind);
   send(protocol::encode(said));
@@ -254,42 +254,43 @@ void LeaseClient::timed(const runtime::TimedLaunches& launches) {
   protocol::Timed said;
   said.mean_ns = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(launches.mean_ns));
   said.whole_ns = static_cast<std::uint64_t>(launches.whole_ns);
-  said.processors = launches.processors;
+  said.sms = launches.sms;
   said.launches =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(launches.launches, 0xffffffff));
   send(protocol::encode(said));
   flush();
 }
 
-void LeaseClient::submitted(EntryId entry, LaneId id) {
-  Lane& lane = lanes_[id % kLanes];
-  if (lane.entry == entry) {
+void LeaseClient::submitted(PartitionId partition, StreamId stream) {
+  Lane& lane = lanes_[stream % kLanes];
+  if (lane.partition == partition) {
     ++lane.outstanding;
     if (lane.left != kUntilChanged && lane.left > 0) --lane.left;
     return;
   }
   // The driver accepted the launch after the grant had ended (a retry on a wider partition): count
   // it, so that its end is waited for.
-  lane.drains.push_back({entry, 0, 1, 0, Known::kNo});
+  lane.drains.push_back({partition, 0, 1, 0, Known::kNo});
   ++drains_;
 }
 
-void LeaseClient::retired(EntryId entry, LaneId id, std::uint32_t operations) {
+void LeaseClient::retired(PartitionId partition, StreamId stream, std::uint32_t operations) {
   if (operations == 0) return;
-  Lane& lane = lanes_[id % kLanes];
+  Lane& lane = lanes_[stream % kLanes];
   for (Drain& drain : lane.drains) {
-    if (drain.entry != entry) continue;
+    if (drain.partition != partition) continue;
     const std::uint32_t ended = std::min(operations, drain.outstanding);
     drain.outstanding -= ended;
     operations -= ended;
   }
-  if (lane.entry == entry) lane.outstanding -= std::min(operations, lane.outstanding);
+  if (lane.partition == partition) lane.outstanding -= std::min(operations, lane.outstanding);
 }
 
-void LeaseClient::completed(EntryId entry, LaneId id, std::uint32_t launches, std::uint64_t work) {
+void LeaseClient::completed(PartitionId partition, StreamId stream, std::uint32_t launches,
+                            std::uint64_t work) {
   protocol::ClientSegment* const page = page_->reports;
   if (page == nullptr || launches == 0) return;
-  if (entry != lanes_[id % kLanes].entry) misplaced_ += work;
+  if (partition != lanes_[stream % kLanes].partition) misplaced_ += work;
   launches_ += launches;
   work_ += work;
   page->launches.store(launches_, std::memory_order_relaxed);
@@ -307,7 +308,7 @@ void LeaseClient::busy(std::uint64_t ns) {
 // --- answers of the daemon -------------------------------------------------------------------
 
 void LeaseClient::take_grants(std::uint64_t now_ns) {
-  const protocol::Bounds bounds{layout_.size(), layout_.at(kWholeDevice).processors};
+  const protocol::Bounds bounds{layout_.size(), layout_.at(kWholeDevice).sms};
   protocol::Record copy;
   protocol::RingState state = protocol::RingState::kOk;
   while ((state = link_.grants.read(copy)) == protocol::RingState::kOk) {
@@ -320,22 +321,24 @@ void LeaseClient::take_grants(std::uint64_t now_ns) {
     if (grant.amends != 0 && !reopen_grant(lane, grant.amends)) continue;
     // An amended grant keeps its outstanding work. Daemons before 1.7 amend by granting the same
     // partition again.
-    const bool same = lane.entry == grant.entry && (grant.amends != 0 || link_.daemon_minor < 7);
+    const bool same =
+        lane.partition == grant.partition && (grant.amends != 0 || link_.daemon_minor < 7);
     const std::uint32_t outstanding = same ? lane.outstanding : 0;
     if (!same) close_grant(lane);
-    lane.entry = static_cast<EntryId>(grant.entry);
+    lane.partition = static_cast<PartitionId>(grant.partition);
     lane.word = grant.word;
     lane.launches = lane.left = grant.launches;
     lane.ahead_ns = grant.ahead_ns != 0 ? grant.ahead_ns : runtime::kNever;
     lane.outstanding = outstanding;
-    lane.leased = lane.entry != kWholeDevice || grant.exclusive != 0;
+    lane.counts_outstanding = lane.partition != kWholeDevice || grant.exclusive != 0;
     lane.claimed = false;
     lane.used_ns = now_ns;
     // The time without a claim goes on when one unclaimed grant replaces another.
     if (lane.unclaimed_ns == 0) lane.unclaimed_ns = now_ns;
     ++counters_.granted;
-    if (lane.last_entry != kNoEntry && lane.last_entry != lane.entry) ++counters_.moves;
-    lane.last_entry = lane.entry;
+    if (lane.last_partition != kNoPartition && lane.last_partition != lane.partition)
+      ++counters_.moves;
+    lane.last_partition = lane.partition;
   }
   if (state == protocol::RingState::kBroken) return protocol_error();
   link_.grants.release();
@@ -350,13 +353,13 @@ void LeaseClient::protocol_error() {
 // Makes the grant of this word the lane's open grant: it is already, or it was closed because the
 // lease word changed before the record arrived. False: that grant was returned.
 bool LeaseClient::reopen_grant(Lane& lane, LeaseWord word) {
-  if (lane.entry != kNoEntry) return lane.word == word;
+  if (lane.partition != kNoPartition) return lane.word == word;
   const auto drain = std::find_if(lane.drains.begin(), lane.drains.end(), [&](const Drain& closed) {
     return closed.word == word && closed.known == Known::kYes;
   });
   if (drain == lane.drains.end()) return false;
   // It was not returned, so the daemon still has the grant.
-  lane.entry = drain->entry;
+  lane.partition = drain->partition;
   lane.word = word;
   lane.outstanding = drain->outstanding;
   lane.drains.erase(drain);
@@ -365,12 +368,12 @@ bool LeaseClient::reopen_grant(Lane& lane, LeaseWord word) {
 }
 
 void LeaseClient::close_grant(Lane& lane) {
-  if (lane.entry == kNoEntry) return;
+  if (lane.partition == kNoPartition) return;
   const Known known = lane.word == kFallbackWord ? Known::kNo : Known::kYes;
-  lane.drains.push_back({lane.entry, lane.word, lane.outstanding, 0, known});
+  lane.drains.push_back({lane.partition, lane.word, lane.outstanding, 0, known});
   ++drains_;
   parked_ = false;
-  lane.entry = kNoEntry;
+  lane.partition = kNoPartition;
   lane.outstanding = 0;
 }
 
@@ -378,7 +381,7 @@ void LeaseClient::notice_closed() {
   gates_seen_ = link_.gate_changes->load(std::memory_order_acquire);
   for (LaneId id = 0; id < lanes_used_; ++id) {
     Lane& lane = lanes_[id];
-    if (lane.entry == kNoEntry || is_open(id)) continue;
+    if (lane.partition == kNoPartition || is_open(id)) continue;
     close_grant(lane);
     ++counters_.closed;
   }
@@ -395,13 +398,13 @@ void LeaseClient::return_drained(LaneId id, Lane& lane, std::uint64_t now_ns) {
       protocol::Returned returned;
       returned.head.lane = id;
       returned.word = drain.word;
-      returned.entry = drain.entry;
+      returned.partition = drain.partition;
       over = send(protocol::encode(returned));
     } else if (now_ns - drain.told_ns >= link_.answer_within_ns / 4) {
       protocol::Draining draining;
       draining.head.lane = id;
       draining.word = drain.word;
-      draining.entry = drain.entry;
+      draining.partition = drain.partition;
       draining.outstanding = drain.outstanding;
       if (send(protocol::encode(draining))) drain.told_ns = now_ns;
     }
@@ -425,15 +428,16 @@ void LeaseClient::service(std::uint64_t now_ns) {
     Lane& lane = lanes_[id];
     if (lane.waiting) stop_waiting(lane, now_ns);
     // A grant that is used up and has nothing outstanding is returned without being asked.
-    if (lane.entry != kNoEntry && lane.left == 0 && lane.outstanding == 0) close_grant(lane);
-    if (!in_fallback_ && lane.entry != kNoEntry && !lane.waiting) {
+    if (lane.partition != kNoPartition && lane.left == 0 && lane.outstanding == 0)
+      close_grant(lane);
+    if (!in_fallback_ && lane.partition != kNoPartition && !lane.waiting) {
       if (reporting_)
         any_unclaimed = close_unused(lane, now_ns) || any_unclaimed;
       else if (!lane.claimed)
         any_unclaimed = close_unclaimed(lane, now_ns) || any_unclaimed;
     }
     if (!lane.drains.empty()) return_drained(id, lane, now_ns);
-    if (!in_fallback_ && lane.requested && !lane.waiting && lane.entry == kNoEntry) {
+    if (!in_fallback_ && lane.requested && !lane.waiting && lane.partition == kNoPartition) {
       protocol::Idle idle;
       idle.head.lane = id;
       lane.requested = !send(protocol::encode(idle));
@@ -515,10 +519,11 @@ void LeaseClient::flush() {
   if (link_.daemon_park->asleep()) ring_();
 }
 
-std::uint32_t LeaseClient::outstanding(LaneId id, EntryId entry) const {
-  const Lane& lane = lanes_[id % kLanes];
-  std::uint32_t sum = lane.entry == entry ? lane.outstanding : 0;
-  for (const Drain& drain : lane.drains) sum += drain.entry == entry ? drain.outstanding : 0;
+std::uint32_t LeaseClient::outstanding(StreamId stream, PartitionId partition) const {
+  const Lane& lane = lanes_[stream % kLanes];
+  std::uint32_t sum = lane.partition == partition ? lane.outstanding : 0;
+  for (const Drain& drain : lane.drains)
+    sum += drain.partition == partition ? drain.outstanding : 0;
   return sum;
 }
 

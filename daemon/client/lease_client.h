@@ -39,10 +39,11 @@
 
 namespace vitamin::client {
 
+using protocol::LaneId;
 using protocol::LeaseWord;
 using runtime::Choice;
-using runtime::EntryId;
-using runtime::LaneId;
+using runtime::PartitionId;
+using runtime::StreamId;
 
 // The shared objects of one connection, and values of its Welcome. The objects must stay mapped
 // until LeaseClient::connect() with another link, or its destructor.
@@ -59,7 +60,7 @@ struct Link {
   protocol::Shared<std::uint64_t>* progress = nullptr;
   protocol::ClientSegment* reports = nullptr;  // null: nothing is reported
   const protocol::Shared<std::uint32_t>* reporting = nullptr;
-  EntryId fallback = runtime::kWholeDevice;
+  PartitionId fallback = runtime::kWholeDevice;
   std::uint64_t answer_within_ns = 0;
   std::uint16_t daemon_minor = protocol::kMinor;
 };
@@ -89,12 +90,12 @@ class LeaseClient {
   void lose();
   bool in_fallback() const { return in_fallback_; }
 
-  // The launch path: may the lane submit on the entry now?
-  bool admits(EntryId entry, LaneId lane) const {
-    const Lane& mine = lanes_[lane % protocol::kLanes];
+  // The launch path: may the lane submit on the partition now?
+  bool admits(PartitionId partition, StreamId stream) const {
+    const Lane& mine = lanes_[stream % protocol::kLanes];
     const protocol::LeaseWords* words = page_->words.load(std::memory_order_acquire);
-    return words != nullptr && mine.entry == entry &&
-           (*words)[lane % protocol::kLanes].load(std::memory_order_acquire) == mine.admitted;
+    return words != nullptr && mine.partition == partition &&
+           (*words)[stream % protocol::kLanes].load(std::memory_order_acquire) == mine.admitted;
   }
   // One more operation was submitted, to any partition or to the whole device.
   void progressed() {
@@ -109,7 +110,8 @@ class LeaseClient {
   // The daemon wants completions, as of the last service().
   bool reports() const { return reporting_; }
   // So many launches of the lane, with the total weight `work`, were observed complete there.
-  void completed(EntryId entry, LaneId lane, std::uint32_t launches, std::uint64_t work);
+  void completed(PartitionId partition, StreamId stream, std::uint32_t launches,
+                 std::uint64_t work);
   // Operations were outstanding for so long since the previous call.
   void busy(std::uint64_t ns);
   // While reports() is true: whether any operation is outstanding. After a millisecond without any,
@@ -118,16 +120,16 @@ class LeaseClient {
     outstanding_ = any;
     parked_ = parked_ && (any || !reporting_);
   }
-  // The partition on which the lane may submit, an element of `eligible`. kNoEntry: a grant was
+  // The partition on which the lane may submit, an element of `eligible`. kNoPartition: a grant was
   // requested, retry later.
-  Choice grant(LaneId lane, const runtime::ReadyOperation& operation,
-               std::span<const EntryId> eligible, std::uint64_t now_ns);
+  Choice grant(StreamId stream, const runtime::ReadyOperation& operation,
+               std::span<const PartitionId> eligible, std::uint64_t now_ns);
   // An operation of the lane is expected, or its announcement is cancelled.
   void hint(const runtime::Hint& hint, std::uint64_t now_ns);
   // Launches were timed. Dropped while the ring is more than half full, to leave room for requests.
   void timed(const runtime::TimedLaunches& launches);
-  void submitted(EntryId entry, LaneId lane);
-  void retired(EntryId entry, LaneId lane, std::uint32_t operations);
+  void submitted(PartitionId partition, StreamId stream);
+  void retired(PartitionId partition, StreamId stream, std::uint32_t operations);
 
   // Takes the daemon's grants and closed gates; returns grants that have drained.
   void service(std::uint64_t now_ns);
@@ -144,21 +146,22 @@ class LeaseClient {
 
   const ClientCounters& counters() const { return counters_; }
   // Outstanding operations of the lane on the partition, for tests.
-  std::uint32_t outstanding(LaneId lane, EntryId entry) const;
+  std::uint32_t outstanding(StreamId stream, PartitionId partition) const;
 
  private:
   // Whether the daemon knows of the work of a drain.
   enum class Known : std::uint8_t { kYes, kNo, kToBeTold };
   // A closed grant that has outstanding work or was not returned yet.
   struct Drain {
-    EntryId entry = runtime::kNoEntry;
+    PartitionId partition = runtime::kNoPartition;
     LeaseWord word = 0;
     std::uint32_t outstanding = 0;
     std::uint64_t told_ns = 0;
     Known known = Known::kYes;
   };
   struct Lane {
-    EntryId entry = runtime::kNoEntry;  // of the open grant; kNoEntry: there is none
+    PartitionId partition =
+        runtime::kNoPartition;  // of the open grant; kNoPartition: there is none
     LeaseWord word = 0;
     // The word as of the last Choice: terms that grant() has not returned yet admit nothing.
     LeaseWord admitted = 0;
@@ -166,7 +169,8 @@ class LeaseClient {
     std::uint32_t left = 0;  // launches not yet submitted
     std::uint64_t ahead_ns = runtime::kNever;
     std::uint32_t outstanding = 0;
-    bool leased = false;     // what is submitted under it counts (runtime::Arbiter::submitted)
+    bool counts_outstanding =
+        false;               // what is submitted under it counts (runtime::Arbiter::submitted)
     bool claimed = false;    // grant() has returned it
     bool requested = false;  // the daemon takes the lane to have something to submit
     bool waiting = false;    // an operation of the lane waits for a grant
@@ -177,7 +181,7 @@ class LeaseClient {
     std::uint64_t tried_ns = 0;      // when grant() last returned nothing
     // The last value of tried_ns that service() saw, and when it saw it first.
     std::uint64_t seen_try_ns = 0, seen_ns = 0;
-    EntryId last_entry = runtime::kNoEntry;
+    PartitionId last_partition = runtime::kNoPartition;
     std::vector<Drain> drains;
   };
   // Whether the gate of the lane's grant is open.
@@ -187,7 +191,7 @@ class LeaseClient {
   }
 
   Choice place_in_fallback(Lane& lane, const runtime::ReadyOperation& operation,
-                           std::span<const EntryId> eligible);
+                           std::span<const PartitionId> eligible);
   void ask(LaneId id, Lane& lane, const runtime::ReadyOperation& operation, bool moves_on,
            std::uint64_t now_ns);
   void take_grants(std::uint64_t now_ns);

@@ -33,49 +33,50 @@ class LocalArbiter final : public runtime::Arbiter {
   explicit LocalArbiter(runtime::PoolLayout layout, ReportFault report = nullptr);
   // The argument of scheduler::make() for the policy. Call use() before any other function.
   scheduler::PolicyContext context(std::uint64_t seed) {
-    return {layout_.entries(), estimator_, nullptr, seed};
+    return {layout_.partitions(), estimator_, nullptr, seed};
   }
   void use(scheduler::Policy policy);
 
-  hal::ComputeSet barred(runtime::LaneId lane) const override;
+  hal::ComputeSet barred(runtime::StreamId stream) const override;
   runtime::Choice grant(const runtime::ReadyOperation& operation,
-                        std::span<const runtime::EntryId> eligible) override;
-  bool admits(runtime::EntryId entry, runtime::LaneId lane) const override;
-  void submitted(runtime::EntryId entry, runtime::LaneId lane) override;
-  void retired(runtime::EntryId entry, runtime::LaneId lane, std::uint32_t operations) override;
-  void release(runtime::EntryId entry, runtime::LaneId lane) override;
-  bool lanes_share() const override { return !isolated_; }
+                        std::span<const runtime::PartitionId> eligible) override;
+  bool admits(runtime::PartitionId partition, runtime::StreamId stream) const override;
+  void submitted(runtime::PartitionId partition, runtime::StreamId stream) override;
+  void retired(runtime::PartitionId partition, runtime::StreamId stream,
+               std::uint32_t operations) override;
+  void release(runtime::PartitionId partition, runtime::StreamId stream) override;
+  bool streams_share() const override { return !isolated_; }
   void expect(const runtime::Hint& hint) override;
 
  private:
   static constexpr scheduler::ClientId kSelf = 1;
-  // A partition on which an isolated lane may submit, or has work.
+  // A partition on which an isolated stream may submit, or has work.
   struct Held {
-    runtime::EntryId entry;
-    runtime::LaneId lane;
+    runtime::PartitionId partition;
+    runtime::StreamId stream;
     scheduler::GrantId grant;
     std::uint32_t outstanding;
     bool released;
   };
-  struct Lane {
-    bool known = false;  // to the ledger, which is used if lanes are isolated
-    scheduler::Ledger::StreamIndex stream = 0;
+  struct StreamState {
+    bool known = false;  // to the ledger, which is used if streams are isolated
+    scheduler::Ledger::StreamIndex ledger_stream = 0;
     scheduler::AnnouncedSteps steps;
     // The scheduler's last decision.
     scheduler::GrantId grant = scheduler::kNoGrant;
-    runtime::EntryId entry = runtime::kNoEntry;
+    runtime::PartitionId partition = runtime::kNoPartition;
     std::uint32_t launches = 0;  // of the grant; 0: unlimited
     std::uint64_t ahead_ns = scheduler::kNever;
   };
 
-  Lane& lane(runtime::LaneId id);
+  StreamState& state_of(runtime::StreamId id);
   runtime::Choice place(const runtime::ReadyOperation& operation,
-                        std::span<const runtime::EntryId> eligible, std::uint64_t now_ns);
+                        std::span<const runtime::PartitionId> eligible, std::uint64_t now_ns);
   runtime::Choice allocate(const runtime::ReadyOperation& operation,
-                           std::span<const runtime::EntryId> eligible, std::uint64_t now_ns);
+                           std::span<const runtime::PartitionId> eligible, std::uint64_t now_ns);
   void apply_decisions(std::uint64_t now_ns);
   void returned(Held& held);
-  Held* find(runtime::EntryId entry, runtime::LaneId lane);
+  Held* find(runtime::PartitionId partition, runtime::StreamId stream);
   void report_fault(const std::string& fault);
 
   runtime::PoolLayout layout_;
@@ -86,7 +87,7 @@ class LocalArbiter final : public runtime::Arbiter {
   bool isolated_ = false;
   scheduler::Scheduler scheduler_;
   scheduler::Ledger ledger_;
-  std::vector<Lane> lanes_;
+  std::vector<StreamState> streams_;
   std::vector<Held> held_;
   std::uint64_t steps_ = 0;  // announced so far
   bool fault_reported_ = false;

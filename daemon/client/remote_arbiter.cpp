@@ -64,16 +64,16 @@ void RemoteArbiter::on_change(std::function<void()> wake) {
 // --- under the device lock -------------------------------------------------------------------
 
 Choice RemoteArbiter::grant(const runtime::ReadyOperation& operation,
-                            std::span<const EntryId> eligible) {
+                            std::span<const PartitionId> eligible) {
   std::uint64_t time = now_ns();
   const std::uint64_t until = time + static_cast<std::uint64_t>(options_.spin.count());
   for (;;) {
-    const Choice choice = client_.grant(operation.lane, operation, eligible, time);
+    const Choice choice = client_.grant(operation.stream, operation, eligible, time);
     // Do not poll for a daemon that must be woken first.
-    if (choice.entry != runtime::kNoEntry || time >= until ||
+    if (choice.partition != runtime::kNoPartition || time >= until ||
         connection_->memory.daemon->park.asleep())
       return choice;
-    __builtin_ia32_pause();  // one takes 40 ns on some processors
+    __builtin_ia32_pause();  // one takes 40 ns on some CPUs
     time = now_ns();
   }
 }

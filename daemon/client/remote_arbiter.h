@@ -48,26 +48,31 @@ class RemoteArbiter final : public runtime::Arbiter {
                                                              const hal::DeviceInfo& info);
   ~RemoteArbiter() override;
 
-  hal::ComputeSet barred(LaneId) const override { return {}; }  // the daemon decides
+  hal::ComputeSet barred(StreamId) const override { return {}; }  // the daemon decides
   Choice grant(const runtime::ReadyOperation& operation,
-               std::span<const EntryId> eligible) override;
-  bool admits(EntryId entry, LaneId lane) const override { return client_.admits(entry, lane); }
-  void submitted(EntryId entry, LaneId lane) override { client_.submitted(entry, lane); }
-  void retired(EntryId entry, LaneId lane, std::uint32_t operations) override {
-    client_.retired(entry, lane, operations);
+               std::span<const PartitionId> eligible) override;
+  bool admits(PartitionId partition, StreamId stream) const override {
+    return client_.admits(partition, stream);
+  }
+  void submitted(PartitionId partition, StreamId stream) override {
+    client_.submitted(partition, stream);
+  }
+  void retired(PartitionId partition, StreamId stream, std::uint32_t operations) override {
+    client_.retired(partition, stream, operations);
   }
   void progressed() override { client_.progressed(); }
   void collective() override { client_.collective(); }
   bool reports() const override { return client_.reports(); }
-  void completed(EntryId entry, LaneId lane, std::uint32_t launches, std::uint64_t work) override {
-    client_.completed(entry, lane, launches, work);
+  void completed(PartitionId partition, StreamId stream, std::uint32_t launches,
+                 std::uint64_t work) override {
+    client_.completed(partition, stream, launches, work);
   }
   void busy(std::uint64_t ns) override { client_.busy(ns); }
   void outstanding(bool any) override { client_.outstanding(any); }
-  void release(EntryId, LaneId) override {}
+  void release(PartitionId, StreamId) override {}
   void expect(const runtime::Hint& hint) override;
   void timed(const runtime::TimedLaunches& launches) override { client_.timed(launches); }
-  bool lanes_share() const override { return true; }
+  bool streams_share() const override { return true; }
   bool between_processes() const override { return true; }
   void on_change(std::function<void()> wake) override;
   bool wants_service() const override {

@@ -37,7 +37,7 @@ struct Policy {
   std::map<std::string, std::string> parameters;
   std::uint64_t seed = 0;
   std::uint64_t quantum_ns = 4'000'000;
-  std::uint64_t overdue_after_ns = 1'000'000'000;
+  std::uint64_t starving_after_ns = 1'000'000'000;
   std::uint64_t reservation_ns = 20'000'000;
 
   // NAME[:PARAMETER=VALUE,...], as scheduler::make() takes it.
@@ -46,11 +46,11 @@ struct Policy {
 
 // What happens without a daemon. The bits are the same in every mode; isolation is not.
 enum class OnAbsence : std::uint8_t { kOpen, kClosed };
-enum class OnLoss : std::uint8_t { kHome, kWhole };
+enum class OnLoss : std::uint8_t { kFallback, kWhole };
 
 struct Failure {
   OnAbsence absent = OnAbsence::kOpen;  // none at the start of a program: run natively, or refuse
-  OnLoss lost = OnLoss::kHome;          // it goes away: to the client's own part, or anywhere
+  OnLoss lost = OnLoss::kFallback;      // it goes away: to the client's own part, or anywhere
 };
 
 enum class MpsMode : std::uint8_t { kAuto, kExternal, kOff };

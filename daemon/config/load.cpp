@@ -42,6 +42,7 @@ class Merge {
     classes_.insert(classes_.begin(), std::make_move_iterator(layer.classes.begin()),
                     std::make_move_iterator(layer.classes.end()));
     for (Layer::Class& amended : layer.amended) amend(amended);
+    for (Problem& one : layer.renamed) renamed_.push_back(std::move(one));
   }
 
   void finish(Loaded& loaded) {
@@ -63,6 +64,7 @@ class Merge {
       }
     }
     for (Problem& problem : problems_) loaded.problems.push_back(std::move(problem));
+    loaded.renamed = std::move(renamed_);
     check({settings_, classes_, devices_}, loaded);
   }
 
@@ -103,6 +105,7 @@ class Merge {
 
   PlacedValues settings_;
   std::vector<Problem> problems_;  // between layers
+  std::vector<Problem> renamed_;
   std::vector<Layer::Class> classes_;
   std::vector<Layer::Device> devices_;
 };
@@ -139,8 +142,14 @@ std::string host_name() {
 // VITAMIN_CONFIG_... that are no key are as wrong as unknown keys in a file.
 void read_environment(Sources& sources) {
   const std::string prefix = environment_variable("");
-  std::vector<std::string> known;
-  for (const SettingKey& key : setting_keys()) known.push_back(environment_variable(key.path));
+  std::vector<std::string> known, paths;
+  const auto add_name = [&](std::string_view path) {
+    known.push_back(environment_variable(path));
+    paths.emplace_back(path);
+  };
+  for (const SettingKey& key : setting_keys()) add_name(key.path);
+  for (const Former& former : former_names())
+    if (former.value.empty()) add_name(former.path);
   for (char** word = environ; *word != nullptr; ++word) {
     const std::string_view text = *word;
     const std::size_t equal = text.find('=');
@@ -151,9 +160,8 @@ void read_environment(Sources& sources) {
     if (found == known.end())
       add(sources.problems, source, "is no setting" + scheduler::did_you_mean(name, known));
     else
-      sources.assignments.push_back(
-          {setting_keys()[static_cast<std::size_t>(found - known.begin())].path,
-           std::string(text.substr(equal + 1)), source});
+      sources.assignments.push_back({paths[static_cast<std::size_t>(found - known.begin())],
+                                     std::string(text.substr(equal + 1)), source});
   }
 }
 

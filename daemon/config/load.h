@@ -49,6 +49,7 @@ struct Loaded {
   std::vector<Setting> settings;   // every key, in the schema's order; then classes, then devices
   std::vector<Problem> problems;   // empty: it is valid
   std::vector<Problem> no_effect;  // valid settings that change nothing
+  std::vector<Problem> renamed;    // former names, which were read as what they are called now
   std::vector<std::string> files;  // files that were read, in order
 
   bool valid() const { return problems.empty(); }

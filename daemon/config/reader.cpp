@@ -139,6 +139,7 @@ class Reader {
     }
     root(parsed.table(), layer);
     if (const toml::node* nodes = parsed.table().get("nodes")) read_nodes(*nodes, host, layer);
+    layer.renamed = std::move(renamed_);
     return layer;
   }
 
@@ -147,6 +148,9 @@ class Reader {
 
   void complain(toml::source_position where, std::string message) {
     problems_.push_back({place(where), std::move(message), line(where)});
+  }
+  void note(const Former& former, toml::source_position where) {
+    renamed_.push_back({place(where), text_of(former), line(where)});
   }
   Place place(toml::source_position where) const { return {name_, where.line, where.column}; }
   std::string line(toml::source_position where) const {
@@ -187,7 +191,11 @@ class Reader {
   // A key of the schema, or a section of keys.
   void setting(const toml::key& key, const toml::node& node, const std::string& prefix,
                bool of_device, PlacedValues& placed) {
-    const std::string path = prefix + std::string(key.str());
+    std::string path = prefix + std::string(key.str());
+    if (const Former* const former = former_key(path)) {
+      note(*former, key.source().begin);
+      path = former->now;
+    }
     const SettingKey* known = find_setting(path);
     if (known != nullptr && (known->of_device || !of_device))
       return value(*known, key, node, placed);
@@ -238,7 +246,12 @@ class Reader {
     } else if (known.type == Type::kPatterns && node.is_array()) {
       if (!read_patterns(*node.as_array(), result)) return;
     } else {
-      auto converted = scalar(known, node);
+      const auto* const text = node.as_string();
+      const Former* const former =
+          text != nullptr ? former_value(known.path, text->get()) : nullptr;
+      if (former != nullptr) note(*former, node.source().begin);
+      auto converted =
+          former != nullptr ? from_text(known, std::string(former->now)) : scalar(known, node);
       if (!converted)
         return complain(node.source().begin, "'" + known.path + "' " + converted.error());
       result.value = std::move(*converted);
@@ -389,6 +402,7 @@ class Reader {
   std::string_view text_;
   std::string name_;
   std::vector<Problem>& problems_;
+  std::vector<Problem> renamed_;
   bool in_node_ = false;
 };
 
@@ -496,8 +510,14 @@ Layer read_assignment(const Assignment& assignment, std::vector<Problem>& proble
     assign_to_class(assignment, layer, problems);
     return layer;
   }
-  if (const SettingKey* const key = find_setting(assignment.path)) {
-    assign(*key, assignment, layer.settings, problems);
+  Assignment now = assignment;
+  for (const bool value : {false, true})
+    if (const Former* const former = former_value(now.path, value ? now.text : "")) {
+      (value ? now.text : now.path) = former->now;
+      layer.renamed.push_back({{assignment.source}, text_of(*former), {}});
+    }
+  if (const SettingKey* const key = find_setting(now.path)) {
+    assign(*key, now, layer.settings, problems);
     return layer;
   }
   std::vector<std::string> known;

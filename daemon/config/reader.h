@@ -36,6 +36,7 @@ struct Layer {
   std::vector<Class> classes;
   std::vector<Class> amended;  // keys of classes that earlier layers name
   std::vector<Device> devices;
+  std::vector<Problem> renamed;  // former names that were read (schema.h)
 };
 
 Layer read_toml(std::string_view text, const std::string& name, const std::string& host,

@@ -105,8 +105,8 @@ std::vector<SettingKey> device_keys() {
       of_device(within(1, 64,
                        VITAMIN_SETTING(kInteger, pool.leaf_units, "pool.leaf_units",
                                        "units of the smallest partition of a device"))),
-      of_device(within(1, runtime::kEntriesMax - 1,
-                       VITAMIN_SETTING(kInteger, pool.entries_max, "pool.entries_max",
+      of_device(within(1, runtime::kPartitionsMax - 1,
+                       VITAMIN_SETTING(kInteger, pool.partitions_max, "pool.entries_max",
                                        "most partitions of a device; each costs GPU memory"))),
       of_device(VITAMIN_SETTING(kBoolean, pool.all_runs, "pool.all_runs",
                                 "a partition for every run of neighbouring units, not only for "
@@ -123,7 +123,7 @@ std::vector<SettingKey> device_keys() {
                        VITAMIN_SETTING(kDuration, policy.quantum_ns, "policy.quantum",
                                        "duration of a grant to a starving stream"))),
       of_device(within(kMillisecond, 3600 * kSecond,
-                       VITAMIN_SETTING(kDuration, policy.overdue_after_ns, "policy.overdue_after",
+                       VITAMIN_SETTING(kDuration, policy.starving_after_ns, "policy.starving_after",
                                        "a stream that has waited this long for a grant is "
                                        "starving: it is granted next, oldest first"))),
       of_device(within(kMillisecond, 3600 * kSecond,
@@ -138,10 +138,11 @@ std::vector<SettingKey> operation_keys() {
              VITAMIN_SETTING(kChoice, failure.absent, "failure.absent",
                              "vitamind is not running when a program starts: open: it runs "
                              "natively; closed: it does not run (exit code 75)")),
-      one_of({"home", "whole"},
-             VITAMIN_SETTING(kChoice, failure.lost, "failure.lost",
-                             "vitamind ends while a program runs: home: each client goes on in its "
-                             "fallback partition; whole: on the whole device")),
+      one_of({"fallback", "whole"},
+             VITAMIN_SETTING(
+                 kChoice, failure.lost, "failure.lost",
+                 "vitamind ends while a program runs: fallback: each client goes on in its "
+                 "fallback partition; whole: on the whole device")),
       one_of({"auto", "external", "off"},
              VITAMIN_SETTING(kChoice, mps.mode, "mps.mode",
                              "auto: vitamind starts and watches NVIDIA's MPS; external: the node's "
@@ -238,6 +239,28 @@ const SettingKey* find_setting(std::string_view path) {
   const auto found = std::find_if(keys.begin(), keys.end(),
                                   [&](const SettingKey& key) { return key.path == path; });
   return found == keys.end() ? nullptr : &*found;
+}
+
+std::span<const Former> former_names() {
+  static constexpr Former kFormer[] = {{"policy.overdue_after", "", "policy.starving_after"},
+                                       {"failure.lost", "home", "fallback"}};
+  return kFormer;
+}
+
+const Former* former_value(std::string_view path, std::string_view value) {
+  const auto all = former_names();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Former& former) {
+    return former.path == path && former.value == value;
+  });
+  return found == all.end() ? nullptr : &*found;
+}
+
+const Former* former_key(std::string_view path) { return former_value(path, ""); }
+
+std::string text_of(const Former& former) {
+  const std::string_view name = former.value.empty() ? former.path : former.value;
+  return "'" + std::string(name) + "' is now '" + std::string(former.now) +
+         "'; the former name is read in this release only";
 }
 
 std::string environment_variable(std::string_view path) {

@@ -47,6 +47,17 @@ std::span<const ClassKey> class_keys();  // "name" is not among them
 
 const SettingKey* find_setting(std::string_view path);
 
+// What the release before wrote otherwise, and this one still reads, with a line that names `now`.
+struct Former {
+  std::string_view path;
+  std::string_view value;  // of the key `path`; empty: the key itself has another name
+  std::string_view now;
+};
+std::span<const Former> former_names();
+const Former* former_key(std::string_view path);
+const Former* former_value(std::string_view path, std::string_view value);
+std::string text_of(const Former& former);
+
 // "policy.quantum": "VITAMIN_CONFIG_POLICY_QUANTUM".
 std::string environment_variable(std::string_view path);
 

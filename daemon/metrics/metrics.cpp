@@ -87,16 +87,16 @@ std::string Server::metrics() {
                       [&](const auto& session) { return session.second->device == &device; }));
   });
   each("vitamin_gpu_processors", "gauge", "SMs (or CUs) of the GPU.",
-       [](const Device& device) { return static_cast<double>(device.info.processors); });
+       [](const Device& device) { return static_cast<double>(device.info.sms); });
   each("vitamin_gpu_leased_processors", "gauge", "SMs (or CUs) on which a client has a grant.",
        [](const Device& device) {
          hal::ComputeSet units;
          for (const DeviceArbiter::GrantStatus& held : device.arbiter->held())
-           units |= device.arbiter->layout().at(held.entry).compute;
-         std::uint32_t processors = 0;
+           units |= device.arbiter->layout().at(held.partition).compute;
+         std::uint32_t sms = 0;
          for (unsigned unit = 0; unit < device.info.units(); ++unit)
-           if (units.has(unit)) processors += device.info.processors_per_unit[unit];
-         return static_cast<double>(processors);
+           if (units.has(unit)) sms += device.info.sms_per_unit[unit];
+         return static_cast<double>(sms);
        });
   auto grants = [](bool open) {
     return [open](const Device& device) {

@@ -80,27 +80,27 @@ template hal::Result<Refusal> parse(std::span<const std::byte>);
 template hal::Result<Control> parse(std::span<const std::byte>);
 
 hal::Result<hal::DeviceInfo> device_of(const Hello& hello) {
-  constexpr std::uint32_t kProcessorsMax = 1 << 16;
+  constexpr std::uint32_t kSmsMax = 1 << 16;
   hal::DeviceInfo info;
   if (hello.vendor > static_cast<std::uint32_t>(hal::Vendor::kAmd))
     return refuse("the client names a vendor that is not known");
   if (hello.units == 0 || hello.units > hal::ComputeSet::kMaxUnits)
     return refuse("the client names a device of no or of too many units");
-  if (hello.processors == 0 || hello.processors > kProcessorsMax)
+  if (hello.sms == 0 || hello.sms > kSmsMax)
     return refuse("the client names a device of no or of too many processors");
   info.vendor = static_cast<hal::Vendor>(hello.vendor);
   info.name = hello.device_name.get();
   info.uuid = hello.uuid.get();
-  info.processors = hello.processors;
+  info.sms = hello.sms;
   std::uint64_t sum = 0;
   for (std::uint32_t unit = 0; unit < hello.units; ++unit) {
-    const std::uint32_t processors = hello.processors_per_unit[unit];
-    if (processors == 0 || processors > hello.processors)
+    const std::uint32_t sms = hello.sms_per_unit[unit];
+    if (sms == 0 || sms > hello.sms)
       return refuse("the client names a unit that is wider than its device, or empty");
-    sum += processors;
-    info.processors_per_unit.push_back(processors);
+    sum += sms;
+    info.sms_per_unit.push_back(sms);
   }
-  if (sum > hello.processors) return refuse("the units of the client's device do not fit into it");
+  if (sum > hello.sms) return refuse("the units of the client's device do not fit into it");
   if (info.uuid.empty() || info.uuid.find('/') != std::string::npos || info.uuid[0] == '.')
     return refuse("the client's device has no usable UUID");
   return info;
@@ -110,10 +110,9 @@ Hello hello_of(const hal::DeviceInfo& info, std::string_view program, const Clai
   Hello hello;
   hello.preamble.kind = Kind::kHello;
   hello.vendor = static_cast<std::uint32_t>(info.vendor);
-  hello.processors = info.processors;
+  hello.sms = info.sms;
   hello.units = info.units();
-  std::copy(info.processors_per_unit.begin(), info.processors_per_unit.end(),
-            hello.processors_per_unit.begin());
+  std::copy(info.sms_per_unit.begin(), info.sms_per_unit.end(), hello.sms_per_unit.begin());
   hello.uuid.set(info.uuid);
   hello.device_name.set(info.name);
   hello.program.set(program);
@@ -131,7 +130,7 @@ Claim claim_of(const Hello& hello) {
 
 runtime::PoolLimits limits_of(const Welcome& welcome) {
   runtime::PoolLimits limits;
-  limits.entries_max = welcome.entries_max;
+  limits.partitions_max = welcome.partitions_max;
   limits.leaf_units = welcome.leaf_units;
   limits.all_runs = welcome.all_runs != 0;
   return limits;
@@ -147,10 +146,10 @@ Refusal refusal(std::string_view sentence) {
 std::uint64_t hash_of(const runtime::PoolLayout& layout) {
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, a word at a time
   auto mix = [&](std::uint64_t word) { hash = (hash ^ word) * 0x100000001b3; };
-  for (const runtime::PoolEntry& entry : layout.entries()) {
-    mix(entry.id);
-    mix(entry.compute.bits());
-    mix(entry.processors);
+  for (const runtime::Partition& partition : layout.partitions()) {
+    mix(partition.id);
+    mix(partition.compute.bits());
+    mix(partition.sms);
   }
   return hash;
 }

@@ -60,11 +60,11 @@ struct Claim {
 struct Hello {
   static constexpr Kind kKind = Kind::kHello;
   Preamble preamble;
-  std::uint32_t vendor = 0;      // hal::Vendor
-  std::uint32_t processors = 0;  // of the whole device
+  std::uint32_t vendor = 0;  // hal::Vendor
+  std::uint32_t sms = 0;     // of the whole device
   std::uint32_t units = 0;
   std::uint32_t share = 0;  // since 1.3: Claim::share
-  std::array<std::uint32_t, hal::ComputeSet::kMaxUnits> processors_per_unit{};
+  std::array<std::uint32_t, hal::ComputeSet::kMaxUnits> sms_per_unit{};
   Text<64> uuid;
   Text<64> device_name;
   Text<64> program;         // for messages only
@@ -77,7 +77,7 @@ struct Welcome {
   Preamble preamble;
   std::uint32_t epoch = 0;
   std::uint32_t client = 0;
-  std::uint32_t entries_max = 0;  // runtime::PoolLimits
+  std::uint32_t partitions_max = 0;  // runtime::PoolLimits
   std::uint32_t leaf_units = 0;
   std::uint32_t all_runs = 0;
   std::uint32_t fallback = 0;         // the client's fallback partition, while it has no daemon
@@ -130,7 +130,7 @@ Claim claim_of(const Hello& hello);
 runtime::PoolLimits limits_of(const Welcome& welcome);
 Refusal refusal(std::string_view sentence);
 
-// Both sides build the pool from the same facts; equal hashes mean equal entries with equal
+// Both sides build the pool from the same facts; equal hashes mean equal partitions with equal
 // numbers.
 std::uint64_t hash_of(const runtime::PoolLayout& layout);
 

@@ -11,8 +11,8 @@ using Verdict = tl::expected<void, Malformed>;
 
 Verdict wrong(std::string_view what) { return tl::unexpected(Malformed{what}); }
 
-Verdict in_pool(std::uint32_t entry, const Bounds& bounds) {
-  if (entry >= bounds.entries) return wrong("an entry that is not in the pool");
+Verdict in_pool(std::uint32_t partition, const Bounds& bounds) {
+  if (partition >= bounds.partitions) return wrong("an entry that is not in the pool");
   return {};
 }
 
@@ -23,35 +23,35 @@ Verdict check_kind(std::uint8_t kind) {
 
 Verdict check(const Ready& ready, const Bounds& bounds) {
   // One more than there are: only the whole device takes it.
-  if (ready.processors == 0 || ready.processors > bounds.processors + 1)
+  if (ready.sms == 0 || ready.sms > bounds.sms + 1)
     return wrong("an operation wider than the device");
   if (ready.predicted_ns > kLongest || ready.queued_ns > kLongest || ready.ready_in_ns > kLongest ||
       ready.deadline_in_ns > kLongest)
     return wrong("a time beyond reason");
-  if (ready.last_entry != runtime::kNoEntry && ready.last_entry >= bounds.entries)
+  if (ready.last_partition != runtime::kNoPartition && ready.last_partition >= bounds.partitions)
     return wrong("a last entry that is not in the pool");
   if (ready.moves_on > 1 || ready.iteration_end > 1) return wrong("a flag that is neither 0 nor 1");
   return check_kind(ready.kind);
 }
 Verdict check(const Idle&, const Bounds&) { return {}; }
 Verdict check(const Returned& returned, const Bounds& bounds) {
-  return in_pool(returned.entry, bounds);
+  return in_pool(returned.partition, bounds);
 }
 Verdict check(const Draining& draining, const Bounds& bounds) {
-  return in_pool(draining.entry, bounds);
+  return in_pool(draining.partition, bounds);
 }
 Verdict check(const Holding& holding, const Bounds& bounds) {
-  return in_pool(holding.entry, bounds);
+  return in_pool(holding.partition, bounds);
 }
 Verdict check(const HintRecord& hint, const Bounds& bounds) {
-  if (hint.processors > bounds.processors + 1) return wrong("a hint wider than the device");
+  if (hint.sms > bounds.sms + 1) return wrong("a hint wider than the device");
   if (hint.ready_in_ns > kLongest || hint.deadline_in_ns > kLongest || hint.queued_ns > kLongest)
     return wrong("a time beyond reason");
   if (hint.cancelled > 1) return wrong("a hint that is neither given nor cancelled");
   return check_kind(hint.kind);
 }
 Verdict check(const Timed& timed, const Bounds& bounds) {
-  if (timed.processors == 0 || timed.processors > bounds.processors)
+  if (timed.sms == 0 || timed.sms > bounds.sms)
     return wrong("a launch timed on no or on too many processors");
   if (timed.launches == 0 || timed.mean_ns == 0) return wrong("a time of nothing");
   if (timed.mean_ns > kLongest || timed.whole_ns > kLongest) return wrong("a time beyond reason");
@@ -61,7 +61,7 @@ Verdict check(const Grant& grant, const Bounds& bounds) {
   if (grant.launches == 0) return wrong("a grant for nothing");
   if (grant.ahead_ns > kLongest) return wrong("a time beyond reason");
   if (grant.exclusive > 1) return wrong("a flag that is neither 0 nor 1");
-  return in_pool(grant.entry, bounds);
+  return in_pool(grant.partition, bounds);
 }
 
 template <class T, class Any>

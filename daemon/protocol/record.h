@@ -26,6 +26,7 @@ namespace vitamin::protocol {
 
 // Lanes of one client that the daemon tells apart; a client with more streams lets some share one.
 inline constexpr std::size_t kLanes = 256;
+using LaneId = std::uint32_t;  // below kLanes
 
 inline constexpr std::size_t kRecordWords = 8;
 
@@ -71,8 +72,8 @@ struct Ready {
   std::uint64_t queued_ns = 0;       // of all that is queued in the lane; 0: predicted_ns
   std::uint64_t ready_in_ns = 0;     // when its predecessors are predicted to end; 0: now
   std::uint64_t deadline_in_ns = 0;  // 0: none
-  std::uint32_t processors = 1;      // fewest SMs that run it unchanged
-  std::uint16_t last_entry = runtime::kNoEntry;
+  std::uint32_t sms = 1;             // fewest SMs that run it unchanged
+  std::uint16_t last_partition = runtime::kNoPartition;
   // The lane submits nothing more under its present grant, if it has one: its launches are used up,
   // or its partition is too narrow.
   std::uint8_t moves_on = 0;
@@ -91,7 +92,7 @@ struct Returned {
   static constexpr Type kType = Type::kReturned;
   Head head{};
   LeaseWord word = 0;  // of the grant
-  std::uint32_t entry = 0;
+  std::uint32_t partition = 0;
   std::uint32_t unused32 = 0;
   std::uint64_t unused[5] = {};
 };
@@ -100,7 +101,7 @@ struct Draining {
   static constexpr Type kType = Type::kDraining;
   Head head{};
   LeaseWord word = 0;
-  std::uint32_t entry = 0;
+  std::uint32_t partition = 0;
   std::uint32_t outstanding = 0;
   std::uint64_t unused[5] = {};
 };
@@ -108,8 +109,8 @@ struct Draining {
 struct Holding {
   static constexpr Type kType = Type::kHolding;
   Head head{};
-  LeaseWord word = 0;       // what its Returned will say
-  std::uint32_t entry = 0;  // the whole device: since 1.8
+  LeaseWord word = 0;           // what its Returned will say
+  std::uint32_t partition = 0;  // the whole device: since 1.8
   std::uint32_t outstanding = 0;
   std::uint64_t unused[5] = {};
 };
@@ -121,7 +122,7 @@ struct HintRecord {
   std::uint64_t ready_in_ns = 0;
   std::uint64_t deadline_in_ns = 0;
   std::uint64_t queued_ns = 0;
-  std::uint32_t processors = 0;
+  std::uint32_t sms = 0;
   std::uint32_t cancelled = 0;
   std::uint8_t kind = 0;  // since 1.2, as Ready's
   std::uint8_t unused[15] = {};
@@ -133,8 +134,8 @@ struct Timed {
   Head head{};                // the lane is not used
   std::uint64_t mean_ns = 0;  // mean time of the launches
   std::uint32_t launches = 0;
-  std::uint32_t processors = 0;  // on which they ran
-  std::uint64_t whole_ns = 0;    // since 1.4: runtime::TimedLaunches; 0: unknown
+  std::uint32_t sms = 0;       // on which they ran
+  std::uint64_t whole_ns = 0;  // since 1.4: runtime::TimedLaunches; 0: unknown
   std::uint64_t unused[4] = {};
 };
 
@@ -143,7 +144,7 @@ struct Grant {
   Head head{};
   LeaseWord word = 0;          // the value of the lane's lease word while the gate is open
   std::uint32_t launches = 0;  // runtime::kUntilChanged: until the gate closes
-  std::uint32_t entry = 0;
+  std::uint32_t partition = 0;
   // Since 1.5: submission runs ahead of completion by no more predicted time than this; 0: no
   // bound. With a client that ignores it, other clients wait for longer.
   std::uint64_t ahead_ns = 0;
@@ -168,8 +169,8 @@ Record encode(const T& typed);
 
 // What a correct peer stays within.
 struct Bounds {
-  std::size_t entries = 0;       // of the pool, the whole device included
-  std::uint32_t processors = 0;  // of the whole device
+  std::size_t partitions = 0;  // of the pool, the whole device included
+  std::uint32_t sms = 0;       // of the whole device
 };
 
 // `what` is a sentence for the log. It has no end: literals only.

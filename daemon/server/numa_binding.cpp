@@ -30,7 +30,7 @@ std::vector<unsigned> processors_of(hwloc_const_bitmap_t bitmap) {
 
 }  // namespace
 
-Placement::Placement(const std::string& synthetic) {
+NumaBinding::NumaBinding(const std::string& synthetic) {
   if (hwloc_topology_init(&topology_) != 0) return;
   hwloc_topology_set_io_types_filter(topology_, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   if (!synthetic.empty()) hwloc_topology_set_synthetic(topology_, synthetic.c_str());
@@ -39,17 +39,17 @@ Placement::Placement(const std::string& synthetic) {
   topology_ = nullptr;
 }
 
-Placement::~Placement() {
+NumaBinding::~NumaBinding() {
   if (topology_ != nullptr) hwloc_topology_destroy(topology_);
 }
 
-std::size_t Placement::nodes() const {
+std::size_t NumaBinding::nodes() const {
   if (topology_ == nullptr) return 0;
   const int count = hwloc_get_nbobjs_by_type(topology_, HWLOC_OBJ_NUMANODE);
   return static_cast<std::size_t>(std::max(0, count));
 }
 
-std::optional<unsigned> Placement::node_of(const std::string& pci) const {
+std::optional<unsigned> NumaBinding::node_of(const std::string& pci) const {
   if (topology_ == nullptr) return std::nullopt;
   const hwloc_obj_t found = hwloc_get_pcidev_by_busidstring(topology_, pci.c_str());
   if (found == nullptr) return std::nullopt;
@@ -59,8 +59,8 @@ std::optional<unsigned> Placement::node_of(const std::string& pci) const {
   return static_cast<unsigned>(hwloc_bitmap_first(near->nodeset));
 }
 
-std::vector<unsigned> Placement::choose(const std::vector<unsigned>& nodes_of_gpus,
-                                        const std::vector<unsigned>& allowed) const {
+std::vector<unsigned> NumaBinding::choose(const std::vector<unsigned>& nodes_of_gpus,
+                                          const std::vector<unsigned>& allowed) const {
   if (nodes() < 2 || nodes_of_gpus.empty()) return {};
   std::map<unsigned, std::size_t> gpus;
   for (const unsigned node : nodes_of_gpus) ++gpus[node];
@@ -74,14 +74,14 @@ std::vector<unsigned> Placement::choose(const std::vector<unsigned>& nodes_of_gp
   return processors.size() < 2 ? std::vector<unsigned>{} : processors;
 }
 
-std::vector<unsigned> Placement::allowed() const {
+std::vector<unsigned> NumaBinding::allowed() const {
   if (topology_ == nullptr) return {};
   const Bitmap bound(hwloc_bitmap_alloc());
   if (hwloc_get_cpubind(topology_, bound.get(), HWLOC_CPUBIND_THREAD) != 0) return {};
   return processors_of(bound.get());
 }
 
-bool Placement::bind(const std::vector<unsigned>& processors) const {
+bool NumaBinding::bind(const std::vector<unsigned>& processors) const {
   return topology_ != nullptr &&
          hwloc_set_cpubind(topology_, bitmap_of(processors).get(), HWLOC_CPUBIND_THREAD) == 0;
 }

@@ -22,14 +22,14 @@ struct hwloc_bitmap_s;
 
 namespace vitamin::daemon {
 
-class Placement {
+class NumaBinding {
  public:
   // Reads this machine's topology; `synthetic` (tests): a topology in hwloc's notation
   // ("numa:2 core:4 pu:2").
-  explicit Placement(const std::string& synthetic = {});
-  ~Placement();
-  Placement(const Placement&) = delete;
-  Placement& operator=(const Placement&) = delete;
+  explicit NumaBinding(const std::string& synthetic = {});
+  ~NumaBinding();
+  NumaBinding(const NumaBinding&) = delete;
+  NumaBinding& operator=(const NumaBinding&) = delete;
 
   std::size_t nodes() const;
   // The node of a PCI device, "0000:3b:00.0"; empty: unknown, or attached to several nodes.

@@ -144,7 +144,7 @@ void PendingConnections::ban(const protocol::Peer& peer, const std::string& who,
         "user {}: its clients were evicted {} times in a row, last {}: until that ends, one "
         "of them is admitted every {} ms; end that program [{}]",
         peer.uid, abuse_limiter_.users(now_ns).at(peer.uid).evictions, who,
-        AbuseLimiter::kEvery / 1'000'000, runtime::code_of(runtime::Problem::kClientLetGo));
+        AbuseLimiter::kEvery / 1'000'000, runtime::code_of(runtime::Problem::kClientEvicted));
   // Processes of another pid namespace all have id 0: a ban of one would hit all of its user.
   if (peer.pid == 0) return;
   if (banned_.size() >= settings_.configuration.daemon.clients) banned_.pop_front();

@@ -171,8 +171,7 @@ bool Server::read_requests(Session& session, std::uint64_t time) {
   if (!session.dying &&
       protocol::owner_died(session.memory.client->liveness.load(std::memory_order_relaxed)))
     check_liveness(time);
-  const protocol::Bounds bounds{session.device->arbiter->layout().size(),
-                                session.device->info.processors};
+  const protocol::Bounds bounds{session.device->arbiter->layout().size(), session.device->info.sms};
   protocol::Record copy;
   std::size_t taken = 0;
   protocol::RingState state = protocol::RingState::kOk;
@@ -240,8 +239,8 @@ void Server::gates_closed(ClientId client) {
   session->gates_closed = true;
 }
 
-void Server::lease_changed(ClientId client, EntryId entry, bool held) {
-  if (const Session* session = this->session(client)) record_.holds(session->slot, entry, held);
+void Server::lease_changed(ClientId client, PartitionId partition, bool held) {
+  if (const Session* session = this->session(client)) record_.holds(session->slot, partition, held);
 }
 
 void Server::reported_earlier_work(ClientId client) {

@@ -113,7 +113,7 @@ class Server final : public GrantSink {
   void set_word(ClientId client, LaneId lane, protocol::LeaseWord word) override;
   bool grant(ClientId client, const protocol::Grant& grant) override;
   void gates_closed(ClientId client) override;
-  void lease_changed(ClientId client, EntryId entry, bool held) override;
+  void lease_changed(ClientId client, PartitionId partition, bool held) override;
   void reported_earlier_work(ClientId client) override;
   void set_reporting(ClientId client, bool wanted) override;
 
@@ -155,7 +155,7 @@ class Server final : public GrantSink {
   void read_doorbell(Session& session);
   void warn_of_refused_bounds(Device& device, std::uint64_t now_ns);
   void check_liveness(std::uint64_t now_ns);
-  void record_session(Session& session, EntryId fallback);
+  void record_session(Session& session, PartitionId fallback);
   void reserve_for_absent(Device& device, std::uint64_t now_ns);
   void forget_absent(int pidfd, std::uint64_t now_ns);
   void evict(Session& session, std::string_view why, std::uint64_t now_ns);

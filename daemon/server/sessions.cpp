@@ -216,9 +216,9 @@ Server::Entitlement Server::entitlement_of(const Session& session) {
     of_itself.name = "of container " + entitlement.container.id.substr(0, 12);
   }
   entitlement.shares = shares_of(workload, member_of(peer, cgroup), of_job, of_itself);
-  entitlement.traits = traits_of(workload, 100, device.info.processors);
+  entitlement.traits = traits_of(workload, 100, device.info.sms);
   constexpr std::uint32_t kAlone = 0x6000'0000;  // numbers of single clients begin here
-  set_quotas(entitlement.traits.terms.limits, entitlement.shares, device.info.processors,
+  set_quotas(entitlement.traits.terms.limits, entitlement.shares, device.info.sms,
              kAlone + session.id);
   entitlement.traits.minor = hello.preamble.minor;
   entitlement.traits.program =
@@ -249,10 +249,10 @@ protocol::Welcome Server::welcome_of(const Session& session,
   welcome.preamble.kind = protocol::Kind::kWelcome;
   welcome.epoch = epoch_;
   welcome.client = session.id;
-  welcome.entries_max = device.pool.entries_max;
+  welcome.partitions_max = device.pool.partitions_max;
   welcome.leaf_units = device.pool.leaf_units;
   welcome.all_runs = device.pool.all_runs ? 1 : 0;
-  welcome.fallback = whole ? runtime::kWholeDevice : fallback.entry;
+  welcome.fallback = whole ? runtime::kWholeDevice : fallback.partition;
   welcome.fallback_shared = whole || fallback.shared ? 1 : 0;
   welcome.pool_hash = protocol::hash_of(device.arbiter->layout());
   welcome.answer_within_ns = settings_.configuration.daemon.answer_within_ns;
@@ -378,7 +378,7 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   if ((*device)->key == 0) reserve_for_absent(**device, time);
   const protocol::Welcome welcome = welcome_of(
       admitted, (*device)->arbiter->attach(admitted.id, admitted.entitlement.traits, time));
-  record_session(admitted, static_cast<EntryId>(welcome.fallback));
+  record_session(admitted, static_cast<PartitionId>(welcome.fallback));
   // Before the Welcome: a client that has connected is in the log.
   log::info("client {}: {} (process {}, user {}), class {}, job {}, fallback partition {}{}",
             admitted.id, admitted.program, admitted.peer.pid, admitted.peer.uid,
@@ -399,9 +399,9 @@ void Server::reserve_for_absent(Device& device, std::uint64_t time) {
     protocol::Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, id, 0)));
     if (!pidfd || identity_of(id) != process) continue;
     const ClientId absent = next_client_++;
-    for (const EntryId entry : record_.before(process, device.key))
-      device.arbiter->reserve_for_absent(absent, process.process, entry, record_.believed_until(),
-                                         time);
+    for (const PartitionId partition : record_.before(process, device.key))
+      device.arbiter->reserve_for_absent(absent, process.process, partition,
+                                         record_.believed_until(), time);
     watch(pidfd.get());
     const int fd = pidfd.get();
     absent_.emplace(fd, Absent{absent, std::move(pidfd)});
@@ -419,11 +419,11 @@ void Server::forget_absent(int pidfd, std::uint64_t time) {
 
 // Records the session for the next daemon, and passes on what the former daemon recorded of its
 // process.
-void Server::record_session(Session& session, EntryId fallback) {
+void Server::record_session(Session& session, PartitionId fallback) {
   const std::uint64_t device = session.device->key;
   session.process = identity_of(session.peer.pid);
-  for (const EntryId entry : record_.before(session.process, device))
-    session.device->arbiter->accept_earlier_work(session.id, entry, record_.believed_until());
+  for (const PartitionId partition : record_.before(session.process, device))
+    session.device->arbiter->accept_earlier_work(session.id, partition, record_.believed_until());
   session.slot = record_.begin(session.process, device, fallback);
 }
 
@@ -454,7 +454,7 @@ void Server::check_liveness(std::uint64_t time) {
 void Server::evict(Session& session, std::string_view why, std::uint64_t time) {
   ++counters_.evicted;
   log::warn("client {} ({}, process {}) is evicted: it sent {} [{}]", session.id, session.program,
-            session.peer.pid, why, runtime::code_of(runtime::Problem::kClientLetGo));
+            session.peer.pid, why, runtime::code_of(runtime::Problem::kClientEvicted));
   pending_->ban(session.peer, fmt::format("{} (process {})", session.program, session.peer.pid),
                 why, time, time + settings_.configuration.daemon.quarantine_ns);
   end_session(session.id, time);

@@ -22,12 +22,12 @@ using nlohmann::json;
 namespace {
 
 auto key_of(const DeviceArbiter::GrantStatus& hold) {
-  return std::tuple(hold.client, hold.entry, !hold.open);
+  return std::tuple(hold.client, hold.partition, !hold.open);
 }
 
 // Grants of a client's lanes on one partition are shown as one: there may be hundreds, and all
 // clients wait while this is written.
-std::vector<DeviceArbiter::GrantStatus> by_entry(std::vector<DeviceArbiter::GrantStatus> holds) {
+std::vector<DeviceArbiter::GrantStatus> grouped(std::vector<DeviceArbiter::GrantStatus> holds) {
   std::stable_sort(holds.begin(), holds.end(),
                    [](const auto& a, const auto& b) { return key_of(a) < key_of(b); });
   return holds;
@@ -121,7 +121,7 @@ json Server::usage_record(const Session& session, std::uint64_t time) const {
               {"process", session.peer.pid},
               {"user", session.peer.uid},
               {"class", entitlement.workload_class},
-              {"shares", shares_status(entitlement.shares, session.device->info.processors)},
+              {"shares", shares_status(entitlement.shares, session.device->info.sms)},
               {"job", entitlement.job},
               {"namespace", entitlement.container.pod_namespace},
               {"pod", entitlement.container.pod_name},
@@ -146,7 +146,7 @@ json Server::client_status(const Session& session) const {
           {"container", entitlement.container.name},
           {"container_id", entitlement.container.id},
           {"processors_most", entitlement.traits.terms.limits.most_sms()},
-          {"shares", shares_status(entitlement.shares, session.device->info.processors)},
+          {"shares", shares_status(entitlement.shares, session.device->info.sms)},
           {"processors_reserved", entitlement.traits.terms.limits.reserved_sms},
           {"processors_now", session.device->arbiter->usage(session.id, polled_ns_).sms()},
           {"usage", usage_status(used_by(session, polled_ns_))},
@@ -196,19 +196,19 @@ json Server::status() const {
     const scheduler::SchedulerCounters& decided = arbiter.scheduler().counters();
     const scheduler::LedgerCounters& moved = arbiter.scheduler().ledger().counters();
     json held = json::array();
-    const std::vector<DeviceArbiter::GrantStatus> holds = by_entry(arbiter.held());
+    const std::vector<DeviceArbiter::GrantStatus> holds = grouped(arbiter.held());
     for (auto hold = holds.begin(); hold != holds.end();) {
       const auto next = std::find_if(
           hold, holds.end(),
           [&](const DeviceArbiter::GrantStatus& other) { return key_of(other) != key_of(*hold); });
-      const runtime::PoolEntry& entry = arbiter.layout().at(hold->entry);
+      const runtime::Partition& partition = arbiter.layout().at(hold->partition);
       held.push_back({{"client", hold->client},
                       {"lane", hold->lane},  // the first of them
                       {"lanes", next - hold},
-                      {"entry", hold->entry},
-                      {"whole", entry.whole()},
-                      {"units", entry.compute.bits()},
-                      {"processors", entry.processors},
+                      {"entry", hold->partition},
+                      {"whole", partition.whole()},
+                      {"units", partition.compute.bits()},
+                      {"processors", partition.sms},
                       {"shared", hold->shared},
                       {"open", hold->open},
                       {"adopted", hold->adopted}});
@@ -218,8 +218,8 @@ json Server::status() const {
                {"view", device.view},
                {"views_in_use", in_use[device.info.uuid]},
                {"name", device.info.name},
-               {"processors", device.info.processors},
-               {"processors_per_unit", device.info.processors_per_unit},
+               {"processors", device.info.sms},
+               {"processors_per_unit", device.info.sms_per_unit},
                {"policy", device.policy},
                {"drained", device.drained},
                {"not_clients", others_alone(device)},

@@ -5,9 +5,9 @@
 # bring their own glibc.
 #
 # Three things make it so, for x86-64: functions that moved between glibc's libraries are linked
-# from where they were (moved_symbols.cpp), what is newer is brought along (newer_symbols.cpp), and nothing else
-# newer is used, which tests/operations checks. libdl.so.2 and libpthread.so.0 become needed: in
-# glibc >= 2.34 they are empty.
+# from where they were (moved_symbols.cpp), what is newer is brought along (newer_symbols.cpp), and
+# nothing else newer is used, which tests/operations checks. libdl.so.2 and libpthread.so.0 become
+# needed: in glibc >= 2.34 they are empty.
 set(VITAMIN_GLIBC_FLOOR 2.28)
 
 function(_vitamin_floor_stub name version)

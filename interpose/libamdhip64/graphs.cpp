@@ -32,7 +32,7 @@ NodeKind kind_of(hipGraphNode_t node, hipGraph_t& child) {
     case hipGraphNodeTypeWaitEvent:
       return NodeKind::kWaitsEvent;
     default:  // host functions and what is newer
-      return NodeKind::kGate;
+      return NodeKind::kHostWait;
   }
 }
 

@@ -244,20 +244,22 @@ hipError_t launch_by_pointer(Via<decltype(::hipLaunchByPtr)> via, const void* st
 
 hipError_t wait_value32(Via<decltype(::hipStreamWaitValue32)> via, hipStream_t stream,
                         void* address, std::uint32_t value, unsigned flags, std::uint32_t mask) {
-  return gate(stream, via.per_thread, GateKind::kValueWait,
-              [=](hipStream_t native) { return via.real(native, address, value, flags, mask); });
+  return host_wait(stream, via.per_thread, HostWaitKind::kValueWait, [=](hipStream_t native) {
+    return via.real(native, address, value, flags, mask);
+  });
 }
 
 hipError_t wait_value64(Via<decltype(::hipStreamWaitValue64)> via, hipStream_t stream,
                         void* address, std::uint64_t value, unsigned flags, std::uint64_t mask) {
-  return gate(stream, via.per_thread, GateKind::kValueWait,
-              [=](hipStream_t native) { return via.real(native, address, value, flags, mask); });
+  return host_wait(stream, via.per_thread, HostWaitKind::kValueWait, [=](hipStream_t native) {
+    return via.real(native, address, value, flags, mask);
+  });
 }
 
 hipError_t batch_memory_operation(Via<decltype(hipStreamBatchMemOp)> via, hipStream_t stream,
                                   unsigned count, void* operations, unsigned flags) {
-  return gate(
-      stream, via.per_thread, GateKind::kValueWait,
+  return host_wait(
+      stream, via.per_thread, HostWaitKind::kValueWait,
       [=](hipStream_t native) { return via.real(native, count, operations, flags); },
       [] { return false; });  // the operations are the caller's
 }

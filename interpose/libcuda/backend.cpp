@@ -44,7 +44,9 @@ const cuda::Api* driver_functions() {
   return api ? &*api : nullptr;
 }
 
-CUcontext context_of_entry(hal::PhysicalContext& entry) { return cuda::context_of(entry); }
+CUcontext context_of_partition(hal::PhysicalContext& partition) {
+  return cuda::context_of(partition);
+}
 
 bool is_host_address(CUdeviceptr address) {
   const ReentrancyGuard ours;

@@ -16,7 +16,7 @@ namespace vitamin::interpose {
 
 // The driver's functions; null: some that the backend needs are missing.
 const cuda::Api* driver_functions();
-// The driver's context of a pool entry.
-CUcontext context_of_entry(hal::PhysicalContext& entry);
+// The driver's context of a partition.
+CUcontext context_of_partition(hal::PhysicalContext& partition);
 
 }  // namespace vitamin::interpose

@@ -96,12 +96,12 @@ void primary_ends(CUdevice device) {
 // application drops its last one, the context ends as it does without us.
 constinit std::atomic<int> application_references[kMaxContexts]{};
 
-// The same setting in the context of every pool entry, so that a launch finds it wherever it runs.
+// The same setting in the context of every partition, so that a launch finds it wherever it runs.
 template <class Call>
-void on_every_entry(Context& context, Call call) {
+void on_every_partition(Context& context, Call call) {
   const ReentrancyGuard ours;
-  context.virtual_context->for_each_entry([&](hal::PhysicalContext& entry) {
-    const CurrentContext current(context_of_entry(entry));
+  context.virtual_context->for_each_partition([&](hal::PhysicalContext& partition) {
+    const CurrentContext current(context_of_partition(partition));
     call();
   });
 }
@@ -212,14 +212,14 @@ CUresult context_set_limit(Via<decltype(::cuCtxSetLimit)> via, CUlimit limit, st
   // Where the driver itself waits for the device it does so with our work on the device, too.
   const CUresult answer = flushed([&] { return hal::NativeStatus(via.real(limit, value)); });
   if (context != nullptr && answer == CUDA_SUCCESS)
-    on_every_entry(*context, [&] { via.real(limit, value); });
+    on_every_partition(*context, [&] { via.real(limit, value); });
   return answer;
 }
 
 CUresult context_set_cache_config(Via<decltype(::cuCtxSetCacheConfig)> via, CUfunc_cache config) {
   const CUresult answer = via.real(config);
   if (Context* context = current_context(); context != nullptr && answer == CUDA_SUCCESS)
-    on_every_entry(*context, [&] { via.real(config); });
+    on_every_partition(*context, [&] { via.real(config); });
   return answer;
 }
 
@@ -227,7 +227,7 @@ CUresult context_set_shared_config(Via<decltype(::cuCtxSetSharedMemConfig)> via,
                                    CUsharedconfig config) {
   const CUresult answer = via.real(config);
   if (Context* context = current_context(); context != nullptr && answer == CUDA_SUCCESS)
-    on_every_entry(*context, [&] { via.real(config); });
+    on_every_partition(*context, [&] { via.real(config); });
   return answer;
 }
 

@@ -60,7 +60,7 @@ struct CudaGraph final : RebindableGraph {
   }
 
   cuda::GraphReader reader() const {
-    return {*driver_functions(), home->virtual_context->device().kernels(),
+    return {*driver_functions(), context->virtual_context->device().kernels(),
             &runtime::argument_hash};
   }
 
@@ -72,7 +72,7 @@ struct CudaGraph final : RebindableGraph {
 };
 
 // The managed context of a kernel node; null: it is none, or there is no such node.
-Context* home_of(CUgraph graph, int depth = 0) {
+Context* context_of_kernels(CUgraph graph, int depth = 0) {
   const cuda::Api& api = *driver_functions();
   std::size_t count = 0;
   if (depth > 16 || nodes_of(graph, nullptr, count) != CUDA_SUCCESS) return nullptr;
@@ -82,7 +82,7 @@ Context* home_of(CUgraph graph, int depth = 0) {
     CUgraph child = nullptr;
     CUDA_KERNEL_NODE_PARAMS parameters{};
     if (kind_of(node, child) == NodeKind::kGraph) {
-      if (Context* home = home_of(child, depth + 1)) return home;
+      if (Context* found = context_of_kernels(child, depth + 1)) return found;
     } else if (api.cuGraphKernelNodeGetParams_v2(node, &parameters) == CUDA_SUCCESS) {
       Context* const current = current_context();
       if (current != nullptr && current->handle == parameters.ctx) return current;
@@ -173,7 +173,7 @@ NodeKind kind_of(CUgraphNode node, CUgraph& child) {
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
       return NodeKind::kWaitsEvent;
     default:  // host functions, value waits, semaphores, conditional bodies
-      return NodeKind::kGate;
+      return NodeKind::kHostWait;
   }
 }
 
@@ -189,17 +189,17 @@ std::shared_ptr<RebindableGraph> follow(CUgraph graph, std::uint64_t flags, Grap
   if (api == nullptr || !cuda::has_graphs(*api)) return none(GraphReason::kUnsupported);
   if ((flags & ~kFollowed) != 0) return none(GraphReason::kDevice);
   auto followed = std::make_shared<CudaGraph>();
-  followed->home = home_of(graph);
-  if (followed->home == nullptr) return none(GraphReason::kContexts);
-  if (!followed->home->virtual_context->follows_graphs()) return none(GraphReason::kUnsupported);
+  followed->context = context_of_kernels(graph);
+  if (followed->context == nullptr) return none(GraphReason::kContexts);
+  if (!followed->context->virtual_context->follows_graphs()) return none(GraphReason::kUnsupported);
   if (nodes_of(graph, nullptr, followed->nodes) != CUDA_SUCCESS) followed->nodes = 0;
   if (nodes_remembered.fetch_add(followed->nodes) + followed->nodes > kNodesRemembered)
     return none(GraphReason::kMemory);
-  if (followed->home->virtual_context->audit() != nullptr && !followed->read(graph))
+  if (followed->context->virtual_context->audit() != nullptr && !followed->read(graph))
     return none(GraphReason::kNodes);
   cuda::RememberOptions options;
   options.flags = flags & ~std::uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
-  options.home = followed->home->handle;
+  options.context = followed->context->handle;
   options.captures = capture_guard();
   options.hash = &runtime::argument_hash;
   auto source = cuda::RememberedGraph::clone(*api, graph, options);

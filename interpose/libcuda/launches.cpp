@@ -107,16 +107,16 @@ CUresult launch_multi_device(Via<decltype(::cuLaunchCooperativeKernelMultiDevice
 
 CUresult wait_value32(Via<decltype(::cuStreamWaitValue32)> via, CUstream stream,
                       CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return gate(
-      stream, via.per_thread, GateKind::kValueWait,
+  return host_wait(
+      stream, via.per_thread, HostWaitKind::kValueWait,
       [=](CUstream native) { return via.real(native, address, value, flags); },
       [=] { return value_wait_accepted(address, sizeof value, flags); });
 }
 
 CUresult wait_value64(Via<decltype(::cuStreamWaitValue64)> via, CUstream stream,
                       CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return gate(
-      stream, via.per_thread, GateKind::kValueWait,
+  return host_wait(
+      stream, via.per_thread, HostWaitKind::kValueWait,
       [=](CUstream native) { return via.real(native, address, value, flags); },
       [=] { return value_wait_accepted(address, sizeof value, flags); });
 }
@@ -131,8 +131,8 @@ CUresult batch_memory_operation(Via<decltype(::cuStreamBatchMemOp)> via, CUstrea
     return via.real(way.route == Route::kForeign ? stream : way.native(), count, operations, flags);
   }
   // Whether the driver takes every operation of a batch only the call tells.
-  return gate(
-      stream, via.per_thread, GateKind::kValueWait,
+  return host_wait(
+      stream, via.per_thread, HostWaitKind::kValueWait,
       [=, batch = std::vector(operations, operations + count)](CUstream native) mutable {
         return via.real(native, count, batch.data(), flags);
       },

@@ -10,7 +10,7 @@ namespace vitamin::interpose {
 namespace {
 
 // Attributes of a stream that its launches inherit. The others say how the host waits for the
-// stream, or, priority, which of an entry's queues it may use.
+// stream, or, priority, which of a partition's queues it may use.
 bool inherited(CUlaunchAttributeID attribute) {
   return attribute == CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW ||
          attribute == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP ||

@@ -52,9 +52,9 @@ std::optional<std::uint64_t> hash_of(const HostBox& box) {
 
 // --- clocks ----------------------------------------------------------------------------------
 
-void Audit::Clock::raise(LaneId lane, std::uint64_t serial) {
-  if (lane >= upto_.size()) upto_.resize(lane + 1, 0);
-  upto_[lane] = std::max(upto_[lane], serial);
+void Audit::Clock::raise(StreamId stream_id, std::uint64_t serial) {
+  if (stream_id >= upto_.size()) upto_.resize(stream_id + 1, 0);
+  upto_[stream_id] = std::max(upto_[stream_id], serial);
 }
 
 void Audit::Clock::join(const Clock& other) {
@@ -68,11 +68,11 @@ void Audit::Clock::join(const Clock& other) {
 class WatchedQueue final : public hal::Queue {
  public:
   // `ours`: made by the device, so that its handle ends with it.
-  WatchedQueue(std::shared_ptr<Audit> audit, std::uint32_t processors, bool ours,
+  WatchedQueue(std::shared_ptr<Audit> audit, std::uint32_t sms, bool ours,
                std::unique_ptr<hal::Queue> queue)
       : audit_(std::move(audit)), ours_(ours), queue_(std::move(queue)) {
     const std::lock_guard lock(audit_->mutex_);
-    audit_->queues_[native()].processors = processors;
+    audit_->queues_[native()].sms = sms;
   }
   ~WatchedQueue() override {
     const std::lock_guard lock(audit_->mutex_);
@@ -135,11 +135,11 @@ class WatchedContext final : public hal::PhysicalContext {
   WatchedContext(std::shared_ptr<Audit> audit, std::unique_ptr<hal::PhysicalContext> context)
       : audit_(std::move(audit)), context_(std::move(context)) {}
   hal::ComputeSet compute() const noexcept override { return context_->compute(); }
-  std::uint32_t processors() const noexcept override { return context_->processors(); }
+  std::uint32_t sms() const noexcept override { return context_->sms(); }
   hal::Result<std::unique_ptr<hal::Queue>> create_queue(int priority) override {
     auto queue = context_->create_queue(priority);
     if (!queue) return queue;
-    return std::make_unique<WatchedQueue>(audit_, processors(), true, std::move(*queue));
+    return std::make_unique<WatchedQueue>(audit_, sms(), true, std::move(*queue));
   }
   hal::PhysicalContext& context() { return *context_; }
 
@@ -169,13 +169,12 @@ class WatchedDevice final : public hal::Device {
     return std::make_unique<WatchedContext>(audit_, std::move(*context));
   }
   std::unique_ptr<hal::Queue> adopt_queue(void* native) override {
-    return std::make_unique<WatchedQueue>(audit_, info().processors, false,
-                                          device_->adopt_queue(native));
+    return std::make_unique<WatchedQueue>(audit_, info().sms, false, device_->adopt_queue(native));
   }
   hal::Result<std::unique_ptr<hal::Queue>> create_whole_queue(int priority) override {
     auto queue = device_->create_whole_queue(priority);
     if (!queue) return queue;
-    return std::make_unique<WatchedQueue>(audit_, info().processors, true, std::move(*queue));
+    return std::make_unique<WatchedQueue>(audit_, info().sms, true, std::move(*queue));
   }
   hal::Result<hal::Event> create_event() override { return device_->create_event(); }
   hal::Result<hal::Event> create_timed_event() override { return device_->create_timed_event(); }
@@ -321,7 +320,7 @@ std::vector<Audit::Attribute> Audit::attributes_of(const void* records, std::siz
 bool Audit::is_changed(const Stream& stream, const PhysicalQueue& queue, const Pending& pending,
                        std::uint64_t last_serial) const {
   const QueueState& state = queues_.at(queue.queue->native());
-  if (!queue.whole() && state.processors != queue.processors) return true;
+  if (!queue.whole() && state.sms != queue.sms) return true;
   if (pending.kind == audit::Kind::kGraph) {
     if (!launched_.empty() || launched_graphs_.size() != 1) return true;
     const LaunchedGraph& graph = launched_graphs_.front();
@@ -343,46 +342,46 @@ bool Audit::is_changed(const Stream& stream, const PhysicalQueue& queue, const P
   wanted.insert(wanted.end(), own.begin(), own.end());
   if (got.attributes != wanted) return true;
   return got.programmatic && (!pending.shape.programmatic || state.waited ||
-                              state.lane != stream.lane || state.serial != last_serial);
+                              state.stream_id != stream.id || state.serial != last_serial);
 }
 
 // --- the logical side ------------------------------------------------------------------------
 
-Audit::Lane& Audit::lane(const Stream& stream) {
-  if (stream.lane >= lanes_.size()) lanes_.resize(stream.lane + 1);
-  Lane& lane = lanes_[stream.lane];
-  if (lane.number != stream.number) {
-    lane = {};
-    lane.number = stream.number;
+Audit::StreamState& Audit::state_of(const Stream& stream) {
+  if (stream.id >= states_.size()) states_.resize(stream.id + 1);
+  StreamState& state = states_[stream.id];
+  if (state.number != stream.number) {
+    state = {};
+    state.number = stream.number;
   }
-  return lane;
+  return state;
 }
 
 Audit::Edge Audit::edge_to(const Stream& stream, std::uint64_t serial) {
-  return {stream.lane, serial, stream.number, serial - stream.serials_from};
+  return {stream.id, serial, stream.number, serial - stream.serials_from};
 }
 
 void Audit::waits_for(const Stream& stream, const EventState& event) {
   const std::lock_guard lock(mutex_);
-  lane(stream).waits_for = &event;
+  state_of(stream).waits_for = &event;
 }
 
 void Audit::arrived(const Stream& stream, const Submission& submission,
-                    std::span<const Predecessor> after) {
+                    std::span<const Predecessor> predecessors) {
   Operation* const operation = submission.operation;
   const LaunchOperation* const kernel = operation != nullptr ? operation->as_launch() : nullptr;
   const hal::KernelLaunch* const launch = kernel != nullptr ? &kernel->launch() : nullptr;
   GraphOperation* const replay = operation != nullptr ? operation->as_graph() : nullptr;
   const std::optional<hal::GraphShape> graph = replay != nullptr ? replay->asked() : std::nullopt;
   const std::lock_guard lock(mutex_);
-  Lane& lane = this->lane(stream);
+  StreamState& state = state_of(stream);
   Pending pending;
-  lane.stream = &stream;
+  state.stream = &stream;
   pending.serial = stream.timeline.issued + 1;
   pending.required = default_stream_edges(stream);
   // Whether a destroyed stream is still named depends on when its work was seen to end.
-  for (const Predecessor& p : after)
-    (p.stream->retired ? pending.required : pending.after)
+  for (const Predecessor& p : predecessors)
+    (p.stream->retired ? pending.required : pending.predecessors)
         .push_back(edge_to(*p.stream, p.token.serial()));
   if (launch != nullptr) {
     pending.kind = audit::Kind::kLaunch;
@@ -407,19 +406,19 @@ void Audit::arrived(const Stream& stream, const Submission& submission,
     pending.shape.arguments = graph->arguments;
     pending.shape.blocks = graph->nodes;
     pending.name = name_of("graph of " + std::to_string(graph->nodes) + " nodes");
-  } else if (const EventState* event = std::exchange(lane.waits_for, nullptr)) {
+  } else if (const EventState* event = std::exchange(state.waits_for, nullptr)) {
     pending.kind = audit::Kind::kWait;
     // Another process or a graph may have recorded a shared event since: the driver knows which.
     const auto generation = generations_.find(event);
     if (generation != generations_.end() && !event->shared)
-      pending.after.push_back(generation->second);
+      pending.predecessors.push_back(generation->second);
   } else if (submission.event != nullptr && submission.kind != OperationKind::kWait) {
     pending.kind = audit::Kind::kRecord;
     generations_[submission.event] = edge_to(stream, pending.serial);
   }
-  while (!lane.pending.empty() && lane.pending.back().serial >= pending.serial)
-    lane.pending.pop_back();
-  lane.pending.push_back(std::move(pending));
+  while (!state.pending.empty() && state.pending.back().serial >= pending.serial)
+    state.pending.pop_back();
+  state.pending.push_back(std::move(pending));
 }
 
 // CUDA Driver API, "Legacy default stream": what the operation comes behind whatever the runtime
@@ -429,16 +428,16 @@ std::vector<Audit::Edge> Audit::default_stream_edges(const Stream& stream) const
   if (stream.kind == StreamKind::kNonBlocking) return edges;
   const StreamKind other =
       stream.kind == StreamKind::kLegacy ? StreamKind::kBlocking : StreamKind::kLegacy;
-  for (const Lane& lane : lanes_)
-    if (lane.stream != nullptr && lane.stream->kind == other)
-      edges.push_back(edge_to(*lane.stream, lane.stream->timeline.issued));
+  for (const StreamState& state : states_)
+    if (state.stream != nullptr && state.stream->kind == other)
+      edges.push_back(edge_to(*state.stream, state.stream->timeline.issued));
   return edges;
 }
 
 void Audit::refused(const Stream& stream, std::uint64_t serial) {
   const std::lock_guard lock(mutex_);
-  Lane& lane = this->lane(stream);
-  std::erase_if(lane.pending, [&](const Pending& pending) { return pending.serial == serial; });
+  StreamState& state = state_of(stream);
+  std::erase_if(state.pending, [&](const Pending& pending) { return pending.serial == serial; });
   launched_.clear();
   launched_graphs_.clear();
 }
@@ -474,9 +473,9 @@ void Audit::native_order(const Stream& stream, const PhysicalQueue& queue) {
 
 bool Audit::is_uncovered(const Pending& pending, const Clock& clock) const {
   const auto missing = [&](const Edge& edge) {
-    return clock.of(edge.lane) < edge.serial && completed_.of(edge.lane) < edge.serial;
+    return clock.of(edge.stream_id) < edge.serial && completed_.of(edge.stream_id) < edge.serial;
   };
-  return std::any_of(pending.after.begin(), pending.after.end(), missing) ||
+  return std::any_of(pending.predecessors.begin(), pending.predecessors.end(), missing) ||
          std::any_of(pending.required.begin(), pending.required.end(), missing);
 }
 
@@ -489,35 +488,35 @@ void Audit::launched_graph(const PhysicalQueue& queue, const hal::GraphShape* go
 void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t serial = stream.timeline.submitted;
-  Lane& lane = this->lane(stream);
+  StreamState& state = state_of(stream);
   // One that got lost, or that was not asked for.
   bool stray = false;
-  for (; !lane.pending.empty() && lane.pending.front().serial < serial; lane.pending.pop_front())
+  for (; !state.pending.empty() && state.pending.front().serial < serial; state.pending.pop_front())
     stray = true;
-  if (lane.pending.empty() || lane.pending.front().serial != serial) {
+  if (state.pending.empty() || state.pending.front().serial != serial) {
     stray = true;
-    lane.pending.emplace_front().serial = serial;
+    state.pending.emplace_front().serial = serial;
   }
   native_order(stream, queue);
-  QueueState& state = queues_[queue.queue->native()];
-  Pending pending = std::move(lane.pending.front());
-  lane.pending.pop_front();
+  QueueState& expected = queues_[queue.queue->native()];
+  Pending pending = std::move(state.pending.front());
+  state.pending.pop_front();
   Hash edges;
-  for (const Edge& edge : pending.after) {
+  for (const Edge& edge : pending.predecessors) {
     edges.add(edge.stream);
     edges.add(edge.position);
   }
   // Its own stream's order is the first edge of every operation.
-  const std::uint64_t last_serial = std::exchange(lane.last_serial, serial);
-  if (last_serial > 0) pending.after.push_back(edge_to(stream, last_serial));
+  const std::uint64_t last_serial = std::exchange(state.last_serial, serial);
+  if (last_serial > 0) pending.predecessors.push_back(edge_to(stream, last_serial));
   audit::Record record{};
   record.kind = pending.kind;
   record.index = pending.name;
-  record.lane = static_cast<std::uint32_t>(stream.number);
+  record.stream = static_cast<std::uint32_t>(stream.number);
   record.structure = pending.structure;
   record.content = pending.shape.arguments;
   record.edges = edges.value();
-  record.processors = queue.whole() ? device_->info().processors : queue.processors;
+  record.sms = queue.whole() ? device_->info().sms : queue.sms;
   record.grid = pending.shape.blocks;
   if (stray || is_changed(stream, queue, pending, last_serial)) {
     record.flags |= audit::kChanged;
@@ -526,14 +525,14 @@ void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
   if (!pending.shape.readable) record.flags |= audit::kUnreadable;
   if (broken_) {
     record.flags |= audit::kUnordered;
-  } else if (is_uncovered(pending, state.clock)) {
+  } else if (is_uncovered(pending, expected.clock)) {
     record.flags |= audit::kUncovered;
     ++uncovered_;
   }
   // Where the backend has it, that is where it is.
-  QueueState& truly = launched_.empty() ? state : queues_[launched_.back().queue];
-  truly.clock.raise(stream.lane, serial);
-  truly.lane = stream.lane;
+  QueueState& truly = launched_.empty() ? expected : queues_[launched_.back().queue];
+  truly.clock.raise(stream.id, serial);
+  truly.stream_id = stream.id;
   truly.serial = serial;
   truly.waited = false;
   launched_.clear();
@@ -545,28 +544,28 @@ void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
 void Audit::submitted_elsewhere(const Stream& stream, const MarkerRef& marker) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t serial = stream.timeline.submitted + 1;
-  events_[marker->event.native].raise(stream.lane, serial);
-  lane(stream).last_serial = serial;
-  lane(stream).pending.clear();  // nothing is deferred: what is left there was refused
+  events_[marker->event.native].raise(stream.id, serial);
+  state_of(stream).last_serial = serial;
+  state_of(stream).pending.clear();  // nothing is deferred: what is left there was refused
 }
 
 // --- results ---------------------------------------------------------------------------------
 
 void Audit::copied(const Stream& stream, const HostBox& box) {
   const std::lock_guard lock(mutex_);
-  copied_.push_back({stream.lane, stream.timeline.issued, stream.number, box});
+  copied_.push_back({stream.id, stream.timeline.issued, stream.number, box});
 }
 
 void Audit::reached(const Stream& stream, std::uint64_t serial) {
   const std::lock_guard lock(mutex_);
-  write_results(stream.lane, serial);
+  write_results(stream.id, serial);
 }
 
 void Audit::reached(const EventState& event) {
   const std::lock_guard lock(mutex_);
   const auto generation = generations_.find(&event);
   if (generation != generations_.end())
-    write_results(generation->second.lane, generation->second.serial);
+    write_results(generation->second.stream_id, generation->second.serial);
 }
 
 void Audit::reached_all() {
@@ -575,9 +574,9 @@ void Audit::reached_all() {
   copied_.clear();
 }
 
-void Audit::write_results(LaneId lane, std::uint64_t up_to) {
+void Audit::write_results(StreamId stream_id, std::uint64_t up_to) {
   std::erase_if(copied_, [&](const Copied& copy) {
-    if (copy.lane != lane || copy.serial > up_to) return false;
+    if (copy.stream_id != stream_id || copy.serial > up_to) return false;
     write_result(copy);
     return true;
   });
@@ -586,7 +585,7 @@ void Audit::write_results(LaneId lane, std::uint64_t up_to) {
 void Audit::write_result(const Copied& copy) {
   audit::Record record{};
   record.kind = audit::Kind::kResult;
-  record.lane = static_cast<std::uint32_t>(copy.stream);
+  record.stream = static_cast<std::uint32_t>(copy.stream);
   record.structure = copy.box.bytes();
   if (const auto content = hash_of(copy.box))
     record.content = *content;

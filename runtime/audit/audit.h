@@ -73,7 +73,7 @@ class Audit {
   // An operation came in; its serial is the stream's next one. An operation that was refused is
   // followed by another of the same serial.
   void arrived(const Stream& stream, const Submission& submission,
-               std::span<const Predecessor> after);
+               std::span<const Predecessor> predecessors);
   // The stream's next operation, already issued, failed: the application has its error.
   void refused(const Stream& stream, std::uint64_t serial);
   // The stream's native handle is gone and may become another's.
@@ -108,20 +108,22 @@ class Audit {
   friend class WatchedDevice;
   friend class WatchedQueue;
 
-  // For each lane: the serial up to which its operations are covered.
+  // For each stream: the serial up to which its operations are covered.
   class Clock {
    public:
-    void raise(LaneId lane, std::uint64_t serial);
+    void raise(StreamId stream_id, std::uint64_t serial);
     void join(const Clock& other);
-    std::uint64_t of(LaneId lane) const { return lane < upto_.size() ? upto_[lane] : 0; }
+    std::uint64_t of(StreamId stream_id) const {
+      return stream_id < upto_.size() ? upto_[stream_id] : 0;
+    }
 
    private:
     std::vector<std::uint64_t> upto_;
   };
   struct Edge {
-    LaneId lane;
+    StreamId stream_id;
     std::uint64_t serial;
-    // The same as every run of the program has it, whatever lane the stream was given.
+    // The same as every run of the program has it, whatever id the stream was given.
     std::uint64_t stream, position;
   };
   struct Attribute {
@@ -141,9 +143,9 @@ class Audit {
   // A native queue: what is ahead of the next operation there.
   struct QueueState {
     Clock clock;
-    std::uint32_t processors = 0;  // 0: unknown
+    std::uint32_t sms = 0;  // 0: unknown
     // Its newest operation, and whether the queue was made to wait since.
-    LaneId lane = 0;
+    StreamId stream_id = 0;
     std::uint64_t serial = 0;
     bool waited = false;
   };
@@ -163,24 +165,24 @@ class Audit {
     std::uint64_t structure = 0;
     std::uint32_t name = 0;
     std::optional<hal::GraphShape> graph;
-    std::vector<Edge> after;     // as the runtime has them
-    std::vector<Edge> required;  // as the default-stream rules have them
+    std::vector<Edge> predecessors;  // as the runtime has them
+    std::vector<Edge> required;      // as the default-stream rules have them
   };
   struct KernelFacts {
     hal::Result<hal::KernelLayout> layout;
     std::uint32_t name;
     std::uint64_t name_hash;
   };
-  struct Lane {
+  struct StreamState {
     std::deque<Pending> pending;
     const Stream* stream = nullptr;  // once something arrived on it
-    std::uint64_t number = 0;        // of that stream: another one may have the lane by now
+    std::uint64_t number = 0;        // of that stream: another one may have its id by now
     const EventState* waits_for = nullptr;
     std::uint64_t last_serial = 0;
   };
 
   struct Copied {
-    LaneId lane;
+    StreamId stream_id;
     std::uint64_t serial;
     std::uint64_t stream;
     HostBox box;
@@ -199,8 +201,8 @@ class Audit {
   bool is_uncovered(const Pending& pending, const Clock& clock) const;
   void native_order(const Stream& stream, const PhysicalQueue& queue);
   static Edge edge_to(const Stream& stream, std::uint64_t serial);
-  Lane& lane(const Stream& stream);
-  void write_results(LaneId lane, std::uint64_t up_to);
+  StreamState& state_of(const Stream& stream);
+  void write_results(StreamId stream_id, std::uint64_t up_to);
   void write_result(const Copied& copy);
 
   // Told by the watched device, with the lock held. What the host observed complete is what was
@@ -217,7 +219,7 @@ class Audit {
   // that waits holds none), so it has a lock of its own.
   mutable std::mutex mutex_;
   const hal::LockRule::Watched watched_{mutex_, "the lock of the audit is held"};
-  std::vector<Lane> lanes_;
+  std::vector<StreamState> states_;
   std::unordered_map<const EventState*, Edge> generations_;  // newest logical record
   std::unordered_map<void*, QueueState> queues_;             // by native handle
   std::unordered_map<void*, Clock> events_;                  // markers

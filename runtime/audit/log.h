@@ -34,7 +34,7 @@ enum class Kind : std::uint32_t {
   kWait,
   kOther,   // a copy, a fill, a bridged call
   kResult,  // bytes that a copy brought to the host: `structure` their number, `content` a digest
-  kName,    // `index`, `lane` bytes of text in the records behind it
+  kName,    // `index`, `stream` bytes of text in the records behind it
   kGraph,   // a launch of a graph as a whole: `grid` its nodes, `structure` and `content` of all
 };
 
@@ -47,14 +47,14 @@ enum Flag : std::uint32_t {
 
 struct Record {
   Kind kind;
-  std::uint32_t index;  // of the kernel's name
-  std::uint32_t lane;   // the logical stream, in the order of first use
+  std::uint32_t index;   // of the kernel's name
+  std::uint32_t stream;  // the logical stream, in the order of first use
   std::uint32_t flags;
-  std::uint64_t structure;   // kernel, grid, block, shared memory, attributes
-  std::uint64_t content;     // argument bytes, with what looks like an address masked
-  std::uint64_t edges;       // what it comes behind besides its own stream: (lane, position) each
-  std::uint32_t processors;  // of the entry that it was bound to
-  std::uint32_t grid;        // blocks
+  std::uint64_t structure;  // kernel, grid, block, shared memory, attributes
+  std::uint64_t content;    // argument bytes, with what looks like an address masked
+  std::uint64_t edges;      // what it comes behind besides its own stream: (stream, position) each
+  std::uint32_t sms;        // of the partition that it was bound to
+  std::uint32_t grid;       // blocks
 };
 static_assert(sizeof(Record) == 48);
 
@@ -116,7 +116,7 @@ class Log {
     Record head{};
     head.kind = Kind::kName;
     head.index = index;
-    head.lane = static_cast<std::uint32_t>(text.size());
+    head.stream = static_cast<std::uint32_t>(text.size());
     *at(count_) = head;
     std::memcpy(at(count_ + 1), text.data(), text.size());
     commit(1 + records);

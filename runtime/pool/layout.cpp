@@ -44,31 +44,30 @@ PoolLayout PoolLayout::build(const hal::DeviceInfo& info, const PoolLimits& limi
   };
   for (ComputeSet node : nodes) add(node);
   for (ComputeSet node : nodes) add(all - node);
-  if (limits.all_runs) add_runs(units, limits.entries_max, sets);
+  if (limits.all_runs) add_runs(units, limits.partitions_max, sets);
 
-  // Narrowest first; a limit drops the entries in the middle of the pack last: the narrow ones are
-  // what sharing needs, the widest what a lone job needs, so it drops remainders before nodes.
-  const std::size_t most = std::min<std::size_t>(limits.entries_max, kEntriesMax - 1);
+  // Narrowest first; a limit drops the partitions in the middle of the pack last: the narrow ones
+  // are what sharing needs, the widest what a lone job needs, so it drops remainders before nodes.
+  const std::size_t most = std::min<std::size_t>(limits.partitions_max, kPartitionsMax - 1);
   if (sets.size() > most) sets.resize(most);
-  std::vector<PoolEntry> parts;
-  for (ComputeSet set : sets) parts.push_back({kNoEntry, set, info.processors_of(set)});
-  std::stable_sort(parts.begin(), parts.end(), [](const PoolEntry& a, const PoolEntry& b) {
-    return a.processors < b.processors;
-  });
+  std::vector<Partition> parts;
+  for (ComputeSet set : sets) parts.push_back({kNoPartition, set, info.sms_of(set)});
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const Partition& a, const Partition& b) { return a.sms < b.sms; });
 
   PoolLayout layout;
-  layout.entries_.push_back({kWholeDevice, all, info.processors});
-  for (PoolEntry& part : parts) {
-    part.id = static_cast<EntryId>(layout.entries_.size());
-    layout.entries_.push_back(part);
+  layout.partitions_.push_back({kWholeDevice, all, info.sms});
+  for (Partition& part : parts) {
+    part.id = static_cast<PartitionId>(layout.partitions_.size());
+    layout.partitions_.push_back(part);
   }
   return layout;
 }
 
-EntryId PoolLayout::find(hal::ComputeSet compute) const {
-  for (const PoolEntry& entry : entries_)
-    if (!entry.whole() && entry.compute == compute) return entry.id;
-  return kNoEntry;
+PartitionId PoolLayout::find(hal::ComputeSet compute) const {
+  for (const Partition& partition : partitions_)
+    if (!partition.whole() && partition.compute == compute) return partition.id;
+  return kNoPartition;
 }
 
 }  // namespace vitamin::runtime

@@ -4,8 +4,8 @@
 //
 // The paper's hierarchical pool (section "Physical Contexts"): a buddy tree over the units, every
 // node, and for every node but the root its remainder (all other units); equal sets are kept once.
-// An H200 (16 units) gives 59 entries. Entry 0 is always the whole device, which is not a set of
-// units but the application's own streams: a job alone loses nothing.
+// An H200 (16 units) gives 59 partitions. Partition 0 is always the whole device, which is not a
+// set of units but the application's own streams: a job alone loses nothing.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@
 
 namespace vitamin::runtime {
 
-using EntryId = std::uint16_t;
-inline constexpr EntryId kWholeDevice = 0;
-inline constexpr EntryId kNoEntry = 0xffff;
-inline constexpr std::size_t kEntriesMax = 512;  // of one pool, the whole device included
+using PartitionId = std::uint16_t;
+inline constexpr PartitionId kWholeDevice = 0;
+inline constexpr PartitionId kNoPartition = 0xffff;
+inline constexpr std::size_t kPartitionsMax = 512;  // of one pool, the whole device included
 
-struct PoolEntry {
-  EntryId id = kNoEntry;
-  hal::ComputeSet compute;       // of the whole device: every unit
-  std::uint32_t processors = 0;  // SMs or CUs
+struct Partition {
+  PartitionId id = kNoPartition;
+  hal::ComputeSet compute;  // of the whole device: every unit
+  std::uint32_t sms = 0;    // SMs or CUs
   bool whole() const { return id == kWholeDevice; }
 };
 
 struct PoolLimits {
-  std::uint32_t entries_max = 256;  // besides the whole device
-  std::uint32_t leaf_units = 1;     // units of the smallest entry
-  // Also every run of neighbouring units, narrowest first, until entries_max: more sizes for more
-  // memory (5.5 MiB of GPU memory an entry on an H200). Off: the paper's tree.
+  std::uint32_t partitions_max = 256;  // besides the whole device
+  std::uint32_t leaf_units = 1;        // units of the smallest partition
+  // Also every run of neighbouring units, narrowest first, until partitions_max: more sizes for
+  // more memory (5.5 MiB of GPU memory a partition on an H200). Off: the paper's tree.
   bool all_runs = false;
   friend bool operator==(const PoolLimits&, const PoolLimits&) = default;
 };
@@ -44,15 +44,15 @@ class PoolLayout {
   // Requires 1 <= info.units() <= 64; a device of one unit has only the whole device.
   static PoolLayout build(const hal::DeviceInfo& info, const PoolLimits& limits = {});
 
-  std::span<const PoolEntry> entries() const { return entries_; }
-  const PoolEntry& at(EntryId id) const { return entries_[id]; }
-  std::size_t size() const { return entries_.size(); }
-  hal::ComputeSet all() const { return entries_.front().compute; }
-  // The entry with exactly this set, or kNoEntry. The whole device is never the answer.
-  EntryId find(hal::ComputeSet compute) const;
+  std::span<const Partition> partitions() const { return partitions_; }
+  const Partition& at(PartitionId id) const { return partitions_[id]; }
+  std::size_t size() const { return partitions_.size(); }
+  hal::ComputeSet all() const { return partitions_.front().compute; }
+  // The partition with exactly this set, or kNoPartition. The whole device is never the answer.
+  PartitionId find(hal::ComputeSet compute) const;
 
  private:
-  std::vector<PoolEntry> entries_;  // [0] the whole device, then narrowest first
+  std::vector<Partition> partitions_;  // [0] the whole device, then narrowest first
 };
 
 }  // namespace vitamin::runtime

@@ -15,21 +15,21 @@ hal::Result<PhysicalContextPool> PhysicalContextPool::realise(hal::Device& devic
   if (pool.slots_) pool.limit(device.pool_queues_now());
   pool.priorities_ = device.info().pool_priorities;
   hal::Error first_error;
-  for (const PoolEntry& entry : layout.entries()) {
-    if (entry.whole()) continue;
-    auto context = device.create_context(entry.compute);
+  for (const Partition& partition : layout.partitions()) {
+    if (partition.whole()) continue;
+    auto context = device.create_context(partition.compute);
     if (!context) {
       if (first_error.message.empty()) first_error = context.error();
       continue;
     }
-    pool.contexts_[entry.id] = std::move(*context);
+    pool.contexts_[partition.id] = std::move(*context);
     if (pool.slots_) continue;
-    auto queue = pool.make_queue(entry.id, 0);
+    auto queue = pool.make_queue(partition.id, 0);
     if (queue) {
       pool.add(std::move(*queue));
     } else {
       if (first_error.message.empty()) first_error = queue.error();
-      pool.contexts_[entry.id].reset();
+      pool.contexts_[partition.id].reset();
     }
   }
   // A device of one unit has no partitions; that is no failure.
@@ -41,10 +41,10 @@ hal::Result<PhysicalContextPool> PhysicalContextPool::realise(hal::Device& devic
 // Widths from the narrowest to the widest that is less than the whole device, which a lone job has
 // on its own streams.
 void PhysicalContextPool::fill_slots(const PoolLayout& layout) {
-  std::vector<EntryId> narrow;
-  for (const PoolEntry& entry : layout.entries())
-    if (!entry.whole() && has(entry.id) && entry.processors < layout.at(kWholeDevice).processors)
-      narrow.push_back(entry.id);
+  std::vector<PartitionId> narrow;
+  for (const Partition& partition : layout.partitions())
+    if (!partition.whole() && has(partition.id) && partition.sms < layout.at(kWholeDevice).sms)
+      narrow.push_back(partition.id);
   const std::size_t count = std::min(queues_max_, narrow.size());
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t step = count > 1 ? i * (narrow.size() - 1) / (count - 1) : narrow.size() / 2;
@@ -55,14 +55,14 @@ void PhysicalContextPool::fill_slots(const PoolLayout& layout) {
   }
 }
 
-hal::Result<std::unique_ptr<PhysicalQueue>> PhysicalContextPool::make_queue(EntryId entry,
+hal::Result<std::unique_ptr<PhysicalQueue>> PhysicalContextPool::make_queue(PartitionId partition,
                                                                             int priority) {
-  auto native = contexts_[entry]->create_queue(priority);
+  auto native = contexts_[partition]->create_queue(priority);
   if (!native) return tl::unexpected(native.error());
   auto queue = std::make_unique<PhysicalQueue>();
   queue->queue = std::move(*native);
-  queue->entry = entry;
-  queue->processors = contexts_[entry]->processors();
+  queue->partition = partition;
+  queue->sms = contexts_[partition]->sms();
   queue->priority = priority;
   return queue;
 }
@@ -77,7 +77,7 @@ std::unique_ptr<PhysicalQueue> PhysicalContextPool::take_idle(MarkerPool& marker
   if (oldest == nullptr) return nullptr;
   std::unique_ptr<PhysicalQueue> taken = std::move(*oldest);
   taken->last.reset();
-  auto& queues = queues_[taken->entry];
+  auto& queues = queues_[taken->partition];
   std::erase(queues, nullptr);
   return taken;
 }

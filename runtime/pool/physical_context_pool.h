@@ -2,7 +2,7 @@
 //
 // The pool of physical contexts, realised once at start, and its queues.
 //
-// Slots. Where pool queues are scarce (DeviceInfo::pool_queues_max), the entries are made as
+// Slots. Where pool queues are scarce (DeviceInfo::pool_queues_max), the partitions are made as
 // always, which costs nothing there, but only so many of them have a queue at a time: at start some
 // that are spread over the widths, later what policies ask for, each in the place of the queue that
 // was made longest ago and is idle. Queues come and go off the dispatch path
@@ -27,8 +27,8 @@ struct Stream;
 
 struct PhysicalQueue {
   std::unique_ptr<hal::Queue> queue;
-  EntryId entry = kWholeDevice;
-  std::uint32_t processors = 0;
+  PartitionId partition = kWholeDevice;
+  std::uint32_t sms = 0;
   int priority = 0;
   Stream* owner = nullptr;  // null: free
   Stream* last_owner = nullptr;
@@ -36,29 +36,33 @@ struct PhysicalQueue {
   std::uint64_t made = 0;  // in which order
   std::uint32_t pins = 0;  // host threads that block on the queue without the lock
 
-  bool whole() const { return entry == kWholeDevice; }
+  bool whole() const { return partition == kWholeDevice; }
 };
 
 class PhysicalContextPool {
  public:
-  // Realises every entry of the layout with one queue of the default priority, or as many queues as
-  // there are slots. An entry that the driver refuses is left out (its place stays empty); no entry
-  // at all is an error. Fewer slots than were promised are not.
+  // Realises every partition of the layout with one queue of the default priority, or as many
+  // queues as there are slots. A partition that the driver refuses is left out (its place stays
+  // empty); no partition at all is an error. Fewer slots than were promised are not.
   static hal::Result<PhysicalContextPool> realise(hal::Device& device, const PoolLayout& layout);
 
-  bool has(EntryId entry) const { return contexts_[entry] != nullptr; }
-  hal::PhysicalContext& context(EntryId entry) { return *contexts_[entry]; }
-  std::vector<std::unique_ptr<PhysicalQueue>>& queues(EntryId entry) { return queues_[entry]; }
+  bool has(PartitionId partition) const { return contexts_[partition] != nullptr; }
+  hal::PhysicalContext& context(PartitionId partition) { return *contexts_[partition]; }
+  std::vector<std::unique_ptr<PhysicalQueue>>& queues(PartitionId partition) {
+    return queues_[partition];
+  }
   // Slow (about 1 ms); call it without the lock of the device, then add() under it.
-  hal::Result<std::unique_ptr<PhysicalQueue>> make_queue(EntryId entry, int priority);
+  hal::Result<std::unique_ptr<PhysicalQueue>> make_queue(PartitionId partition, int priority);
   void add(std::unique_ptr<PhysicalQueue> queue) {
     queue->made = ++queues_made_;
-    queues_[queue->entry].push_back(std::move(queue));
+    queues_[queue->partition].push_back(std::move(queue));
   }
   std::size_t realised() const;
   std::size_t queue_count() const;
 
-  bool has_queue(EntryId entry) const { return entry == kWholeDevice || !queues_[entry].empty(); }
+  bool has_queue(PartitionId partition) const {
+    return partition == kWholeDevice || !queues_[partition].empty();
+  }
   bool serves(const PhysicalQueue& queue, int priority) const {
     return !priorities_ || queue.priority == priority;
   }
@@ -77,7 +81,7 @@ class PhysicalContextPool {
  private:
   void fill_slots(const PoolLayout& layout);
 
-  std::vector<std::unique_ptr<hal::PhysicalContext>> contexts_;  // index = EntryId; [0] is null
+  std::vector<std::unique_ptr<hal::PhysicalContext>> contexts_;  // index = PartitionId; [0] is null
   std::vector<std::vector<std::unique_ptr<PhysicalQueue>>> queues_;
   bool slots_ = false, priorities_ = true;
   std::size_t queues_max_ = 0;       // where there are slots: how many now,

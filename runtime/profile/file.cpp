@@ -98,8 +98,8 @@ class Parser {
   }
   bool width(Words words) {
     ProfileCell cell;
-    if (kernels == 0 || !words.number("width", &cell.processors) || cell.processors == 0 ||
-        !times(words, cell) || cell.mean_ns <= 0)
+    if (kernels == 0 || !words.number("width", &cell.sms) || cell.sms == 0 || !times(words, cell) ||
+        cell.mean_ns <= 0)
       return false;
     profile.merge(key_, cell);
     return true;
@@ -153,7 +153,7 @@ std::string format_profile(const Profile& profile, std::string_view model) {
     text += "kernel " + hexadecimal(key) + " blocks " + std::to_string(kernel.blocks) +
             " resident " + std::to_string(kernel.resident) + " name " + name + "\n";
     for (const ProfileCell& cell : kernel.cells)
-      text += "width " + std::to_string(cell.processors) + times(cell);
+      text += "width " + std::to_string(cell.sms) + times(cell);
   }
   return text + "end " + std::to_string(keys.size()) + " checksum " + hexadecimal(fnv1a(text)) +
          "\n";

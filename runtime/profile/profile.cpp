@@ -9,7 +9,7 @@
 namespace vitamin::runtime {
 namespace {
 
-// What a launch costs at least however many processors share its work, where nothing was measured
+// What a launch costs at least however many SMs share its work, where nothing was measured
 // that would tell: the shortest kernels of real programs (p10 of 1.0 to 1.2 us on an H200).
 constexpr double kLatencyNs = 1'500;
 // So many samples say half of what can be known of a width.
@@ -28,14 +28,14 @@ std::uint64_t mixed(std::uint64_t key, std::uint64_t with) {
   return z == 0 ? 1 : z;
 }
 
-double x_of(const KernelProfile& kernel, bool staircase, std::uint32_t processors) {
-  return staircase ? static_cast<double>(kernel.waves(processors)) : 1.0 / processors;
+double x_of(const KernelProfile& kernel, bool staircase, std::uint32_t sms) {
+  return staircase ? static_cast<double>(kernel.waves(sms)) : 1.0 / sms;
 }
 
 }  // namespace
 
 void ProfileCell::add(double ns) {
-  ProfileCell one{processors, 1, ns, 0};
+  ProfileCell one{sms, 1, ns, 0};
   one.kept = 1;
   one.some[0] = static_cast<float>(ns);
   merge(one);
@@ -87,14 +87,14 @@ double ProfileCell::relative_error() const {
   return std::sqrt(m2 / (n - 1) / n) / mean_ns;
 }
 
-std::uint64_t KernelProfile::waves(std::uint32_t processors) const {
-  if (blocks == 0 || resident == 0 || processors == 0) return 0;
-  const std::uint64_t wave = std::uint64_t{resident} * processors;
+std::uint64_t KernelProfile::waves(std::uint32_t sms) const {
+  if (blocks == 0 || resident == 0 || sms == 0) return 0;
+  const std::uint64_t wave = std::uint64_t{resident} * sms;
   return (blocks + wave - 1) / wave;
 }
 
-double ProfileFit::at(const KernelProfile& kernel, std::uint32_t processors) const {
-  return latency_ns + shared * x_of(kernel, staircase, processors);
+double ProfileFit::at(const KernelProfile& kernel, std::uint32_t sms) const {
+  return latency_ns + shared * x_of(kernel, staircase, sms);
 }
 
 ProfileFit fit(const KernelProfile& kernel) {
@@ -106,7 +106,7 @@ ProfileFit fit(const KernelProfile& kernel) {
     // Times err by a share of themselves, and what is wanted is a share, too: so residuals count
     // relative to the time, else the narrow widths, where everything takes longest, decide alone.
     // From a few samples on a width is known; more must not drown the other widths.
-    const double x = x_of(kernel, result.staircase, cell.processors);
+    const double x = x_of(kernel, result.staircase, cell.sms);
     const double y = std::max(1.0, cell.undisturbed_ns()), n = static_cast<double>(cell.count);
     const double weight = n / (n + kKnown) / (y * y);
     w += weight, wx += weight * x, wy += weight * y;
@@ -115,7 +115,7 @@ ProfileFit fit(const KernelProfile& kernel) {
   }
   if (result.widths == 0) return result;
   const double spread = w * wxx - wx * wx;
-  // Widths that are nearly the same differ by noise more than by their processors.
+  // Widths that are nearly the same differ by noise more than by their SMs.
   constexpr double kApart = 0.01;
   if (result.widths > 1 && spread > kApart * w * wxx) {
     result.shared = (w * wxy - wx * wy) / spread;
@@ -130,8 +130,8 @@ ProfileFit fit(const KernelProfile& kernel) {
   return result;
 }
 
-void Profile::add(std::uint64_t key, std::uint32_t processors, double ns) {
-  ProfileCell one{processors};
+void Profile::add(std::uint64_t key, std::uint32_t sms, double ns) {
+  ProfileCell one{sms};
   one.add(ns);
   merge(key, one);
 }
@@ -139,14 +139,12 @@ void Profile::add(std::uint64_t key, std::uint32_t processors, double ns) {
 void Profile::add_bracket(double ns) { bracket_.add(ns); }
 
 void Profile::merge(std::uint64_t key, const ProfileCell& cell, std::uint64_t most) {
-  if (cell.processors == 0 || cell.count == 0) return;
+  if (cell.sms == 0 || cell.count == 0) return;
   std::vector<ProfileCell>& cells = kernels_[key].cells;
-  const auto at =
-      std::lower_bound(cells.begin(), cells.end(), cell.processors,
-                       [](const ProfileCell& c, std::uint32_t p) { return c.processors < p; });
-  ProfileCell& kept = at != cells.end() && at->processors == cell.processors
-                          ? *at
-                          : *cells.insert(at, {cell.processors});
+  const auto at = std::lower_bound(cells.begin(), cells.end(), cell.sms,
+                                   [](const ProfileCell& c, std::uint32_t p) { return c.sms < p; });
+  ProfileCell& kept =
+      at != cells.end() && at->sms == cell.sms ? *at : *cells.insert(at, {cell.sms});
   kept.merge(cell);
   if (kept.count > most) {
     kept.m2 *= static_cast<double>(most) / static_cast<double>(kept.count);
@@ -195,8 +193,7 @@ double weighed(const KernelProfile& kernel, const ProfileCell& cell) {
   for (const ProfileCell& other : kernel.cells) {
     if (other.count == 0) continue;
     const double n = static_cast<double>(other.count);
-    const double off =
-        other.undisturbed_ns() / std::max(1.0, model.at(kernel, other.processors)) - 1;
+    const double off = other.undisturbed_ns() / std::max(1.0, model.at(kernel, other.sms)) - 1;
     weight += n / (n + kKnown);
     squares += n / (n + kKnown) * off * off;
   }
@@ -205,16 +202,16 @@ double weighed(const KernelProfile& kernel, const ProfileCell& cell) {
   const double of_cell =
       (kDiffer * kDiffer + (kDifferNs / ns) * (kDifferNs / ns)) / static_cast<double>(behind);
   const double share = of_model / (of_model + of_cell);
-  return share * ns + (1 - share) * model.at(kernel, cell.processors);
+  return share * ns + (1 - share) * model.at(kernel, cell.sms);
 }
 
 }  // namespace
 
-Prediction Profile::predict(std::uint64_t key, std::uint32_t processors) const {
+Prediction Profile::predict(std::uint64_t key, std::uint32_t sms) const {
   const KernelProfile* kernel = find(key);
-  if (kernel == nullptr || processors == 0) return {};
+  if (kernel == nullptr || sms == 0) return {};
   for (const ProfileCell& cell : kernel->cells)
-    if (cell.processors == processors && cell.count > 0) {
+    if (cell.sms == sms && cell.count > 0) {
       const double n = static_cast<double>(cell.count);
       return {weighed(*kernel, cell), n / (n + kKnown) / (1 + 10 * cell.relative_error()), true};
     }
@@ -222,29 +219,28 @@ Prediction Profile::predict(std::uint64_t key, std::uint32_t processors) const {
   if (model.widths == 0) return {};
   // Never as sure as a measurement: the more widths the model rests on, the surer.
   const double confidence = 0.6 * (1 - 1.0 / (1 + model.widths));
-  return {model.at(*kernel, processors), confidence, false};
+  return {model.at(*kernel, sms), confidence, false};
 }
 
-void ProfileLearner::add(std::uint64_t kernel, std::uint32_t processors, double ns) {
+void ProfileLearner::add(std::uint64_t kernel, std::uint32_t sms, double ns) {
   if (samples_.size() == kSamples)
     ++dropped_;
   else
-    samples_.push_back({kernel, ns, processors});
+    samples_.push_back({kernel, ns, sms});
 }
 
 void ProfileLearner::harvest(Profile& profile, double bracket_ns) {
   constexpr double kFar = 8;
   for (const Sample& sample : samples_) {
     const double ns = std::max(1.0, sample.ns - bracket_ns);
-    double& usual =
-        usual_ns_.try_emplace(mixed(sample.kernel, sample.processors), ns).first->second;
+    double& usual = usual_ns_.try_emplace(mixed(sample.kernel, sample.sms), ns).first->second;
     if (ns > kFar * usual) {
       ++outliers_;
       usual += usual / 4 + 1;  // it may itself have been unusual: it rises until it is believed
       continue;
     }
     usual += (ns - usual) / 8;
-    profile.add(sample.kernel, sample.processors, ns);
+    profile.add(sample.kernel, sample.sms, ns);
   }
   samples_.clear();
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long a launch takes on how many processors: T(kernel and launch configuration, processors).
+// How long a launch takes on how many SMs: T(kernel and launch configuration, SMs).
 //
 // Bits do not depend on the width, so widths may be explored on live jobs. What was measured is
 // kept as it is; between and beyond, a model fills in:
 //
-//     T(m) = a + b / m                      a: latency, memory; b: work that more processors share
+//     T(m) = a + b / m                      a: latency, memory; b: work that more SMs share
 //     T(m) = a + c * waves(m)               where the grid is known: blocks run in waves of
-//     waves(m) = ceil(blocks / (r * m))     m processors with r resident blocks each
+//     waves(m) = ceil(blocks / (r * m))     m SMs with r resident blocks each
 //
 // fitted to the measured widths by least squares of the relative errors, a, b, c >= 0.
 //
@@ -32,7 +32,7 @@ namespace vitamin::runtime {
 // Of one width. Of all launches Welford's mean and sum of squared differences, and a few of them.
 struct ProfileCell {
   static constexpr std::uint32_t kMostKept = 8;
-  std::uint32_t processors = 0;
+  std::uint32_t sms = 0;
   std::uint64_t count = 0;
   double mean_ns = 0;
   double m2 = 0;
@@ -52,17 +52,17 @@ struct KernelProfile {
   std::uint64_t blocks = 0;        // of the grid; 0: unknown
   std::uint32_t resident = 0;      // blocks of it that one processor holds; 0: unknown
   std::vector<ProfileCell> cells;  // by width, ascending
-  std::uint64_t waves(std::uint32_t processors) const;  // 0: unknown
+  std::uint64_t waves(std::uint32_t sms) const;  // 0: unknown
 };
 
-// Launches of whatever kernels that were timed on so many processors.
+// Launches of whatever kernels that were timed on so many SMs.
 struct TimedLaunches {
-  std::uint32_t processors = 0;
+  std::uint32_t sms = 0;
   std::uint64_t launches = 0;
   double mean_ns = 0;
   // The mean of what the same launches would last on the whole device, by how long each of their
   // kernels took the first few times: of other kernels both are others, of the same on fewer
-  // processors only mean_ns.
+  // SMs only mean_ns.
   double whole_ns = 0;
 };
 
@@ -72,7 +72,7 @@ struct ProfileFit {
   double shared = 0;
   bool staircase = false;
   unsigned widths = 0;  // how many were measured
-  double at(const KernelProfile& kernel, std::uint32_t processors) const;
+  double at(const KernelProfile& kernel, std::uint32_t sms) const;
 };
 ProfileFit fit(const KernelProfile& kernel);
 
@@ -88,7 +88,7 @@ struct Prediction {
 class Profile {
  public:
   // `key`: ReadyOperation::kernel.
-  void add(std::uint64_t key, std::uint32_t processors, double ns);
+  void add(std::uint64_t key, std::uint32_t sms, double ns);
   // Beyond `most` launches of a width the older ones fade.
   void merge(std::uint64_t key, const ProfileCell& cell, std::uint64_t most = ~0ULL);
   void merge(const Profile& other);
@@ -98,7 +98,7 @@ class Profile {
   void merge_bracket(const ProfileCell& cell) { bracket_.merge(cell); }
   const ProfileCell& bracket() const { return bracket_; }
   void describe(std::uint64_t key, std::string name, std::uint64_t blocks, std::uint32_t resident);
-  Prediction predict(std::uint64_t key, std::uint32_t processors) const;
+  Prediction predict(std::uint64_t key, std::uint32_t sms) const;
   const KernelProfile* find(std::uint64_t key) const;
   const std::unordered_map<std::uint64_t, KernelProfile>& kernels() const { return kernels_; }
   // Changes with every change: what a policy derived from an older version may be outdated.
@@ -115,7 +115,7 @@ class ProfileLearner {
  public:
   ProfileLearner() { samples_.reserve(kSamples); }
   // Does not allocate.
-  void add(std::uint64_t key, std::uint32_t processors, double ns);
+  void add(std::uint64_t key, std::uint32_t sms, double ns);
   // Moves what was collected since the last call into the profile, less what the timing itself
   // took. Times far above what the pair took so far (a preempted launch) are left out and counted.
   void harvest(Profile& profile, double bracket_ns = 0);
@@ -127,7 +127,7 @@ class ProfileLearner {
   struct Sample {
     std::uint64_t kernel = 0;
     double ns = 0;
-    std::uint32_t processors = 0;
+    std::uint32_t sms = 0;
   };
   std::vector<Sample> samples_;
   std::unordered_map<std::uint64_t, double> usual_ns_;  // by kernel and width

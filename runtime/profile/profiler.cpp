@@ -19,13 +19,13 @@ constexpr std::uint64_t kFirstBrackets = 8, kBetweenBrackets = 16;
 // Launches that are looked at: a third of the usual 97.
 constexpr std::uint32_t kLongestSearch = 32;
 // In the width of a sample that a search found: it teaches of its kernel as any other does, but not
-// what a lane's launches take together.
+// what a stream's launches take together.
 constexpr std::uint32_t kSearched = 1U << 31;
 // Searches of one kernel and width that may find its queue dry.
 constexpr std::uint32_t kMostDry = 2 * kFewSamples;
 
-std::uint64_t pair_of(std::uint64_t kernel, std::uint32_t processors) {
-  return kernel ^ processors * 0x9e3779b97f4a7c15ULL;
+std::uint64_t pair_of(std::uint64_t kernel, std::uint32_t sms) {
+  return kernel ^ sms * 0x9e3779b97f4a7c15ULL;
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ struct Profiler::Stopwatch {
   bool dry = false;  // the queue had nothing to do when the work arrived
   bool calibrates = false, searched = false;
   std::uint64_t kernel = 0;
-  std::uint32_t processors = 0;
+  std::uint32_t sms = 0;
   std::function<void(double)> told;
 };
 
@@ -86,14 +86,14 @@ Profiler::Stopwatch* Profiler::start(hal::Queue& queue) {
   return stopwatch;
 }
 
-bool Profiler::worth_timing(std::uint64_t kernel, std::uint32_t processors) const {
-  if (const auto dry = dry_.find(pair_of(kernel, processors));
+bool Profiler::worth_timing(std::uint64_t kernel, std::uint32_t sms) const {
+  if (const auto dry = dry_.find(pair_of(kernel, sms));
       dry != dry_.end() && dry->second >= kMostDry)
     return false;
   const KernelProfile* known = profile_.find(kernel);
   return known == nullptr ||
          std::none_of(known->cells.begin(), known->cells.end(), [&](const ProfileCell& cell) {
-           return cell.processors == processors && cell.count >= kFewSamples;
+           return cell.sms == sms && cell.count >= kFewSamples;
          });
 }
 
@@ -113,14 +113,14 @@ void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::function<void(
 }
 
 void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::uint64_t kernel,
-                    const std::string& name, const hal::KernelLaunch& launch,
-                    std::uint32_t processors, bool searched, std::function<void(double)> told) {
+                    const std::string& name, const hal::KernelLaunch& launch, std::uint32_t sms,
+                    bool searched, std::function<void(double)> told) {
   stop(stopwatch, queue, std::move(told));
   if (running_.empty() || running_.back() != stopwatch) return;
   stopwatch->searched = searched;
   found_ = found_ || searched;
   stopwatch->kernel = kernel;
-  stopwatch->processors = processors;
+  stopwatch->sms = sms;
   if (const KernelProfile* known = learnt_.find(kernel); known == nullptr || known->blocks == 0) {
     const std::uint32_t resident =
         launch.kernel != nullptr ? device_.kernels().resident_blocks(launch) : 0;
@@ -164,19 +164,19 @@ bool Profiler::collect() {
   std::map<std::uint32_t, TimedLaunches> together;  // all kernels as one
   for (const auto& [kernel, what] : fresh.kernels())
     for (ProfileCell cell : what.cells) {
-      const bool searched = (cell.processors & kSearched) != 0;
-      cell.processors &= ~kSearched;
+      const bool searched = (cell.sms & kSearched) != 0;
+      cell.sms &= ~kSearched;
       profile_.merge(kernel, cell);
       learnt_.merge(kernel, cell);
       if (searched || !told_) continue;
-      TimedLaunches& all = together[cell.processors];
-      all.processors = cell.processors;
+      TimedLaunches& all = together[cell.sms];
+      all.sms = cell.sms;
       all.launches += cell.count;
       const double share = static_cast<double>(cell.count) / static_cast<double>(all.launches);
       all.mean_ns += share * (cell.mean_ns - all.mean_ns);
       all.whole_ns += share * (at_first(kernel, cell) - all.whole_ns);
     }
-  for (const auto& [processors, timed] : together) told_(timed);
+  for (const auto& [sms, timed] : together) told_(timed);
   return awaits();
 }
 
@@ -190,8 +190,8 @@ double Profiler::at_first(std::uint64_t kernel, const ProfileCell& cell) {
   if (const KernelProfile* known = profile_.find(kernel); known != nullptr)
     alone.blocks = known->blocks, alone.resident = known->resident;
   // By means, as what it is compared with.
-  alone.cells.push_back({cell.processors, cell.count, cell.mean_ns, cell.m2});
-  const double whole_ns = std::max(1.0, fit(alone).at(alone, device_.info().processors));
+  alone.cells.push_back({cell.sms, cell.count, cell.mean_ns, cell.m2});
+  const double whole_ns = std::max(1.0, fit(alone).at(alone, device_.info().sms));
   first.launches += cell.count;
   first.whole_ns += static_cast<double>(cell.count) / static_cast<double>(first.launches) *
                     (whole_ns - first.whole_ns);
@@ -210,10 +210,10 @@ void Profiler::ended(Stopwatch& stopwatch, double ns) {
   }
   if (stopwatch.kernel == 0) return;
   if (stopwatch.dry && ns * kNegligible < kHostDelayNs) {
-    if (stopwatch.searched) ++dry_[pair_of(stopwatch.kernel, stopwatch.processors)];
+    if (stopwatch.searched) ++dry_[pair_of(stopwatch.kernel, stopwatch.sms)];
     return;
   }
-  learner_.add(stopwatch.kernel, stopwatch.processors | (stopwatch.searched ? kSearched : 0), ns);
+  learner_.add(stopwatch.kernel, stopwatch.sms | (stopwatch.searched ? kSearched : 0), ns);
 }
 
 std::uint64_t name_hash(const std::string& name) { return fnv1a(name); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Times live work: what policies and the window know of T(kernel and configuration, processors).
+// Times live work: what policies and the window know of T(kernel and configuration, SMs).
 //
 // Every so many launches, one gets two timed events of ours around it, on its own queue, and a
 // later look reads the difference. Bits do not depend on any of it.
@@ -53,7 +53,7 @@ class Profiler {
   void on_sample(Sample told) { told_ = std::move(told); }
   bool learns() const { return options_.every > 0; }
   // Whether this launch is to be timed. Counts the launches that ask. One in `every` is, whatever
-  // it is: what a lane's launches take together is learnt from these alone. Which kernels are
+  // it is: what a stream's launches take together is learnt from these alone. Which kernels are
   // common decides what they teach of each, so one launch of those in between is timed as well, of
   // a kernel and width that are little known (worth_timing), if some of the last `search` before
   // the next regular one is such: rare kernels are soon known, and once all are, hardly any
@@ -82,16 +82,16 @@ class Profiler {
     return launches < kFirst || launches % ProfilerOptions::kUsual == 0;
   }
   // Not what was looked for several times and always found its queue dry: others have their turn.
-  bool worth_timing(std::uint64_t kernel, std::uint32_t processors) const;
+  bool worth_timing(std::uint64_t kernel, std::uint32_t sms) const;
   // Around the work that is timed, on the queue where it is submitted. start() answers null when no
   // stopwatch is free or the event was refused: then the work goes untimed.
   struct Stopwatch;
   Stopwatch* start(hal::Queue& queue);
-  // Of a launch on so many processors; of a kernel's first sample `launch` tells what it is, and
+  // Of a launch on so many SMs; of a kernel's first sample `launch` tells what it is, and
   // the device is not asked about one without a handle. `searched`: see turn(). `told`, if set,
   // gets the nanoseconds as well.
   void stop(Stopwatch* stopwatch, hal::Queue& queue, std::uint64_t kernel, const std::string& name,
-            const hal::KernelLaunch& launch, std::uint32_t processors, bool searched = false,
+            const hal::KernelLaunch& launch, std::uint32_t sms, bool searched = false,
             std::function<void(double ns)> told = {});
   // Of anything else: `told` gets the nanoseconds.
   void stop(Stopwatch* stopwatch, hal::Queue& queue, std::function<void(double ns)> told);

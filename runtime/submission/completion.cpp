@@ -16,8 +16,8 @@ Completion::Completion(Core& core)
       depth_(core.device.info().queue_depth),
       depth_measured_(core.device.info().queue_depth_measured),
       markers_take_places_(core.device.info().markers_take_places),
-      unobserved_(core.options.window.ahead_ns == Window::kUnbounded &&
-                  core.options.audit == nullptr && core.options.trace == nullptr),
+      unobserved_(core.options.window.ahead_ns == kNever && core.options.audit == nullptr &&
+                  core.options.trace == nullptr),
       batch_operations_(batch_operations(core.options.window.ahead_ns)) {}
 
 // --- markers -----------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ void Completion::submitted(Stream& stream, PhysicalQueue& queue, const Load& loa
   if (Audit* audit = core_.audit()) [[unlikely]]
     audit->submitted(stream, queue);
   if (core_.traced()) [[unlikely]]
-    core_.trace(trace::Kind::kSubmitted, stream, stream.timeline.submitted, queue.entry);
+    core_.trace(trace::Kind::kSubmitted, stream, stream.timeline.submitted, queue.partition);
   CompletionBatch& open = work.open;
   ++open.operations;
   if (load.work > 0) ++open.launches;
@@ -72,13 +72,13 @@ void Completion::submitted(Stream& stream, PhysicalQueue& queue, const Load& loa
   take_places(stream, load.places);
   work.ahead_ns += load.predicted_ns;
   open.predicted_ns += load.predicted_ns;
-  if (load.leased) count_leased(stream);
+  if (load.counts_outstanding) count_outstanding(stream);
   if (stream.kind == StreamKind::kLegacy && queue.whole() && blocking_streams_) tail_marker(stream);
   // A stream that may move soon must know its progress to the operation.
   const Choice& grant = stream.placing.grant;
   const bool stays = queue.whole() || grant.launches == kUntilChanged;
   const std::uint32_t often =
-      grant.ahead_ns == Window::kUnbounded ? batch_operations_ : batch_operations(window(stream));
+      grant.ahead_ns == kNever ? batch_operations_ : batch_operations(window(stream));
   if (!stays || open.operations >= often) {
     tail_marker(stream);
     close_batch(stream);
@@ -98,16 +98,16 @@ void Completion::submitted_straight_on(Stream& stream, const Kernel& kernel) {
   ++work.open.launches;
   work.open.work += kernel.work;
   core_.arbiter->progressed();
-  if (stream.placing.grant.leased) count_leased(stream);
+  if (stream.placing.grant.counts_outstanding) count_outstanding(stream);
 }
 
 // The operation that is the stream's tail now.
-inline void Completion::count_leased(Stream& stream) {
+inline void Completion::count_outstanding(Stream& stream) {
   Stream::Submitted& work = stream.submitted;
-  core_.arbiter->submitted(work.tail->entry, stream.lane);
-  ++work.open.leased;
-  if (work.tail->whole() && !std::exchange(work.leased_whole, true)) [[unlikely]]
-    leased_whole_.push_back(&stream);
+  core_.arbiter->submitted(work.tail->partition, stream.id);
+  ++work.open.counted;
+  if (work.tail->whole() && !std::exchange(work.counted_whole, true)) [[unlikely]]
+    counted_whole_.push_back(&stream);
 }
 
 void Completion::submitted_elsewhere(Stream& stream, MarkerRef marker) {
@@ -135,7 +135,7 @@ void Completion::leave(Stream& stream, PhysicalQueue& queue) {
   queue.owner = nullptr;
   queue.last_owner = &stream;
   queue.last = stream.submitted.tail_marker;
-  if (!core_.lanes_share) core_.arbiter->release(queue.entry, stream.lane);
+  if (!core_.streams_share) core_.arbiter->release(queue.partition, stream.id);
 }
 
 // --- what has ended ----------------------------------------------------------------------------
@@ -150,7 +150,7 @@ void Completion::close_batch(Stream& stream) {
   CompletionBatch closed = std::exchange(work.open, {});
   closed.serial = stream.timeline.submitted;
   closed.marker = marker;
-  closed.entry = work.tail != nullptr ? work.tail->entry : kNoEntry;
+  closed.partition = work.tail != nullptr ? work.tail->partition : kNoPartition;
   work.batches.push(std::move(closed));
   work.batch_room = 0;
 }
@@ -186,9 +186,11 @@ void Completion::end_batch(Stream& stream) {
   work.ahead_ns -= oldest.predicted_ns;
   work.held -= oldest.held;
   if (core_.traced()) [[unlikely]]
-    core_.trace(trace::Kind::kCompleted, stream, oldest.serial, kNoEntry);
-  if (oldest.entry != kNoEntry) core_.arbiter->retired(oldest.entry, stream.lane, oldest.leased);
-  if (reporting_) core_.arbiter->completed(oldest.entry, stream.lane, oldest.launches, oldest.work);
+    core_.trace(trace::Kind::kCompleted, stream, oldest.serial, kNoPartition);
+  if (oldest.partition != kNoPartition)
+    core_.arbiter->retired(oldest.partition, stream.id, oldest.counted);
+  if (reporting_)
+    core_.arbiter->completed(oldest.partition, stream.id, oldest.launches, oldest.work);
   work.batches.pop();
 }
 
@@ -197,10 +199,10 @@ bool Completion::ended(Stream& stream) {
   if (!stream.deferral.operations.empty() || stream.own.pins > 0) return false;
   poll(stream);
   if (work.tail != nullptr || !work.batches.empty()) return false;
-  if (!core_.markers.fired(work.tail_marker) || !core_.markers.fired(work.gate)) return false;
+  if (!core_.markers.fired(work.tail_marker) || !core_.markers.fired(work.host_wait)) return false;
   if (work.tail_marker) all_complete(stream, stream.timeline.submitted);
   if (stream.timeline.completed != stream.timeline.issued) return false;
-  if (work.leased_whole) std::erase(leased_whole_, &stream);
+  if (work.counted_whole) std::erase(counted_whole_, &stream);
   return true;
 }
 
@@ -208,16 +210,16 @@ void Completion::all_complete(Stream& stream, std::uint64_t submitted) {
   Stream::Submitted& work = stream.submitted;
   if (Audit* audit = core_.audit()) audit->reached(stream, submitted);
   if (core_.traced() && stream.timeline.completed < submitted) [[unlikely]]
-    core_.trace(trace::Kind::kCompleted, stream, submitted, kNoEntry);
+    core_.trace(trace::Kind::kCompleted, stream, submitted, kNoPartition);
   while (!work.batches.empty() && work.batches[0].serial <= submitted) end_batch(stream);
   stream.timeline.completed = std::max(stream.timeline.completed, submitted);
   if (stream.timeline.submitted != submitted) return;
   // Nothing is outstanding: the next operation needs no edge, the queue is free for any stream.
   if (reporting_ && work.open.launches > 0)
-    core_.arbiter->completed(work.tail != nullptr ? work.tail->entry : kNoEntry, stream.lane,
+    core_.arbiter->completed(work.tail != nullptr ? work.tail->partition : kNoPartition, stream.id,
                              work.open.launches, work.open.work);
-  if (work.tail != nullptr && work.open.leased > 0)
-    core_.arbiter->retired(work.tail->entry, stream.lane, work.open.leased);
+  if (work.tail != nullptr && work.open.counted > 0)
+    core_.arbiter->retired(work.tail->partition, stream.id, work.open.counted);
   if (work.tail != nullptr && !work.tail->whole()) {
     work.tail_marker.reset();
     leave(stream, *work.tail);
@@ -225,58 +227,59 @@ void Completion::all_complete(Stream& stream, std::uint64_t submitted) {
   work.open = {};
   work.ahead_ns = work.held = 0;
   work.batch_room = 0;
-  work.gates.clear();
+  work.host_waits.clear();
   work.tail = nullptr;
   work.tail_marker.reset();
-  work.gate.reset();
+  work.host_wait.reset();
 }
 
 void Completion::release_idle() {
-  for (const PoolEntry& entry : core_.layout.entries()) {
-    if (entry.whole()) continue;
-    for (const auto& queue : core_.pool.queues(entry.id)) {
+  for (const Partition& partition : core_.layout.partitions()) {
+    if (partition.whole()) continue;
+    for (const auto& queue : core_.pool.queues(partition.id)) {
       Stream* holder = queue->owner != nullptr ? queue->owner : queue->last_owner;
       if (holder == nullptr) continue;
       close_batch(*holder);
       poll(*holder);
       if (holder->timeline.submitted != holder->timeline.completed) continue;
       all_complete(*holder, holder->timeline.submitted);
-      core_.arbiter->release(entry.id, holder->lane);
+      core_.arbiter->release(partition.id, holder->id);
     }
   }
 }
 
 void Completion::look_at_whole() {
-  std::erase_if(leased_whole_, [&](Stream* stream) {
+  std::erase_if(counted_whole_, [&](Stream* stream) {
     close_batch(*stream);
     poll(*stream);
     if (stream->timeline.submitted != stream->timeline.completed) return false;
-    stream->submitted.leased_whole = false;
+    stream->submitted.counted_whole = false;
     return true;
   });
 }
 
-// --- gates of the host -------------------------------------------------------------------------
+// --- host waits ------------------------------------------------------------------------------
 
-bool Completion::gated(Stream& stream) {
-  MarkerRef& gate = stream.submitted.gate;
-  if (!gate) return false;
-  if (!core_.markers.fired(gate)) return true;
-  gate.reset();
+bool Completion::waits_for_host(Stream& stream) {
+  MarkerRef& host_wait = stream.submitted.host_wait;
+  if (!host_wait) return false;
+  if (!core_.markers.fired(host_wait)) return true;
+  host_wait.reset();
   return false;
 }
 
-// Drops gates that were seen to end.
-const HostGate* Completion::oldest_gate(Stream& stream) {
-  std::deque<HostGate>& gates = stream.submitted.gates;
-  while (!gates.empty() && gates.front().serial <= stream.timeline.completed) gates.pop_front();
-  return gates.empty() ? nullptr : &gates.front();
+// Drops host waits that were seen to end.
+const HostWait* Completion::oldest_host_wait(Stream& stream) {
+  std::deque<HostWait>& host_waits = stream.submitted.host_waits;
+  while (!host_waits.empty() && host_waits.front().serial <= stream.timeline.completed)
+    host_waits.pop_front();
+  return host_waits.empty() ? nullptr : &host_waits.front();
 }
 
-void Completion::note_gate(Stream& stream, MarkerRef marker) {
-  static_cast<void>(oldest_gate(stream));
-  stream.submitted.gates.push_back({stream.timeline.submitted, marker});
-  stream.submitted.gate = std::move(marker);
+void Completion::note_host_wait(Stream& stream, MarkerRef marker) {
+  static_cast<void>(oldest_host_wait(stream));
+  stream.submitted.host_waits.push_back({stream.timeline.submitted, marker});
+  stream.submitted.host_wait = std::move(marker);
 }
 
 // --- how much fits -----------------------------------------------------------------------------
@@ -287,12 +290,12 @@ std::uint32_t Completion::batch_operations(std::uint64_t ahead_ns) const {
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(std::min(ahead, depth_) / 8, 1, 100));
 }
 
-bool Completion::room(Stream& stream, std::span<const Predecessor> after, bool launch,
+bool Completion::room(Stream& stream, std::span<const Predecessor> predecessors, bool launch,
                       std::uint64_t places, std::uint64_t predicted_ns) {
   if (launch && strict()) {
     poll(stream);
     if (stream.timeline.outstanding() > 0) return false;
-    for (const Predecessor& p : after) {
+    for (const Predecessor& p : predecessors) {
       poll(*p.stream);
       if (!p.token.completed()) return false;
     }
@@ -301,7 +304,7 @@ bool Completion::room(Stream& stream, std::span<const Predecessor> after, bool l
   // Only launches are held back by the window; what follows them is bound by the queue's depth,
   // beyond which a driver would block the caller. One launch is admitted however long it lasts.
   auto fits = [&] {
-    return fits_queue(stream, after, places) &&
+    return fits_queue(stream, predecessors, places) &&
            (!launch || !bounded(stream) || stream.timeline.outstanding() == 0 ||
             stream.submitted.ahead_ns + predicted_ns <= window(stream));
   };
@@ -311,19 +314,19 @@ bool Completion::room(Stream& stream, std::span<const Predecessor> after, bool l
     if (!fits()) return false;
   }
   // Of each its tail, and its allocations.
-  return core_.markers.can_acquire(2 * after.size() + kBesideALaunch);
+  return core_.markers.can_acquire(2 * predecessors.size() + kBesideALaunch);
 }
 
 // What one operation puts on queues at most: itself, and where markers take places a wait for each
 // thing that it comes behind and that has not ended, and what else goes with a launch.
-bool Completion::fits_queue(Stream& stream, std::span<const Predecessor> after,
+bool Completion::fits_queue(Stream& stream, std::span<const Predecessor> predecessors,
                             std::uint64_t places) {
   const std::uint64_t ahead = stream.submitted.held + places;
   if (!markers_take_places_) return places == 0 || ahead <= depth_;
   const std::uint64_t held = ahead + stream.order.extra.size() + kBesideALaunch;
-  if (held + after.size() <= depth_) return true;
+  if (held + predecessors.size() <= depth_) return true;
   std::uint64_t waits = 0;
-  for (const Predecessor& p : after) {
+  for (const Predecessor& p : predecessors) {
     poll(*p.stream);
     if (!p.token.completed()) ++waits;
   }
@@ -335,12 +338,13 @@ bool Completion::may_defer(Stream& stream, const Kernel* kernel, OperationKind k
   const std::uint64_t places = places_of(kernel, kind);
   if (!depth_measured_ || places == 0) return true;
   Stream::Submitted& work = stream.submitted;
-  // Of the oldest batch all operations but one may have ended, unless a gate at its beginning is
-  // closed.
+  // Of the oldest batch all operations but one may have ended, unless a host wait at its beginning
+  // is closed.
   const auto fits = [&] {
-    const HostGate* gate = oldest_gate(stream);
-    const bool none_ended = gate != nullptr && gate->serial == stream.timeline.completed + 1 &&
-                            !core_.markers.fired(gate->marker);
+    const HostWait* host_wait = oldest_host_wait(stream);
+    const bool none_ended = host_wait != nullptr &&
+                            host_wait->serial == stream.timeline.completed + 1 &&
+                            !core_.markers.fired(host_wait->marker);
     const std::uint64_t oldest = work.batches.empty() ? work.held : work.batches[0].held;
     const std::uint64_t held = work.held - (none_ended || oldest == 0 ? 0 : oldest - 1);
     return held + stream.deferral.places + places <= depth_;

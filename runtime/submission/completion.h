@@ -46,8 +46,8 @@ class Completion {
   struct Load {  // that an operation puts on its queue
     std::uint64_t places = 1;
     std::uint64_t predicted_ns = 0;
-    std::uint32_t work = 0;  // of a launch (Kernel::work); 0: it is none
-    bool leased = false;     // it counts under the stream's grant (Arbiter::submitted)
+    std::uint32_t work = 0;           // of a launch (Kernel::work); 0: it is none
+    bool counts_outstanding = false;  // it counts under the stream's grant (Arbiter::submitted)
   };
   // The driver took the operation on `queue`: it is the stream's tail now.
   void submitted(Stream& stream, PhysicalQueue& queue, const Load& load);
@@ -72,18 +72,18 @@ class Completion {
   bool ended(Stream& stream);
   // Everything submitted of the stream, up to a serial, was seen complete.
   void all_complete(Stream& stream, std::uint64_t submitted);
-  // Gives the leases of lanes on parts back whose work has all ended; a lane that comes again asks
-  // again.
+  // Gives the leases of streams on parts back whose work has all ended; a stream that comes again
+  // asks again.
   void release_idle();
   // Looks for the end of what counts on the whole device.
   void look_at_whole();
 
-  // --- gates of the host -----------------------------------------------------------------------
+  // --- host waits -----------------------------------------------------------------------
   // The stream's newest work lies behind something that needs the host and was not seen to end.
-  bool gated(Stream& stream);
-  // The stream's newest operation, which ends at `marker`, is a gate. The caller has called
+  bool waits_for_host(Stream& stream);
+  // The stream's newest operation, which ends at `marker`, is a host wait. The caller has called
   // close_batch() before submitting it: what is ahead may end long before it does.
-  void note_gate(Stream& stream, MarkerRef marker);
+  void note_host_wait(Stream& stream, MarkerRef marker);
 
   // --- how much fits ---------------------------------------------------------------------------
   bool strict() const { return core_.options.window.ahead_ns == 0; }
@@ -91,19 +91,17 @@ class Completion {
   std::uint64_t window(const Stream& stream) const {
     return std::min(core_.options.window.ahead_ns, stream.placing.grant.ahead_ns);
   }
-  bool bounded(const Stream& stream) const {
-    return !strict() && window(stream) != Window::kUnbounded;
-  }
+  bool bounded(const Stream& stream) const { return !strict() && window(stream) != kNever; }
   // Nothing looks at every launch: no window, audit or trace.
   bool unobserved() const { return unobserved_; }
-  // Whether an operation may be submitted behind `after`. `launch`: by the window, too.
-  bool room(Stream& stream, std::span<const Predecessor> after, bool launch, std::uint64_t places,
-            std::uint64_t predicted_ns = 0);
+  // Whether an operation may be submitted behind `predecessors`. `launch`: by the window, too.
+  bool room(Stream& stream, std::span<const Predecessor> predecessors, bool launch,
+            std::uint64_t places, std::uint64_t predicted_ns = 0);
   // Whether the driver takes an operation of this kind next, and everything that goes with it,
   // without blocking; what ends meanwhile is looked for. `kernel`: of a launch, else null.
-  bool takes(Stream& stream, std::span<const Predecessor> after, const Kernel* kernel,
+  bool takes(Stream& stream, std::span<const Predecessor> predecessors, const Kernel* kernel,
              OperationKind kind) {
-    return room(stream, after, false, places_of(kernel, kind));
+    return room(stream, predecessors, false, places_of(kernel, kind));
   }
   // Whether the stream's own queue would take the operation behind what is deferred, as far as the
   // depth of the queue is known. Where it would not, the caller blocks, as natively. So the
@@ -145,12 +143,12 @@ class Completion {
     stream.submitted.open.held += count;
   }
   void note_outstanding(Stream& stream);
-  void count_leased(Stream& stream);
+  void count_outstanding(Stream& stream);
   std::uint32_t batch_operations(std::uint64_t ahead_ns) const;
-  bool fits_queue(Stream& stream, std::span<const Predecessor> after, std::uint64_t places);
+  bool fits_queue(Stream& stream, std::span<const Predecessor> predecessors, std::uint64_t places);
   void end_batch(Stream& stream);
   void leave(Stream& stream, PhysicalQueue& queue);
-  const HostGate* oldest_gate(Stream& stream);
+  const HostWait* oldest_host_wait(Stream& stream);
 
   Core& core_;
   // hal::DeviceInfo's.
@@ -162,7 +160,7 @@ class Completion {
   bool blocking_streams_ = false;
   // Streams that look_at_whole() looks at: something on the whole device has counted since it saw
   // them idle last.
-  std::vector<Stream*> leased_whole_;
+  std::vector<Stream*> counted_whole_;
   // Streams that report() looks at, and since when there are any, or when it was called last.
   bool reporting_ = false;
   std::vector<Stream*> outstanding_;

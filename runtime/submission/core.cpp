@@ -19,7 +19,7 @@ Core::Core(hal::Device& of, std::unique_ptr<Arbiter> made, const DispatchOptions
       profiler(device, options.profiler),
       arbiter(std::move(made)),
       kernels(device, page, options.wide_only, options.collectives, options.cautious),
-      lanes_share(arbiter->lanes_share()),
+      streams_share(arbiter->streams_share()),
       driver_orders_legacy_stream(of.info().driver_orders_legacy_stream),
       between_processes(arbiter->between_processes()) {
   // What takes a place is bounded by the queue; what takes none blocks no caller natively.
@@ -30,21 +30,21 @@ Core::Core(hal::Device& of, std::unique_ptr<Arbiter> made, const DispatchOptions
 }
 
 std::uint64_t Core::predicted_ns(const Kernel& kernel, const hal::KernelLaunch* launch,
-                                 std::uint32_t processors) const {
+                                 std::uint32_t sms) const {
   if (launch == nullptr || profiler.profile().kernels().empty()) return options.predicted_kernel_ns;
   const Prediction prediction =
-      profiler.profile().predict(launch_key(kernel.name_hash, *launch), processors);
+      profiler.profile().predict(launch_key(kernel.name_hash, *launch), sms);
   return prediction.ns > 0 ? static_cast<std::uint64_t>(prediction.ns)
                            : options.predicted_kernel_ns;
 }
 
-void Core::trace(trace::Kind kind, const Stream& stream, std::uint64_t serial, EntryId entry,
-                 std::uint64_t a) {
+void Core::trace(trace::Kind kind, const Stream& stream, std::uint64_t serial,
+                 PartitionId partition, std::uint64_t a) {
   trace::Record record;
   record.time = trace::Recorder::ticks();
   record.kind = kind;
-  record.entry = entry;
-  record.lane = stream.lane;
+  record.partition = partition;
+  record.stream = stream.id;
   record.serial = serial;
   record.a = a;
   options.trace->add(record);

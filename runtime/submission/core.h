@@ -6,8 +6,8 @@
 //   VirtualContext      API of the interposers; takes the lock, once for each call
 //     Pipeline          submits an operation or defers it; the two threads
 //       DeferredQueue   operations that wait, in the order of their stream
-//       Placement       which entry a launch goes to, on which queue; QueueManager: its queues
-//       GraphCache      executables of graphs for entries
+//       Placement       which partition a launch goes to, on which queue; QueueManager: its queues
+//       GraphCache      executables of graphs for partitions
 //       Watchdog        kernels that do not end
 //       Ordering        what an operation comes behind, and the waits on the device for it
 //       Completion      what was submitted, what of it has ended, how much more fits
@@ -45,21 +45,21 @@ struct Core {
   Core(hal::Device& device, std::unique_ptr<Arbiter> arbiter, const DispatchOptions& options,
        PoolLayout layout);
 
-  // Processors of the whole device.
-  std::uint32_t whole() const { return layout.at(kWholeDevice).processors; }
+  // SMs of the whole device.
+  std::uint32_t whole() const { return layout.at(kWholeDevice).sms; }
   // The width where the stream's next launch would go by its standing grant.
   std::uint32_t width_of_grant(const Stream& stream) const {
     const Choice& grant = stream.placing.grant;
-    return grant.entry != kNoEntry && grant.launches > 0 ? layout.at(grant.entry).processors
-                                                         : whole();
+    return grant.partition != kNoPartition && grant.launches > 0 ? layout.at(grant.partition).sms
+                                                                 : whole();
   }
   // `launch`: null for a call of the vendor that computes.
   std::uint64_t predicted_ns(const Kernel& kernel, const hal::KernelLaunch* launch,
-                             std::uint32_t processors) const;
+                             std::uint32_t sms) const;
   Audit* audit() const { return options.audit.get(); }
   bool traced() const { return options.trace != nullptr; }
   // Only where traced() says so.
-  void trace(trace::Kind kind, const Stream& stream, std::uint64_t serial, EntryId entry,
+  void trace(trace::Kind kind, const Stream& stream, std::uint64_t serial, PartitionId partition,
              std::uint64_t a = 0);
 
   hal::Device& device;
@@ -73,7 +73,7 @@ struct Core {
   PhysicalContextPool pool;
   std::unique_ptr<Arbiter> arbiter;
   KernelTable kernels;
-  bool lanes_share = true;
+  bool streams_share = true;
   const bool driver_orders_legacy_stream;  // hal::DeviceInfo
   bool between_processes = false;
   bool stopping = false;

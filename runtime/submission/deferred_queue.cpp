@@ -15,7 +15,7 @@ void DeferredQueue::push(Stream& stream, Submission submission) {
   deferral.freed_bytes += submission.frees.bytes;
   if (deferral.operations.empty()) streams_.push_back(&stream);
   if (core_.traced()) [[unlikely]]
-    core_.trace(trace::Kind::kDeferred, stream, submission.serial, kNoEntry);
+    core_.trace(trace::Kind::kDeferred, stream, submission.serial, kNoPartition);
   deferral.operations.push_back(std::move(submission));
   core_.wake.notify_one();
 }
@@ -45,7 +45,7 @@ SubmitResult DeferredQueue::submit_front(Stream& stream, bool own_stream) {
   if (front.kind == OperationKind::kWait && front.version) {
     if (!front.version->submitted) return {Blocked::kPredecessor};
     front.marker = front.version->marker;
-    front.gate = front.version->gate;
+    front.host_wait = front.version->host_wait;
   }
   // The event was recorded again since: its real record must not be overwritten by an older one.
   if (front.kind == OperationKind::kRecord && front.version->superseded) front.operation = nullptr;
@@ -65,7 +65,7 @@ SubmitResult DeferredQueue::submit_front(Stream& stream, bool own_stream) {
     EventVersion& version = *front.version;
     version.marker = completion_.tail_marker(stream);
     completion_.close_batch(stream);
-    if (completion_.gated(stream)) version.gate = stream.submitted.gate;
+    if (completion_.waits_for_host(stream)) version.host_wait = stream.submitted.host_wait;
     version.submitted = true;
     version.stream = nullptr;
   }
@@ -82,7 +82,7 @@ bool DeferredQueue::retry() {
     while (!stream.deferral.operations.empty() &&
            (result = submit_front(stream, false)).blocked == Blocked::kNo)
       moved = true;
-    waits_for_host_ = waits_for_host_ || result.blocked == Blocked::kGate;
+    waits_for_host_ = waits_for_host_ || result.blocked == Blocked::kHostWait;
     // A stream that ended took itself out of the list: the same index is the next one.
     if (!stream.deferral.operations.empty()) ++i;
   }

@@ -41,18 +41,18 @@ std::vector<Graph::Made> GraphCache::forget(Graph& graph) {
   for (Graph::Made& made : graph.made) drop(made);
   graph.last_stream = nullptr;
   graph.last.reset();
-  graph.gate.reset();
+  graph.host_wait.reset();
   return std::exchange(graph.made, {});
 }
 
-void GraphCache::want(const std::shared_ptr<Graph>& graph, EntryId entry) {
+void GraphCache::want(const std::shared_ptr<Graph>& graph, PartitionId partition) {
   if (graph->gone || finished_) return;
-  if (entry != kNoEntry) {
+  if (partition != kNoPartition) {
     auto& wanted = graph->wanted;
-    if (std::find(wanted.begin(), wanted.end(), entry) != wanted.end()) return;
-    wanted.push_back(entry);
+    if (std::find(wanted.begin(), wanted.end(), partition) != wanted.end()) return;
+    wanted.push_back(partition);
   }
-  wanted_.push_back({graph, entry});
+  wanted_.push_back({graph, partition});
   core_.work.notify_one();
 }
 
@@ -69,18 +69,18 @@ void GraphCache::make_wanted(Lock& lock) {
 
 // What another thread works at is not waited for: the worker may have to wait for a call of the
 // application.
-void GraphCache::prepare(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry) {
+void GraphCache::prepare(Lock& lock, const std::shared_ptr<Graph>& graph, PartitionId partition) {
   if (finished_ || core_.stopping || graph->in_work) return;
   ++in_work_;
-  work(lock, {graph, entry}, false);
+  work(lock, {graph, partition}, false);
 }
 
 void GraphCache::work(Lock& lock, const Wanted& want, bool may_wait) {
   want.graph->in_work = true;
-  if (want.entry == kNoEntry)
+  if (want.partition == kNoPartition)
     look_at(lock, want.graph);
   else
-    make(lock, want.graph, want.entry, may_wait);
+    make(lock, want.graph, want.partition, may_wait);
   want.graph->in_work = false;
   --in_work_;
   made_.notify_all();
@@ -143,18 +143,18 @@ void GraphCache::describe(Graph& graph, const hal::GraphContents& contents) {
   graph.launch.grid = {contents.shape.nodes, 1, 1};
 }
 
-void GraphCache::make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry,
+void GraphCache::make(Lock& lock, const std::shared_ptr<Graph>& graph, PartitionId partition,
                       bool may_wait) {
-  if (may_wait) std::erase(graph->wanted, entry);
-  if (graph->gone || graph->stays || !graph->looked || graph->ready(entry) != nullptr) return;
+  if (may_wait) std::erase(graph->wanted, partition);
+  if (graph->gone || graph->stays || !graph->looked || graph->ready(partition) != nullptr) return;
   const std::uint64_t version = graph->version;
   std::shared_ptr<hal::GraphExecutable> older;
-  if (Graph::Made* stale = graph->find(entry)) older = stale->executable;
+  if (Graph::Made* stale = graph->find(partition)) older = stale->executable;
   std::vector<Graph::Made> dropped;
   if (older == nullptr) dropped = make_room(least_bytes(*graph), *graph);
   hal::PhysicalContext& context = core_.options.audit != nullptr
-                                      ? Audit::watched(core_.pool.context(entry))
-                                      : core_.pool.context(entry);
+                                      ? Audit::watched(core_.pool.context(partition))
+                                      : core_.pool.context(partition);
   lock.unlock();
   dropped.clear();
   const std::uint64_t free_before = core_.device.free_bytes();
@@ -174,10 +174,10 @@ void GraphCache::make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId e
     return lock.lock();
   }
   if (!made) {
-    if (!may_wait && made.error().code == hal::Errc::kBusy) return want(graph, entry);
-    // This entry's own refusal, or one that every entry will answer.
-    if (core_.errors.classify(made.error().native) == hal::Outcome::kEntryRefused)
-      graph->kernel.refused.set(entry);
+    if (!may_wait && made.error().code == hal::Errc::kBusy) return want(graph, partition);
+    // This partition's own refusal, or one that every partition will answer.
+    if (core_.errors.classify(made.error().native) == hal::Outcome::kPartitionRefused)
+      graph->kernel.refused.set(partition);
     else
       graph->stays = made.error().code == hal::Errc::kUnsupported ? GraphReason::kNodes
                                                                   : GraphReason::kRefused;
@@ -186,7 +186,7 @@ void GraphCache::make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId e
   hal::GraphExecutable& executable = **made;
   if (older == *made) {
     core_.page.graphs.updated.add();
-    if (Graph::Made* known = graph->find(entry)) {
+    if (Graph::Made* known = graph->find(partition)) {
       known->version = version;
       return;
     }
@@ -196,12 +196,12 @@ void GraphCache::make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId e
                                   least_bytes(*graph), most_bytes(*graph));
   }
   std::erase_if(graph->made, [&](Graph::Made& one) {
-    if (one.entry != entry) return false;
+    if (one.partition != partition) return false;
     drop(one);
     dropped.push_back(std::move(one));
     return true;
   });
-  graph->made.push_back({entry, std::move(*made), version, ++clock_});
+  graph->made.push_back({partition, std::move(*made), version, ++clock_});
   if (std::find(graphs_.begin(), graphs_.end(), graph.get()) == graphs_.end())
     graphs_.push_back(graph.get());
   bytes_ += executable.bytes;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GraphCache: what is slow about graphs (graph.h), and what their executables for entries take. A
-// graph is looked at, and executables are made, without the lock: by the thread that launches it,
+// GraphCache: what is slow about graphs (graph.h), and what their executables for partitions take.
+// A graph is looked at, and executables are made, without the lock: by the thread that launches it,
 // or by the worker. The executables that were launched longest ago go when there is no more room
 // (DispatchOptions::graph_bytes).
 #pragma once
@@ -20,8 +20,8 @@ namespace vitamin::runtime {
 class GraphCache {
  public:
   explicit GraphCache(Core& core) : core_(core) {}
-  // Processors of the widest entry: no wider graph is made for one.
-  void set_widest(std::uint32_t processors) { widest_ = processors; }
+  // SMs of the widest partition: no wider graph is made for one.
+  void set_widest(std::uint32_t sms) { widest_ = sms; }
 
   // The application changed the graph. What its source did not follow stays where natively it runs
   // from now on.
@@ -29,15 +29,15 @@ class GraphCache {
   // It is gone. What it held goes away with the answer, which must happen without the lock.
   std::vector<Graph::Made> forget(Graph& graph);
 
-  // The worker is to look at it (kNoEntry), or to make an executable for the entry.
-  void want(const std::shared_ptr<Graph>& graph, EntryId entry);
+  // The worker is to look at it (kNoPartition), or to make an executable for the partition.
+  void want(const std::shared_ptr<Graph>& graph, PartitionId partition);
   bool awaited() const { return !wanted_.empty() && !finished_; }
   // Does now what is wanted. Drops the lock.
   void make_wanted(Lock& lock);
   // Does what a submission said that a graph needs (Blocked::kGraph), unless another thread works
   // at that graph. Drops the lock, and waits for no call of the application: what would have to is
   // left to the worker.
-  void prepare(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry);
+  void prepare(Lock& lock, const std::shared_ptr<Graph>& graph, PartitionId partition);
   // No graph is looked at or made any more: the process ends. Waits for the one at hand. Takes the
   // lock.
   void finish();
@@ -47,12 +47,12 @@ class GraphCache {
  private:
   struct Wanted {
     std::shared_ptr<Graph> graph;
-    EntryId entry;
+    PartitionId partition;
   };
   void work(Lock& lock, const Wanted& want, bool may_wait);
   void look_at(Lock& lock, const std::shared_ptr<Graph>& graph);
   void describe(Graph& graph, const hal::GraphContents& contents);
-  void make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry, bool may_wait);
+  void make(Lock& lock, const std::shared_ptr<Graph>& graph, PartitionId partition, bool may_wait);
   std::vector<Graph::Made> make_room(std::uint64_t bytes, const Graph& but);
   void drop(Graph::Made& made);
 

@@ -30,25 +30,26 @@ GraphReason reason_of(stats::WholeReason reason) {
 }  // namespace
 
 SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
-                                        std::span<const Predecessor> after, bool own_stream,
+                                        std::span<const Predecessor> predecessors, bool own_stream,
                                         bool may_prepare) {
   GraphOperation& operation = *submission.operation->as_graph();
   Graph& graph = *operation.graph();
   // Behind the launch before, which another executable may have made.
   const bool elsewhere = graph.last_stream != nullptr && graph.last_stream != &stream;
   const MarkerRef behind = elsewhere ? graph.last : MarkerRef();
-  const bool gated_by_others =
-      ordering_.gated_by_others(after, behind, elsewhere ? graph.gate : MarkerRef());
-  if (!own_stream && (gated_by_others || completion_.gated(stream))) return {Blocked::kGate};
+  const bool others_wait_for_host = ordering_.others_wait_for_host(
+      predecessors, behind, elsewhere ? graph.host_wait : MarkerRef());
+  if (!own_stream && (others_wait_for_host || completion_.waits_for_host(stream)))
+    return {Blocked::kHostWait};
   const std::uint64_t predicted =
       completion_.bounded(stream)
           ? core_.predicted_ns(graph.kernel, &graph.launch, core_.width_of_grant(stream))
           : 0;
-  if (!completion_.room(stream, after, !own_stream, 1, predicted)) return {Blocked::kWindow};
-  GraphPlace place{&stream.own, nullptr, operation.stays().value_or(GraphReason::kHostGated)};
+  if (!completion_.room(stream, predecessors, !own_stream, 1, predicted)) return {Blocked::kWindow};
+  GraphPlace place{&stream.own, nullptr, operation.stays().value_or(GraphReason::kHostWait)};
   if (!own_stream) {
     place.reason = GraphReason::kFresh;
-    place.leased = placement_.leases_whole(stream);
+    place.counts_outstanding = placement_.counts_whole(stream);
     if (const auto reason = stays(graph)) {
       place.reason = *reason;
     } else if (!placement_.may_move(stream, graph.kernel, graph.needed, submission.hurried)) {
@@ -61,39 +62,39 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
       if (place.prepare) return {Blocked::kGraph, hal::kNativeOk, *place.prepare};
     }
   }
-  if (gated_by_others) completion_.close_batch(stream);
-  NativeStatus status = launch_graph_on(stream, operation, after, behind, place);
+  if (others_wait_for_host) completion_.close_batch(stream);
+  NativeStatus status = launch_graph_on(stream, operation, predecessors, behind, place);
   if (status != hal::kNativeOk && place.made != nullptr) {
     // Whatever is wrong with ours, the application's own executable answers what it would natively.
-    graph.kernel.refused.set(place.made->entry);
+    graph.kernel.refused.set(place.made->partition);
     leave_waits(stream, *place.queue);
     place = {&stream.own, nullptr, GraphReason::kRefused};
     stream.placing.grant = {kWholeDevice, 0};
-    status = launch_graph_on(stream, operation, after, behind, place);
+    status = launch_graph_on(stream, operation, predecessors, behind, place);
   }
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
   count(stream, graph, place);
-  completion_.submitted(
-      stream, *place.queue,
-      {.predicted_ns = predicted,
-       .work = graph.kernel.work,
-       .leased = place.leased && (place.made != nullptr || graph.ends_by_itself)});
+  completion_.submitted(stream, *place.queue,
+                        {.predicted_ns = predicted,
+                         .work = graph.kernel.work,
+                         .counts_outstanding = place.counts_outstanding &&
+                                               (place.made != nullptr || graph.ends_by_itself)});
   if (graph.stays == GraphReason::kCollective) core_.arbiter->collective();
   // A graph whose kernels wait for each other may hang where they do not all fit.
-  if (place.made != nullptr && watchdog_.wants(graph.kernel, place.queue->processors))
-    watchdog_.watch(graph.kernel, place.queue->processors,
-                    core_.predicted_ns(graph.kernel, &graph.launch, place.queue->processors),
+  if (place.made != nullptr && watchdog_.wants(graph.kernel, place.queue->sms))
+    watchdog_.watch(graph.kernel, place.queue->sms,
+                    core_.predicted_ns(graph.kernel, &graph.launch, place.queue->sms),
                     completion_.tail_marker(stream), graph.shared_from_this());
   // The driver keeps the application's own executable from running beside itself. A marker says to
   // others of the graph where this launch was.
   const bool others = graph.looked && !graph.stays;
   const MarkerRef marker =
-      others || gated_by_others ? completion_.tail_marker(stream) : MarkerRef();
-  if (gated_by_others) completion_.note_gate(stream, marker);
+      others || others_wait_for_host ? completion_.tail_marker(stream) : MarkerRef();
+  if (others_wait_for_host) completion_.note_host_wait(stream, marker);
   if (!graph.gone) {
     graph.last_stream = &stream;
     graph.last = marker;
-    graph.gate = stream.submitted.gate;
+    graph.host_wait = stream.submitted.host_wait;
   }
   return {};
 }
@@ -114,70 +115,73 @@ Pipeline::GraphPlace Pipeline::place_graph(Stream& stream, Graph& graph, bool ma
   if (binding.queue == nullptr) return {&stream.own, nullptr, GraphReason::kNoLease};
   if (binding.queue->whole()) {
     // Whether it counts depends on what it holds.
-    if (!graph.looked && binding.leased) {
-      if (may_prepare) return {&stream.own, nullptr, GraphReason::kFresh, false, kNoEntry};
+    if (!graph.looked && binding.counts_outstanding) {
+      if (may_prepare) return {&stream.own, nullptr, GraphReason::kFresh, false, kNoPartition};
       want_look(graph);
     }
-    return {&stream.own, nullptr, reason_of(binding.reason), binding.leased};
+    return {&stream.own, nullptr, reason_of(binding.reason), binding.counts_outstanding};
   }
-  const EntryId entry = binding.queue->entry;
-  if (Graph::Made* made = graph.ready(entry))
-    return {binding.queue, made, GraphReason::kPolicy, binding.leased};
+  const PartitionId partition = binding.queue->partition;
+  if (Graph::Made* made = graph.ready(partition))
+    return {binding.queue, made, GraphReason::kPolicy, binding.counts_outstanding};
   placement_.give_up(stream, *binding.queue);
   if (!graph.looked) {
-    if (may_prepare) return {&stream.own, nullptr, GraphReason::kFresh, false, kNoEntry};
+    if (may_prepare) return {&stream.own, nullptr, GraphReason::kFresh, false, kNoPartition};
     want_look(graph);
     return {&stream.own, nullptr, GraphReason::kFresh};
   }
-  // Meanwhile the policy chooses among the entries that there are executables for.
+  // Meanwhile the policy chooses among the partitions that there are executables for.
   ready_.clear();
-  for (const EntryId id : placement_.eligible(stream, graph.kernel, graph.needed))
+  for (const PartitionId id : placement_.eligible(stream, graph.kernel, graph.needed))
     if (graph.ready(id) != nullptr) ready_.push_back(id);
   if (ready_.empty() && may_prepare)
-    return {&stream.own, nullptr, GraphReason::kNotMade, false, soonest_made(stream, graph, entry)};
+    return {&stream.own, nullptr, GraphReason::kNotMade, false,
+            soonest_made(stream, graph, partition)};
   // Not of a version that may have passed when it is made: the next launch would find the graph in
   // work.
   if (graph.version == 1 || graph.launches > 0 || ready_.empty())
-    graphs_.want(graph.shared_from_this(), entry);
+    graphs_.want(graph.shared_from_this(), partition);
   if (!ready_.empty()) {
     const Choice choice = placement_.ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
     // What it did not choose first stands for one launch only.
     stream.placing.grant = {kWholeDevice, 0};
-    if (choice.entry != kNoEntry && choice.entry != kWholeDevice) {
-      if (PhysicalQueue* queue = queues_.free_queue(stream, choice.entry))
-        return {queue, graph.ready(choice.entry), GraphReason::kPolicy, choice.leased};
-      if (!core_.lanes_share) core_.arbiter->release(choice.entry, stream.lane);
+    if (choice.partition != kNoPartition && choice.partition != kWholeDevice) {
+      if (PhysicalQueue* queue = queues_.free_queue(stream, choice.partition))
+        return {queue, graph.ready(choice.partition), GraphReason::kPolicy,
+                choice.counts_outstanding};
+      if (!core_.streams_share) core_.arbiter->release(choice.partition, stream.id);
     }
   }
   return {&stream.own, nullptr, GraphReason::kNotMade};
 }
 
-// What a launch that is deferred would wait for then: the graph is to be looked at (kNoEntry), or
-// an executable to be made for the entry; nothing: there is one, or none is wanted. A thread that
-// submits deferred work makes none.
-std::optional<EntryId> Pipeline::prepared_ahead(Stream& stream, Graph& graph) {
+// What a launch that is deferred would wait for then: the graph is to be looked at (kNoPartition),
+// or an executable to be made for the partition; nothing: there is one, or none is wanted. A thread
+// that submits deferred work makes none.
+std::optional<PartitionId> Pipeline::prepared_ahead(Stream& stream, Graph& graph) {
   if (stays(graph) || graph.gone || graph.unsettled()) return std::nullopt;
   for (const Graph::Made& made : graph.made)
     if (made.version == graph.version) return std::nullopt;
-  const EntryId entry = placement_.likely_part(stream, graph.kernel, graph.needed);
-  if (entry == kNoEntry) return std::nullopt;
-  return graph.looked ? soonest_made(stream, graph, entry) : kNoEntry;
+  const PartitionId partition = placement_.likely_part(stream, graph.kernel, graph.needed);
+  if (partition == kNoPartition) return std::nullopt;
+  return graph.looked ? soonest_made(stream, graph, partition) : kNoPartition;
 }
 
-// Where an executable is made for a launch that has none: for `entry`, unless that stands for this
-// launch only and there are executables of former versions for others. To bring one up to date is
-// less work: of these the one that was launched last.
-EntryId Pipeline::soonest_made(Stream& stream, Graph& graph, EntryId entry) {
+// Where an executable is made for a launch that has none: for `partition`, unless that stands for
+// this launch only and there are executables of former versions for others. To bring one up to date
+// is less work: of these the one that was launched last.
+PartitionId Pipeline::soonest_made(Stream& stream, Graph& graph, PartitionId partition) {
   const Choice& grant = stream.placing.grant;
-  const bool stays = grant.entry == entry && grant.launches == kUntilChanged;
-  if (stays || graph.find(entry) != nullptr) return entry;
-  const std::span<const EntryId> wide = placement_.eligible(stream, graph.kernel, graph.needed);
+  const bool stays = grant.partition == partition && grant.launches == kUntilChanged;
+  if (stays || graph.find(partition) != nullptr) return partition;
+  const std::span<const PartitionId> wide = placement_.eligible(stream, graph.kernel, graph.needed);
   std::uint64_t used = 0;
-  EntryId soonest = entry;
+  PartitionId soonest = partition;
   for (const Graph::Made& made : graph.made) {
-    if (made.used < used || std::find(wide.begin(), wide.end(), made.entry) == wide.end()) continue;
+    if (made.used < used || std::find(wide.begin(), wide.end(), made.partition) == wide.end())
+      continue;
     used = made.used;
-    soonest = made.entry;
+    soonest = made.partition;
   }
   return soonest;
 }
@@ -186,17 +190,17 @@ EntryId Pipeline::soonest_made(Stream& stream, Graph& graph, EntryId entry) {
 void Pipeline::want_look(Graph& graph) {
   if (graph.asked || graph.gone) return;
   graph.asked = true;
-  graphs_.want(graph.shared_from_this(), kNoEntry);
+  graphs_.want(graph.shared_from_this(), kNoPartition);
 }
 
 NativeStatus Pipeline::launch_graph_on(Stream& stream, GraphOperation& operation,
-                                       std::span<const Predecessor> after, const MarkerRef& behind,
-                                       const GraphPlace& place) {
+                                       std::span<const Predecessor> predecessors,
+                                       const MarkerRef& behind, const GraphPlace& place) {
   Graph& graph = *operation.graph();
   Profiler& profiler = core_.profiler;
   hal::Queue& queue = *place.queue->queue;
   unsigned waits = 0;
-  NativeStatus status = ordering_.order(stream, queue, place.queue, after, waits);
+  NativeStatus status = ordering_.order(stream, queue, place.queue, predecessors, waits);
   if (status == hal::kNativeOk && behind && !behind->fired) {
     status = completion_.wait_for(stream, queue, behind);
     core_.page.other.edges.add();
@@ -229,7 +233,7 @@ NativeStatus Pipeline::launch_graph_on(Stream& stream, GraphOperation& operation
     };
   if (profiler.learns() && graph.looked)
     profiler.stop(stopwatch, queue, launch_key(graph.kernel.name_hash, graph.launch),
-                  graph.kernel.name, graph.launch, place.queue->processors, false, std::move(told));
+                  graph.kernel.name, graph.launch, place.queue->sms, false, std::move(told));
   else
     profiler.stop(stopwatch, queue, std::move(told));
   return status;
@@ -237,15 +241,15 @@ NativeStatus Pipeline::launch_graph_on(Stream& stream, GraphOperation& operation
 
 void Pipeline::count(Stream& stream, Graph& graph, const GraphPlace& place) {
   stats::Graphs& graphs = core_.page.graphs;
-  const EntryId entry = place.queue->entry;
+  const PartitionId partition = place.queue->partition;
   core_.page.other.graph_launches.add();
   ++graph.launches;
   graph.replaced = false;
-  if (graph.last_entry != kNoEntry) {
+  if (graph.last_partition != kNoPartition) {
     graphs.successors.add();
-    if (graph.last_entry != entry) graphs.moved.add();
+    if (graph.last_partition != partition) graphs.moved.add();
   }
-  graph.last_entry = entry;
+  graph.last_partition = partition;
   for (const auto& [library, kernels] : graph.libraries) {
     library->graph_kernels.add(kernels);
     if (place.made != nullptr) library->graph_kernels_bound.add(kernels);
@@ -255,9 +259,9 @@ void Pipeline::count(Stream& stream, Graph& graph, const GraphPlace& place) {
     return;
   }
   graphs.bound.add();
-  widths_[entry]->graphs.add();
-  if (place.queue->processors < core_.whole()) graphs.narrow.add();
-  stream.placing.last_entry = entry;
+  widths_[partition]->graphs.add();
+  if (place.queue->sms < core_.whole()) graphs.narrow.add();
+  stream.placing.last_partition = partition;
   graphs_.used(*place.made);
   ++place.made->launches;
 }

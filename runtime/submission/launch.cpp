@@ -16,35 +16,34 @@ bool Pipeline::launch_fast_path(Stream& stream, Kernel& kernel, const hal::Kerne
                                 const Advice* advice, NativeStatus& status) {
   PhysicalQueue* const queue = stream.submitted.tail;
   const Choice& grant = stream.placing.grant;
-  const std::uint32_t needed = kernel.known_processors(launch);
+  const std::uint32_t needed = kernel.known_sms(launch);
   const bool nothing_open = queue != nullptr && stream.deferral.operations.empty() &&
-                            !stream.submitted.gate && !stream.order.allocated &&
+                            !stream.submitted.host_wait && !stream.order.allocated &&
                             stream.order.extra.empty();
   if (!nothing_open || !completion_.unobserved() || core_.profiler.next_is_due()) return false;
   // Where the last answer of the policy says, and where everything before it went.
-  if (grant.launches != kUntilChanged || queue->entry != grant.entry ||
-      grant.ahead_ns != Window::kUnbounded)
+  if (grant.launches != kUntilChanged || queue->partition != grant.partition ||
+      grant.ahead_ns != kNever)
     return false;
-  if (needed == 0 || needed > queue->processors || needed > placement_.widest_narrow() ||
-      kernel.collective || kernel.refused.test(queue->entry) ||
-      !core_.arbiter->admits(queue->entry, stream.lane))
+  if (needed == 0 || needed > queue->sms || needed > placement_.widest_narrow() ||
+      kernel.collective || kernel.refused.test(queue->partition) ||
+      !core_.arbiter->admits(queue->partition, stream.id))
     return false;
   if (advice == nullptr && stream.placing.advice) advice = &*stream.placing.advice;
-  if (advice != nullptr && std::min(advice->processors, placement_.widest()) > queue->processors)
-    return false;
+  if (advice != nullptr && std::min(advice->sms, placement_.widest()) > queue->sms) return false;
   // No marker falls due behind it, and the queue has room.
   if (!completion_.room_straight_on(stream, kernel) ||
       (completion_.blocking_streams() && stream.kind == StreamKind::kLegacy))
     return false;
   const bool narrow = !queue->whole();
-  if (narrow && (!stream.attributes.empty() ||
-                 (launch.grid.volume() > 1 && kernel.proven_processors > queue->processors)))
+  if (narrow &&
+      (!stream.attributes.empty() || (launch.grid.volume() > 1 && kernel.proven_sms > queue->sms)))
     return false;
 
   placement_.announce_step(stream, advice);
   status = queue->queue->launch(launch);
   if (status != hal::kNativeOk) [[unlikely]] {
-    if (narrow && core_.errors.classify(status) == Outcome::kEntryRefused) return false;
+    if (narrow && core_.errors.classify(status) == Outcome::kPartitionRefused) return false;
     core_.page.launches.failed.add();
     return true;
   }
@@ -55,8 +54,9 @@ bool Pipeline::launch_fast_path(Stream& stream, Kernel& kernel, const hal::Kerne
 }
 
 SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
-                                  std::span<const Predecessor> after, bool own_stream) {
-  // A computing call is an ordinary kernel of the vendor's: any entry takes it, nothing is counted.
+                                  std::span<const Predecessor> predecessors, bool own_stream) {
+  // A computing call is an ordinary kernel of the vendor's: any partition takes it, nothing is
+  // counted.
   const bool computes = submission.kind == OperationKind::kCompute;
   Kernel& kernel = computes ? vendor_kernel_ : *submission.kernel.get();
   if (!stream.placing.iteration_ends.empty()) [[unlikely]]
@@ -68,14 +68,15 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
   const bool collective = kernel.collective || (core_.options.cooperative_collective &&
                                                 launch != nullptr && launch->cooperative);
   const bool own = own_stream || collective;
-  const bool gated_by_others = ordering_.gated_by_others(after, submission.marker, submission.gate);
-  if (!own_stream && (gated_by_others || (!own && completion_.gated(stream))))
-    return {Blocked::kGate};
+  const bool others_wait_for_host =
+      ordering_.others_wait_for_host(predecessors, submission.marker, submission.host_wait);
+  if (!own_stream && (others_wait_for_host || (!own && completion_.waits_for_host(stream))))
+    return {Blocked::kHostWait};
   // By the window's clock a launch lasts as long as where it would go now.
   const std::uint64_t predicted =
       completion_.bounded(stream) ? core_.predicted_ns(kernel, launch, core_.width_of_grant(stream))
                                   : 0;
-  if (!completion_.room(stream, after, !own_stream, kernel.places, predicted))
+  if (!completion_.room(stream, predecessors, !own_stream, kernel.places, predicted))
     return {Blocked::kWindow};
 
   std::uint32_t needed = computes ? 1 : kernel.sms_needed(core_.device, *launch);
@@ -88,33 +89,33 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
     const bool cannot_be_kept = submission.kept == nullptr && !submission.now;
     binding.reason = collective       ? WholeReason::kResident
                      : cannot_be_kept ? WholeReason::kUnsupportedLayout
-                                      : WholeReason::kHostGated;
+                                      : WholeReason::kHostWait;
   } else {
     if (!placement_.may_move(stream, kernel, needed, submission.hurried)) return {Blocked::kWindow};
     binding = placement_.bind(stream, kernel, operation, needed);
     if (binding.queue == nullptr) return {Blocked::kLease};
   }
   binding.narrow_eligible = fits_narrow && !collective;
-  // That no narrower entry could take it says more than that the policy chose no wider one.
+  // That no narrower partition could take it says more than that the policy chose no wider one.
   if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy &&
       placement_.widest_narrow() > 0)
     binding.reason = kernel.resident                            ? WholeReason::kResident
                      : launch != nullptr && launch->cooperative ? WholeReason::kCooperative
                      : kernel.doubted                           ? WholeReason::kResident
-                                                                : WholeReason::kNoEligibleEntry;
-  const bool gates = collective || gated_by_others;
-  if (gates) completion_.close_batch(stream);
-  NativeStatus status = launch_on(stream, submission, after, *binding.queue);
-  // The driver knows better than our arithmetic: a wider entry, at last the whole device, which
+                                                                : WholeReason::kNoEligiblePartition;
+  const bool host_waits = collective || others_wait_for_host;
+  if (host_waits) completion_.close_batch(stream);
+  NativeStatus status = launch_on(stream, submission, predecessors, *binding.queue);
+  // The driver knows better than our arithmetic: a wider partition, at last the whole device, which
   // answers what the application would have got natively.
-  while (!binding.queue->whole() && core_.errors.classify(status) == Outcome::kEntryRefused) {
+  while (!binding.queue->whole() && core_.errors.classify(status) == Outcome::kPartitionRefused) {
     core_.page.launches.retried.add();
     placement_.refused(stream, kernel, *binding.queue);
     const Placement::Binding wider = placement_.bind(stream, kernel, operation, needed);
     binding.queue = wider.queue != nullptr ? wider.queue : &stream.own;
-    binding.leased = wider.leased;
-    binding.reason = WholeReason::kEntryRefused;
-    status = launch_on(stream, submission, after, *binding.queue);
+    binding.counts_outstanding = wider.counts_outstanding;
+    binding.reason = WholeReason::kPartitionRefused;
+    status = launch_on(stream, submission, predecessors, *binding.queue);
   }
   if (status != hal::kNativeOk) {
     if (!computes) core_.page.launches.failed.add();
@@ -126,17 +127,17 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
                         {.places = kernel.places,
                          .predicted_ns = predicted,
                          .work = kernel.work,
-                         .leased = binding.leased});
+                         .counts_outstanding = binding.counts_outstanding});
   if (collective) core_.arbiter->collective();
-  if (gates) completion_.note_gate(stream, completion_.tail_marker(stream));
+  if (host_waits) completion_.note_host_wait(stream, completion_.tail_marker(stream));
   if (!computes && !queue.whole()) watch(kernel, stream, queue, *launch);
   return {};
 }
 
 NativeStatus Pipeline::launch_on(Stream& stream, Submission& submission,
-                                 std::span<const Predecessor> after, PhysicalQueue& queue) {
+                                 std::span<const Predecessor> predecessors, PhysicalQueue& queue) {
   unsigned waits = 0;
-  NativeStatus status = ordering_.order(stream, *queue.queue, &queue, after, waits);
+  NativeStatus status = ordering_.order(stream, *queue.queue, &queue, predecessors, waits);
   if (status == hal::kNativeOk) {
     const Profiler::Turn turn = core_.profiler.turn();
     status = turn == Profiler::Turn::kNo ? native_launch(stream, submission, queue, waits)
@@ -166,7 +167,7 @@ NativeStatus Pipeline::timed_launch(Stream& stream, Submission& submission, Phys
   std::uint64_t key = 0;
   if (wanted) {
     key = launch_key(submission.kernel.get()->name_hash, *launch);
-    wanted = !searched || profiler.worth_timing(key, queue.processors);
+    wanted = !searched || profiler.worth_timing(key, queue.sms);
   }
   Profiler::Stopwatch* stopwatch = wanted ? profiler.start(*queue.queue) : nullptr;
   if (stopwatch != nullptr) completion_.put_beside(stream, 2);
@@ -177,8 +178,8 @@ NativeStatus Pipeline::timed_launch(Stream& stream, Submission& submission, Phys
     return status;
   }
   if (!profiler.awaits()) core_.wake.notify_one();  // the thread sleeps while nothing is awaited
-  profiler.stop(stopwatch, *queue.queue, key, submission.kernel.get()->name, *launch,
-                queue.processors, searched);
+  profiler.stop(stopwatch, *queue.queue, key, submission.kernel.get()->name, *launch, queue.sms,
+                searched);
   return status;
 }
 
@@ -230,30 +231,30 @@ inline void Pipeline::count(Stream& stream, Kernel& kernel, const Placement::Bin
   launches.bound.add();
   library.seen.add();
   library.bound.add();
-  const EntryId entry = queue.entry;
-  widths_[entry]->launches.add();
+  const PartitionId partition = queue.partition;
+  widths_[partition]->launches.add();
   if (queue.whole()) core_.page.whole[static_cast<unsigned>(binding.reason)].add();
   if (binding.narrow_eligible) launches.narrow_eligible.add();
-  if (!queue.whole() && queue.processors < core_.whole()) {
+  if (!queue.whole() && queue.sms < core_.whole()) {
     launches.narrow.add();
     library.narrow.add();
   }
-  EntryId& last = stream.placing.last_entry;
-  if (last != kNoEntry) {
+  PartitionId& last = stream.placing.last_partition;
+  if (last != kNoPartition) {
     launches.successors.add();
-    if (last != entry) {
+    if (last != partition) {
       launches.moved.add();
       library.moved.add();
     }
   }
-  last = entry;
+  last = partition;
 }
 
 void Pipeline::watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue,
                      const hal::KernelLaunch& launch) {
   // One block waits for no other; a width at which the kernel ended before needs no watching.
-  if (launch.grid.volume() <= 1 || !watchdog_.wants(kernel, queue.processors)) return;
-  watchdog_.watch(kernel, queue.processors, core_.predicted_ns(kernel, &launch, queue.processors),
+  if (launch.grid.volume() <= 1 || !watchdog_.wants(kernel, queue.sms)) return;
+  watchdog_.watch(kernel, queue.sms, core_.predicted_ns(kernel, &launch, queue.sms),
                   completion_.tail_marker(stream));
 }
 

@@ -25,9 +25,8 @@ class Recorder;
 }
 
 struct Window {
-  static constexpr std::uint64_t kUnbounded = ~0ULL;
   // Submission may run ahead of completion by this much predicted GPU time; 0: the strict rule.
-  std::uint64_t ahead_ns = kUnbounded;
+  std::uint64_t ahead_ns = kNever;
 };
 
 struct DispatchOptions {
@@ -39,7 +38,7 @@ struct DispatchOptions {
   ProfilerOptions profiler;
   // Given what this process learnt so far, every few seconds and at its end. Without the lock.
   std::function<void(const Profile&)> keep_profile;
-  // A stream moves to another entry only while fewer operations of it than this are unfinished.
+  // A stream moves to another partition only while fewer operations of it than this are unfinished.
   // Every queue that it moved to and that has not begun yet is blocked in a device-side wait, and
   // the device looks at blocked queues in turn: a move costs 2 us on an H200 when it is made just
   // in time and 10 us when it is made hundreds of kernels ahead (bench/results/slice).
@@ -47,11 +46,11 @@ struct DispatchOptions {
   // Where pool queues are scarce: no queue takes another's slot sooner than this after the last
   // did.
   std::chrono::milliseconds slots_stay{250};
-  // The same where another process granted the entry: its scheduler has weighed the move. A launch
-  // waits so many times as long for the queue before it goes to the whole device.
+  // The same where another process granted the partition: its scheduler has weighed the move. A
+  // launch waits so many times as long for the queue before it goes to the whole device.
   std::chrono::milliseconds leased_slots_stay{10};
   static constexpr int kWaitForSlot = 50;
-  // Device memory that executables of graphs for entries may take, as far as can be told; 0:
+  // Device memory that executables of graphs for partitions may take, as far as can be told; 0:
   // graphs stay on the whole device.
   std::uint64_t graph_bytes = std::uint64_t{256} << 20;
   std::size_t markers = 2048;  // native events made at start
@@ -62,10 +61,10 @@ struct DispatchOptions {
   bool cautious = false;                       // any other may (KernelTable)
   // Parts of the names of kernels that wait for other processes (KernelTable).
   std::vector<std::string> collectives;
-  // Every cooperative launch may be one: among other tenants it is not deferred for a lease.
+  // Every cooperative launch may be one: beside other clients it is not deferred for a lease.
   bool cooperative_collective = false;
   // Told once of each kernel that the watchdog caught, to remember it. Any thread, lock held.
-  void (*on_hang)(const char* kernel, std::uint32_t processors, double seconds) = nullptr;
+  void (*on_hang)(const char* kernel, std::uint32_t sms, double seconds) = nullptr;
   stats::DevicePage* page = nullptr;       // required
   std::shared_ptr<Audit> audit;            // null: none (runtime/audit/audit.h)
   std::shared_ptr<trace::Recorder> trace;  // null: none (runtime/trace/trace.h)

@@ -10,48 +10,52 @@ namespace vitamin::runtime {
 using hal::NativeStatus;
 using hal::Outcome;
 
-std::span<const Predecessor> Ordering::behind(const Stream& stream, const Submission& submission) {
-  behind_.clear();
-  default_streams_.list(stream, *legacy_, behind_);
+std::span<const Predecessor> Ordering::predecessors(const Stream& stream,
+                                                    const Submission& submission) {
+  predecessors_.clear();
+  default_streams_.list(stream, *legacy_, predecessors_);
   GraphOperation* const launch =
       submission.operation != nullptr ? submission.operation->as_graph() : nullptr;
-  if (launch == nullptr) return behind_;
+  if (launch == nullptr) return predecessors_;
   // Natively the launches of one executable run in the order in which they are made. One that is
   // deferred holds back the next, which has no edge to it that the program asked for.
   const Predecessor& newest = launch->graph()->newest;
   if (newest.stream != nullptr && newest.stream != &stream && !newest.token.submitted())
-    behind_.push_back({newest.stream, newest.token, true});
-  return behind_;
+    predecessors_.push_back({newest.stream, newest.token, true});
+  return predecessors_;
 }
 
-bool Ordering::behind_deferred(const Stream& stream, std::span<const Predecessor> after) {
+bool Ordering::any_deferred(const Stream& stream, std::span<const Predecessor> predecessors) {
   return !stream.deferral.operations.empty() ||
-         std::any_of(after.begin(), after.end(),
+         std::any_of(predecessors.begin(), predecessors.end(),
                      [](const Predecessor& p) { return !p.token.submitted(); });
 }
 
-bool Ordering::gated_by_others(std::span<const Predecessor> after, const MarkerRef& marker,
-                               const MarkerRef& gate) {
-  if (gate && !core_.markers.fired(gate)) return true;
+bool Ordering::others_wait_for_host(std::span<const Predecessor> predecessors,
+                                    const MarkerRef& marker, const MarkerRef& host_wait) {
+  if (host_wait && !core_.markers.fired(host_wait)) return true;
   // The strict rule waits on the host for every predecessor, so a device-side wait for another
   // stream is never allowed onto a pool queue.
   if (completion_.strict() && marker && !core_.markers.fired(marker)) return true;
-  return std::any_of(after.begin(), after.end(), [&](const Predecessor& p) {
-    if (p.submission_only || p.token.completed() || !completion_.gated(*p.stream)) return false;
-    completion_.poll(*p.stream);  // the gate may be behind it, and no other call looks for its end
+  return std::any_of(predecessors.begin(), predecessors.end(), [&](const Predecessor& p) {
+    if (p.submission_only || p.token.completed() || !completion_.waits_for_host(*p.stream))
+      return false;
+    completion_.poll(
+        *p.stream);  // the host wait may be behind it, and no other call looks for its end
     return !p.token.completed();
   });
 }
 
-bool Ordering::gated_behind(Stream& stream, std::span<const Predecessor> after) {
-  return completion_.gated(stream) ||
-         std::any_of(after.begin(), after.end(), [&](const Predecessor& p) {
-           return !p.token.completed() && completion_.gated(*p.stream);
+bool Ordering::any_waits_for_host(Stream& stream, std::span<const Predecessor> predecessors) {
+  return completion_.waits_for_host(stream) ||
+         std::any_of(predecessors.begin(), predecessors.end(), [&](const Predecessor& p) {
+           return !p.token.completed() && completion_.waits_for_host(*p.stream);
          });
 }
 
-PhysicalQueue& Ordering::follow_queue(Stream& stream, OperationKind kind, bool gated_by_others) {
-  if (is_bridge(kind) || gated_by_others) return stream.own;
+PhysicalQueue& Ordering::follow_queue(Stream& stream, OperationKind kind,
+                                      bool others_wait_for_host) {
+  if (is_bridge(kind) || others_wait_for_host) return stream.own;
   return stream.submitted.tail != nullptr ? *stream.submitted.tail : stream.own;
 }
 
@@ -63,7 +67,7 @@ bool Ordering::come_after(Stream& stream, hal::Queue& queue) {
 }
 
 NativeStatus Ordering::order(Stream& stream, hal::Queue& queue, const PhysicalQueue* physical,
-                             std::span<const Predecessor> after, unsigned& waits) {
+                             std::span<const Predecessor> predecessors, unsigned& waits) {
   NativeStatus status = hal::kNativeOk;
   auto wait_for = [&](const MarkerRef& marker) {
     if (!marker || marker->fired || status != hal::kNativeOk) return;
@@ -84,7 +88,7 @@ NativeStatus Ordering::order(Stream& stream, hal::Queue& queue, const PhysicalQu
     wait_for(marker);
   };
   come_behind(stream, false);
-  for (const Predecessor& p : after) {
+  for (const Predecessor& p : predecessors) {
     if (p.submission_only) continue;
     Stream::Order& before = p.stream->order;
     // The driver itself orders real legacy and real blocking streams against each other.

@@ -28,32 +28,32 @@ class Ordering {
 
   // What the operation comes behind besides its own stream, as long as the lock is held: the answer
   // is for who submits or flushes at once, and is overwritten by the next one.
-  std::span<const Predecessor> behind(const Stream& stream, const Submission& submission);
+  std::span<const Predecessor> predecessors(const Stream& stream, const Submission& submission);
   // Something that the operation comes behind is deferred itself.
-  static bool behind_deferred(const Stream& stream, std::span<const Predecessor> after);
-  // It lies downstream of a gate of the host that was not seen to end: of another stream, or what a
-  // wait for `marker` waits for (`gate`).
-  bool gated_by_others(std::span<const Predecessor> after, const MarkerRef& marker,
-                       const MarkerRef& gate);
+  static bool any_deferred(const Stream& stream, std::span<const Predecessor> predecessors);
+  // It lies downstream of a host wait that was not seen to end: of another stream, or what a
+  // wait for `marker` waits for (`host_wait`).
+  bool others_wait_for_host(std::span<const Predecessor> predecessors, const MarkerRef& marker,
+                            const MarkerRef& host_wait);
   // The host did not wait for what it comes behind, or that needs the host still.
-  bool gated_behind(Stream& stream, std::span<const Predecessor> after);
+  bool any_waits_for_host(Stream& stream, std::span<const Predecessor> predecessors);
 
   // The device waits on `queue` for everything that the stream's next operation comes behind.
   // `physical`: whose queue that is; null: a queue that is not ours. `waits` counts the waits.
   hal::NativeStatus order(Stream& stream, hal::Queue& queue, const PhysicalQueue* physical,
-                          std::span<const Predecessor> after, unsigned& waits);
+                          std::span<const Predecessor> predecessors, unsigned& waits);
   // The stream's next operation comes behind everything that is on `queue` now. False: the driver
   // gives no more events.
   bool come_after(Stream& stream, hal::Queue& queue);
   // Where an operation that needs no compute of its own goes.
-  static PhysicalQueue& follow_queue(Stream& stream, OperationKind kind, bool gated_by_others);
+  static PhysicalQueue& follow_queue(Stream& stream, OperationKind kind, bool others_wait_for_host);
 
  private:
   Core& core_;
   Completion& completion_;
   Stream* legacy_ = nullptr;
   DefaultStreamOrder default_streams_;
-  std::vector<Predecessor> behind_;  // what behind() answered last
+  std::vector<Predecessor> predecessors_;  // what predecessors() answered last
 };
 
 }  // namespace vitamin::runtime

@@ -54,17 +54,17 @@ hal::Result<std::unique_ptr<Pipeline>> Pipeline::create(hal::Device& device,
   auto pool = PhysicalContextPool::realise(device, core.layout);
   if (!pool) return tl::unexpected(pool.error());
   core.pool = std::move(*pool);
-  for (const PoolEntry& entry : core.layout.entries())
-    pipeline->widths_.push_back(&core.page.width(entry.processors));
-  pipeline->placement_.list_entries();
+  for (const Partition& partition : core.layout.partitions())
+    pipeline->widths_.push_back(&core.page.width(partition.sms));
+  pipeline->placement_.list_partitions();
   pipeline->graphs_.set_widest(pipeline->placement_.widest());
 
   stats::Pool& facts = core.page.pool;
   facts.device_name.set(device.info().name.c_str());
   facts.device_uuid.set(device.info().uuid.c_str());
-  facts.processors.set(device.info().processors);
+  facts.sms.set(device.info().sms);
   facts.units.set(device.info().units());
-  facts.entries.set(core.pool.realised() + 1);
+  facts.partitions.set(core.pool.realised() + 1);
   facts.queues.set(core.pool.queue_count());
   facts.creation_ns.set(static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count()));
@@ -108,19 +108,19 @@ NativeStatus Pipeline::submit(Lock& lock, Stream& stream, Submission& submission
       submission.kind == OperationKind::kWait && submission.version != nullptr;
   // A graph is looked at, then an executable made; the state may change while the lock is dropped.
   for (int prepared = 0;; ++prepared) {
-    const std::span<const Predecessor> after = ordering_.behind(stream, submission);
+    const std::span<const Predecessor> predecessors = ordering_.predecessors(stream, submission);
     const bool may_prepare = submission.kind == OperationKind::kGraph && prepared < kPreparations;
     SubmitResult result{Blocked::kPredecessor};
-    if (!Ordering::behind_deferred(stream, after) && !waits_for_record)
-      result = issue(stream, submission, after, submission.now, may_prepare);
+    if (!Ordering::any_deferred(stream, predecessors) && !waits_for_record)
+      result = issue(stream, submission, predecessors, submission.now, may_prepare);
     if (result.blocked == Blocked::kNo) return result.status;
-    std::optional<EntryId> entry;
+    std::optional<PartitionId> partition;
     if (result.blocked == Blocked::kGraph)
-      entry = result.entry;
+      partition = result.partition;
     else if (may_prepare && !submission.now)
-      entry = prepared_ahead(stream, *submission.operation->as_graph()->graph());
-    if (!entry) break;
-    graphs_.prepare(lock, submission.operation->as_graph()->graph(), *entry);
+      partition = prepared_ahead(stream, *submission.operation->as_graph()->graph());
+    if (!partition) break;
+    graphs_.prepare(lock, submission.operation->as_graph()->graph(), *partition);
   }
   return defer_or_flush(lock, stream, submission);
 }
@@ -128,24 +128,24 @@ NativeStatus Pipeline::submit(Lock& lock, Stream& stream, Submission& submission
 // Told whenever the operation is about to be issued: to the audit each time, since only the last
 // time counts, to the trace once.
 void Pipeline::announce(Stream& stream, Submission& submission,
-                        std::span<const Predecessor> after) {
+                        std::span<const Predecessor> predecessors) {
   if (Audit* audit = core_.audit()) [[unlikely]] {
     if (submission.waits_for != nullptr) audit->waits_for(stream, *submission.waits_for);
-    audit->arrived(stream, submission, after);
+    audit->arrived(stream, submission, predecessors);
   }
   if (core_.traced() && !std::exchange(submission.traced, true)) [[unlikely]]
-    trace_arrival(stream, submission, after);
+    trace_arrival(stream, submission, predecessors);
 }
 
 SubmitResult Pipeline::issue(Stream& stream, Submission& submission,
-                             std::span<const Predecessor> after, bool own_stream,
+                             std::span<const Predecessor> predecessors, bool own_stream,
                              bool may_prepare) {
-  announce(stream, submission, after);
+  announce(stream, submission, predecessors);
   ++stream.timeline.issued;
   const SubmitResult result =
       submission.kind == OperationKind::kGraph
-          ? launch_graph_now(stream, submission, after, own_stream, may_prepare)
-          : submit_now(stream, submission, after, own_stream);
+          ? launch_graph_now(stream, submission, predecessors, own_stream, may_prepare)
+          : submit_now(stream, submission, predecessors, own_stream);
   if (result.blocked != Blocked::kNo || result.status != hal::kNativeOk) {
     --stream.timeline.issued;  // it never was
     return result;
@@ -157,21 +157,22 @@ SubmitResult Pipeline::issue(Stream& stream, Submission& submission,
 }
 
 SubmitResult Pipeline::submit_now(Stream& stream, Submission& submission,
-                                  std::span<const Predecessor> after, bool own_stream) {
+                                  std::span<const Predecessor> predecessors, bool own_stream) {
   const OperationKind kind = submission.kind;
   if (kind == OperationKind::kLaunch || kind == OperationKind::kCompute)
-    return launch_now(stream, submission, after, own_stream);
+    return launch_now(stream, submission, predecessors, own_stream);
   if (kind == OperationKind::kGraph)
-    return launch_graph_now(stream, submission, after, own_stream, false);
-  if (!completion_.room(stream, after, false, completion_.places_of(kind)))
+    return launch_graph_now(stream, submission, predecessors, own_stream, false);
+  if (!completion_.room(stream, predecessors, false, completion_.places_of(kind)))
     return {Blocked::kWindow};
-  const bool gated_by_others = ordering_.gated_by_others(after, submission.marker, submission.gate);
-  const bool gates = is_bridge_gate(kind) || gated_by_others;
-  if (gates) completion_.close_batch(stream);
+  const bool others_wait_for_host =
+      ordering_.others_wait_for_host(predecessors, submission.marker, submission.host_wait);
+  const bool host_waits = is_bridged_host_wait(kind) || others_wait_for_host;
+  if (host_waits) completion_.close_batch(stream);
   PhysicalQueue& queue =
-      own_stream ? stream.own : Ordering::follow_queue(stream, kind, gated_by_others);
+      own_stream ? stream.own : Ordering::follow_queue(stream, kind, others_wait_for_host);
   unsigned waits = 0;
-  NativeStatus status = ordering_.order(stream, *queue.queue, &queue, after, waits);
+  NativeStatus status = ordering_.order(stream, *queue.queue, &queue, predecessors, waits);
   if (status == hal::kNativeOk && submission.marker) {
     // Also when it was seen to fire: on a real blocking stream the wait itself comes behind the
     // legacy stream, and what follows relies on that.
@@ -181,7 +182,7 @@ SubmitResult Pipeline::submit_now(Stream& stream, Submission& submission,
     status = submission.operation->submit(*queue.queue);
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
   completion_.submitted(stream, queue, kind);
-  if (gates) completion_.note_gate(stream, completion_.tail_marker(stream));
+  if (host_waits) completion_.note_host_wait(stream, completion_.tail_marker(stream));
   return {};
 }
 
@@ -212,22 +213,22 @@ NativeStatus Pipeline::defer_or_flush(Lock& lock, Stream& stream, Submission& su
   SubmitResult result;
   wait_until(lock, [&] {
     if (!clear_way(stream, submission)) return false;
-    result = issue(stream, submission, ordering_.behind(stream, submission), true);
+    result = issue(stream, submission, ordering_.predecessors(stream, submission), true);
     return result.blocked == Blocked::kNo;
   });
   return result.status;
 }
 
 void Pipeline::defer(Stream& stream, Submission& submission) {
-  const std::span<const Predecessor> after = ordering_.behind(stream, submission);
-  announce(stream, submission, after);
-  submission.predecessors.assign(after.begin(), after.end());
+  const std::span<const Predecessor> predecessors = ordering_.predecessors(stream, submission);
+  announce(stream, submission, predecessors);
+  submission.predecessors.assign(predecessors.begin(), predecessors.end());
   submission.operation = submission.kept.get();
   submission.serial = ++stream.timeline.issued;
   if (submission.kind == OperationKind::kRecord) {
     EventState& event = *submission.event;
     drop(event);
-    event.home = owner_;
+    event.recorded_in = owner_;
     event.pending = std::make_shared<EventVersion>();
     event.pending->stream = &stream;
     event.pending->serial = submission.serial;
@@ -242,30 +243,31 @@ void Pipeline::defer(Stream& stream, Submission& submission) {
 
 void Pipeline::recorded(Stream& stream, EventState& event) {
   drop(event);
-  event.home = owner_;
+  event.recorded_in = owner_;
   event.point = completion_.tail_marker(stream);
   completion_.close_batch(stream);  // there is a marker, and work ahead is seen to end sooner
-  if (completion_.gated(stream)) event.gate = stream.submitted.gate;
+  if (completion_.waits_for_host(stream)) event.host_wait = stream.submitted.host_wait;
 }
 
 void Pipeline::drop(EventState& event) {
   if (event.pending != nullptr) event.pending->superseded = true;
   event.pending.reset();
   event.point.reset();
-  event.gate.reset();
+  event.host_wait.reset();
   event.foreign = false;
 }
 
 // What is deferred of the stream, and of what the operation comes behind, goes onto the real
 // streams; false when the driver's queues have no room for all of it, and for the operation.
 bool Pipeline::clear_way(Stream& stream, const Submission& submission) {
-  const std::span<const Predecessor> after = ordering_.behind(stream, submission);
+  const std::span<const Predecessor> predecessors = ordering_.predecessors(stream, submission);
   bool done = true;
-  if (Ordering::behind_deferred(stream, after)) {
+  if (Ordering::any_deferred(stream, predecessors)) {
     done = deferred_.flush(stream);
-    for (const Predecessor& p : after) done = deferred_.flush(*p.stream, p.token.serial()) && done;
+    for (const Predecessor& p : predecessors)
+      done = deferred_.flush(*p.stream, p.token.serial()) && done;
   }
-  return done && completion_.takes(stream, after, submission.kernel.get(), submission.kind);
+  return done && completion_.takes(stream, predecessors, submission.kernel.get(), submission.kind);
 }
 
 void Pipeline::make_way(Lock& lock, Stream& stream, const Submission& submission) {
@@ -277,9 +279,9 @@ void Pipeline::make_way(Lock& lock, Stream& stream, const Submission& submission
 // A call that waits for the stream anyway lets the work that is there now be bound first. But what
 // that waits for may need the host, which may be this very thread: then it stops waiting.
 void Pipeline::let_through(Lock& lock, Stream& stream, const Submission& submission) {
-  const std::span<const Predecessor> after = ordering_.behind(stream, submission);
+  const std::span<const Predecessor> predecessors = ordering_.predecessors(stream, submission);
   std::vector<Token> targets{stream.timeline.newest()};
-  for (const Predecessor& p : after) targets.push_back(p.token);
+  for (const Predecessor& p : predecessors) targets.push_back(p.token);
   unsigned idle_rounds = 0;
   wait_until(
       lock,
@@ -300,18 +302,18 @@ void Pipeline::let_through(Lock& lock, Stream& stream, const Submission& submiss
 NativeStatus Pipeline::submit_blocking(Lock& lock, Stream& stream, Submission& submission,
                                        bool per_thread) {
   let_through(lock, stream, submission);
-  const std::span<const Predecessor> after = ordering_.behind(stream, submission);
+  const std::span<const Predecessor> predecessors = ordering_.predecessors(stream, submission);
   PhysicalQueue* const physical =
       per_thread ? nullptr
                  : &Ordering::follow_queue(stream, submission.kind,
-                                           ordering_.gated_by_others(after, {}, {}));
+                                           ordering_.others_wait_for_host(predecessors, {}, {}));
   hal::Queue& queue = per_thread ? *stream.thread_queue : *physical->queue;
-  if (!per_thread) announce(stream, submission, after);
+  if (!per_thread) announce(stream, submission, predecessors);
   unsigned waits = 0;
-  const NativeStatus ordered = ordering_.order(stream, queue, physical, after, waits);
+  const NativeStatus ordered = ordering_.order(stream, queue, physical, predecessors, waits);
   if (ordered != hal::kNativeOk) return ordered;
-  const bool gated = ordering_.gated_behind(stream, after);
-  if (gated) completion_.close_batch(stream);
+  const bool waits_for_host = ordering_.any_waits_for_host(stream, predecessors);
+  if (waits_for_host) completion_.close_batch(stream);
   ordering_.default_streams().issue(stream);
   if (!per_thread && submission.kind != OperationKind::kFollow)
     core_.page.other.calls_bridged.add();
@@ -332,13 +334,13 @@ NativeStatus Pipeline::submit_blocking(Lock& lock, Stream& stream, Submission& s
     if (!marker) return answer;
     ++stream.timeline.issued;
     completion_.submitted_elsewhere(stream, marker);
-    if (gated) completion_.note_gate(stream, std::move(marker));
+    if (waits_for_host) completion_.note_host_wait(stream, std::move(marker));
     return answer;
   }
   ordering_.order(stream, queue, physical, {}, waits);
   ++stream.timeline.issued;
   completion_.submitted(stream, *physical, submission.kind);
-  if (gated) completion_.note_gate(stream, completion_.tail_marker(stream));
+  if (waits_for_host) completion_.note_host_wait(stream, completion_.tail_marker(stream));
   return answer;
 }
 
@@ -375,7 +377,7 @@ void Pipeline::wait_submitted(Lock& lock, std::span<const Predecessor> targets, 
 // --- the trace ---------------------------------------------------------------------------------
 
 void Pipeline::trace_arrival(const Stream& stream, const Submission& submission,
-                             std::span<const Predecessor> after) {
+                             std::span<const Predecessor> predecessors) {
   Kernel* const kernel = submission.kernel.get();
   trace::Recorder& recorder = *core_.options.trace;
   if (kernel != nullptr && kernel->traced == 0) {
@@ -385,16 +387,16 @@ void Pipeline::trace_arrival(const Stream& stream, const Submission& submission,
   trace::Record record;
   record.time = trace::Recorder::ticks();
   record.kind = trace::Kind::kArrived;
-  record.lane = stream.lane;
+  record.stream = stream.id;
   record.serial = stream.timeline.issued + 1;
   record.flags = static_cast<std::uint32_t>(submission.kind);
   record.a = kernel != nullptr ? kernel->traced : 0;
   record.b = reinterpret_cast<std::uintptr_t>(submission.event);
   recorder.add(record);
-  for (const Predecessor& p : after) {
+  for (const Predecessor& p : predecessors) {
     if (p.token.completed()) continue;  // nothing is waited for
-    record.kind = trace::Kind::kBehind;
-    record.a = p.stream->lane;
+    record.kind = trace::Kind::kPredecessor;
+    record.a = p.stream->id;
     record.b = p.token.serial();
     recorder.add(record);
   }

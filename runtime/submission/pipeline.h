@@ -64,10 +64,11 @@ class Pipeline final : private SubmitsNow {
   // Submits now or defers, whatever it takes; the lock may be dropped meanwhile. The vendor's
   // answer, or success for what is deferred.
   hal::NativeStatus submit(Lock& lock, Stream& stream, Submission& submission);
-  // The fast path of most launches: this one, which comes behind nothing but its own stream, goes
-  // where the one before it went, and nothing has to be decided, waited for, timed or watched. Does
-  // what submit() would do, in half of the instructions: between the launches of a program that is
-  // bound by the host its caches have forgotten us. False: nothing was done, take the long way.
+  // The fast path: this launch, which comes behind nothing but its own stream, goes where the one
+  // before it went, and nothing has to be decided, waited for, timed or watched. Not under a grant
+  // that bounds run-ahead, as policies that measure give them beside other clients. Does what
+  // submit() would do, in half of the instructions: between the launches of a program that is bound
+  // by the host its caches have forgotten us. False: nothing was done, take the long way.
   bool launch_fast_path(Stream& stream, Kernel& kernel, const hal::KernelLaunch& launch,
                         const Advice* advice, hal::NativeStatus& status);
   // A call of the vendor that may block the host, on the stream's queue or (`per_thread`) on its
@@ -110,30 +111,31 @@ class Pipeline final : private SubmitsNow {
     PhysicalQueue* queue;
     Graph::Made* made = nullptr;  // null: the application's own executable, on its own stream
     stats::GraphReason reason = stats::GraphReason::kPolicy;  // why that
-    bool leased = false;                                      // Placement::Binding
-    // The graph has to be prepared first, for this entry (SubmitResult::entry).
-    std::optional<EntryId> prepare = std::nullopt;
+    bool counts_outstanding = false;                          // Placement::Binding
+    // The graph has to be prepared first, for this partition (SubmitResult::partition).
+    std::optional<PartitionId> prepare = std::nullopt;
   };
 
   // --- submitting (pipeline.cpp)
-  void announce(Stream& stream, Submission& submission, std::span<const Predecessor> after);
+  void announce(Stream& stream, Submission& submission, std::span<const Predecessor> predecessors);
   void trace_arrival(const Stream& stream, const Submission& submission,
-                     std::span<const Predecessor> after);
-  SubmitResult issue(Stream& stream, Submission& submission, std::span<const Predecessor> after,
-                     bool own_stream, bool may_prepare = false);
+                     std::span<const Predecessor> predecessors);
+  SubmitResult issue(Stream& stream, Submission& submission,
+                     std::span<const Predecessor> predecessors, bool own_stream,
+                     bool may_prepare = false);
   hal::NativeStatus defer_or_flush(Lock& lock, Stream& stream, Submission& submission);
   void defer(Stream& stream, Submission& submission);
   bool clear_way(Stream& stream, const Submission& submission);
   void make_way(Lock& lock, Stream& stream, const Submission& submission);
   void let_through(Lock& lock, Stream& stream, const Submission& submission);
   SubmitResult submit_now(Stream& stream, Submission& submission,
-                          std::span<const Predecessor> after, bool own_stream) override;
+                          std::span<const Predecessor> predecessors, bool own_stream) override;
 
   // --- launches of kernels (launch.cpp)
   SubmitResult launch_now(Stream& stream, Submission& submission,
-                          std::span<const Predecessor> after, bool own_stream);
+                          std::span<const Predecessor> predecessors, bool own_stream);
   hal::NativeStatus launch_on(Stream& stream, Submission& submission,
-                              std::span<const Predecessor> after, PhysicalQueue& queue);
+                              std::span<const Predecessor> predecessors, PhysicalQueue& queue);
   hal::NativeStatus timed_launch(Stream& stream, Submission& submission, PhysicalQueue& queue,
                                  unsigned waits, Profiler::Turn turn);
   hal::NativeStatus native_launch(Stream& stream, Submission& submission, PhysicalQueue& queue,
@@ -146,16 +148,16 @@ class Pipeline final : private SubmitsNow {
 
   // --- launches of graphs (graph_launch.cpp)
   SubmitResult launch_graph_now(Stream& stream, Submission& submission,
-                                std::span<const Predecessor> after, bool own_stream,
+                                std::span<const Predecessor> predecessors, bool own_stream,
                                 bool may_prepare);
   std::optional<stats::GraphReason> stays(const Graph& graph) const;
   GraphPlace place_graph(Stream& stream, Graph& graph, bool may_prepare);
   void want_look(Graph& graph);
-  std::optional<EntryId> prepared_ahead(Stream& stream, Graph& graph);
-  EntryId soonest_made(Stream& stream, Graph& graph, EntryId entry);
+  std::optional<PartitionId> prepared_ahead(Stream& stream, Graph& graph);
+  PartitionId soonest_made(Stream& stream, Graph& graph, PartitionId partition);
   hal::NativeStatus launch_graph_on(Stream& stream, GraphOperation& operation,
-                                    std::span<const Predecessor> after, const MarkerRef& behind,
-                                    const GraphPlace& place);
+                                    std::span<const Predecessor> predecessors,
+                                    const MarkerRef& behind, const GraphPlace& place);
   void count(Stream& stream, Graph& graph, const GraphPlace& place);
 
   // --- threads (threads.cpp)
@@ -179,9 +181,9 @@ class Pipeline final : private SubmitsNow {
   DeferredQueue deferred_;
 
   Kernel vendor_kernel_;  // stands for the kernels that the vendor's own calls launch
-  std::vector<stats::WidthSlot*> widths_;  // where launches on each entry are counted
+  std::vector<stats::WidthSlot*> widths_;  // where launches on each partition are counted
   std::vector<std::byte> attributes_;      // a launch's attributes with the stream's made explicit
-  std::vector<EntryId> ready_;             // entries that a graph could go to at once
+  std::vector<PartitionId> ready_;         // partitions that a graph could go to at once
   std::uint64_t traced_kernels_ = 0;
   std::uint64_t kept_version_ = 0;
   bool keep_due_ = false;  // what was learnt is to be kept

@@ -8,13 +8,12 @@ namespace vitamin::runtime {
 
 using stats::WholeReason;
 
-void Placement::list_entries() {
-  for (const PoolEntry& entry : core_.layout.entries()) {
-    if (entry.whole() || !core_.pool.has(entry.id)) continue;
-    by_width_.push_back(entry.id);
-    widest_ = std::max(widest_, entry.processors);
-    if (entry.processors < core_.whole())
-      widest_narrow_ = std::max(widest_narrow_, entry.processors);
+void Placement::list_partitions() {
+  for (const Partition& partition : core_.layout.partitions()) {
+    if (partition.whole() || !core_.pool.has(partition.id)) continue;
+    by_width_.push_back(partition.id);
+    widest_ = std::max(widest_, partition.sms);
+    if (partition.sms < core_.whole()) widest_narrow_ = std::max(widest_narrow_, partition.sms);
   }
   by_width_.push_back(kWholeDevice);
   scratch_.reserve(by_width_.size());
@@ -26,12 +25,12 @@ Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchO
   Binding binding;
   if (needed > widest_ || !parts()) {
     binding.queue = &stream.own;
-    binding.leased = leases_whole(stream);
+    binding.counts_outstanding = counts_whole(stream);
     binding.reason = kernel.resident          ? WholeReason::kResident
                      : needed > core_.whole() ? WholeReason::kCluster
                      : !parts()               ? WholeReason::kPoolMissing
                      : kernel.doubted         ? WholeReason::kResident
-                                              : WholeReason::kNoEligibleEntry;
+                                              : WholeReason::kNoEligiblePartition;
     return binding;
   }
   auto take = [&](PhysicalQueue& queue) {
@@ -39,49 +38,49 @@ Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchO
     // On the whole device it still wants: else every launch would wait anew for what never comes.
     if (!queue.whole()) stream.placing.queue_wanted_since.reset();
     binding.queue = &queue;
-    binding.leased = grant.leased;
+    binding.counts_outstanding = grant.counts_outstanding;
     return binding;
   };
   if (grant_stands(stream, kernel, needed)) {
     announce_step(stream, advice_for(stream, operation));
-    if (PhysicalQueue* queue = queues_.free_queue(stream, grant.entry)) return take(*queue);
+    if (PhysicalQueue* queue = queues_.free_queue(stream, grant.partition)) return take(*queue);
     if (queues_.awaits_queue(stream)) return {};
   }
-  std::span<const EntryId> left = eligible(stream, kernel, needed);
-  // An entry without a free queue drops out; the policy is asked again among the others.
+  std::span<const PartitionId> left = eligible(stream, kernel, needed);
+  // A partition without a free queue drops out; the policy is asked again among the others.
   while (!left.empty()) {
     grant = ask(stream, kernel, operation, needed, left);
-    if (grant.entry == kNoEntry) return {};
-    if (PhysicalQueue* queue = queues_.free_queue(stream, grant.entry)) {
+    if (grant.partition == kNoPartition) return {};
+    if (PhysicalQueue* queue = queues_.free_queue(stream, grant.partition)) {
       // What the policy did not choose first stands for one launch only.
       if (binding.reason == WholeReason::kNoQueue) grant.launches = 1;
       return take(*queue);
     }
     if (queues_.awaits_queue(stream)) return {};
-    if (!core_.lanes_share) core_.arbiter->release(grant.entry, stream.lane);
+    if (!core_.streams_share) core_.arbiter->release(grant.partition, stream.id);
     binding.reason = WholeReason::kNoQueue;
     if (left.data() != scratch_.data()) scratch_.assign(left.begin(), left.end());
     const PhysicalQueue* const tail = stream.submitted.tail;
-    const EntryId given_up =
-        tail != nullptr && queues_.gives_up_slot(stream) ? tail->entry : kNoEntry;
-    std::erase_if(scratch_, [&](EntryId id) {
-      return id == grant.entry || !core_.pool.has_queue(id) ||
+    const PartitionId given_up =
+        tail != nullptr && queues_.gives_up_slot(stream) ? tail->partition : kNoPartition;
+    std::erase_if(scratch_, [&](PartitionId id) {
+      return id == grant.partition || !core_.pool.has_queue(id) ||
              (id == given_up && id != kWholeDevice);
     });
     left = scratch_;
   }
   grant = {};
   grant.launches = 0;
-  if (core_.lanes_share) binding.queue = &stream.own;
-  return binding;  // lanes kept apart and no room: deferred until another lane's lease ends
+  if (core_.streams_share) binding.queue = &stream.own;
+  return binding;  // streams kept apart and no room: deferred until another stream's lease ends
 }
 
-// The policy's last answer, as long as the entry is wide enough and its gate open.
+// The policy's last answer, as long as the partition is wide enough and its gate open.
 bool Placement::grant_stands(const Stream& stream, const Kernel& kernel,
                              std::uint32_t needed) const {
   const Choice& grant = stream.placing.grant;
-  return grant.launches > 0 && core_.layout.at(grant.entry).processors >= needed &&
-         !kernel.refused.test(grant.entry) && core_.arbiter->admits(grant.entry, stream.lane);
+  return grant.launches > 0 && core_.layout.at(grant.partition).sms >= needed &&
+         !kernel.refused.test(grant.partition) && core_.arbiter->admits(grant.partition, stream.id);
 }
 
 bool Placement::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool hurried) {
@@ -90,84 +89,85 @@ bool Placement::may_move(Stream& stream, const Kernel& kernel, std::uint32_t nee
   completion_.close_batch(stream);  // else its end would be seen too late, or never
   completion_.poll(stream);
   if (just_in_time()) return true;
-  if (!hurried || !core_.lanes_share) return false;
+  if (!hurried || !core_.streams_share) return false;
   Choice& grant = stream.placing.grant;
   const PhysicalQueue* const tail = stream.submitted.tail;
-  if (grant.launches == 0 && tail != nullptr && tail->entry == grant.entry) grant.launches = 1;
+  if (grant.launches == 0 && tail != nullptr && tail->partition == grant.partition)
+    grant.launches = 1;
   return true;
 }
 
-EntryId Placement::likely_part(Stream& stream, const Kernel& kernel, std::uint32_t needed) {
-  const EntryId entry =
-      stream.placing.grant.entry != kWholeDevice ? stream.placing.grant.entry : last_part_;
-  if (entry == kNoEntry) return kNoEntry;
-  if (core_.layout.at(entry).processors >= needed && !kernel.refused.test(entry)) return entry;
-  const std::span<const EntryId> wide = eligible(stream, kernel, needed);
-  return wide.empty() || wide.front() == kWholeDevice ? kNoEntry : wide.front();
+PartitionId Placement::likely_part(Stream& stream, const Kernel& kernel, std::uint32_t needed) {
+  const PartitionId partition =
+      stream.placing.grant.partition != kWholeDevice ? stream.placing.grant.partition : last_part_;
+  if (partition == kNoPartition) return kNoPartition;
+  if (core_.layout.at(partition).sms >= needed && !kernel.refused.test(partition)) return partition;
+  const std::span<const PartitionId> wide = eligible(stream, kernel, needed);
+  return wide.empty() || wide.front() == kWholeDevice ? kNoPartition : wide.front();
 }
 
 void Placement::refused(Stream& stream, Kernel& kernel, PhysicalQueue& queue) {
-  kernel.refused.set(queue.entry);
+  kernel.refused.set(queue.partition);
   Stream::Placing& placing = stream.placing;
-  placing.retry_processors = std::max(placing.retry_processors, next_wider(kernel, queue.entry));
+  placing.retry_sms = std::max(placing.retry_sms, next_wider(kernel, queue.partition));
   placing.grant = {kWholeDevice, 0};
   give_up(stream, queue);
 }
 
 // It never was this stream's, unless its earlier work is there: then it still is.
 void Placement::give_up(Stream& stream, const PhysicalQueue& queue) {
-  if (!core_.lanes_share && &queue != stream.submitted.tail)
-    core_.arbiter->release(queue.entry, stream.lane);
+  if (!core_.streams_share && &queue != stream.submitted.tail)
+    core_.arbiter->release(queue.partition, stream.id);
 }
 
-// Processors of the narrowest entry beyond this one that has not refused the kernel; 0: none that
+// SMs of the narrowest partition beyond this one that has not refused the kernel; 0: none that
 // is at most twice as wide as the first that did. For a wider one others would pay more than its
 // launches cost that go to the whole device.
-std::uint32_t Placement::next_wider(const Kernel& kernel, EntryId entry) const {
+std::uint32_t Placement::next_wider(const Kernel& kernel, PartitionId partition) const {
   std::uint32_t least = 0;
-  for (const EntryId id : by_width_) {
-    const std::uint32_t processors = core_.layout.at(id).processors;
+  for (const PartitionId id : by_width_) {
+    const std::uint32_t sms = core_.layout.at(id).sms;
     if (kernel.refused.test(id)) {
-      least = least == 0 ? processors : least;
-    } else if (least != 0 && id != kWholeDevice && processors > core_.layout.at(entry).processors) {
-      return processors <= 2 * least ? processors : 0;
+      least = least == 0 ? sms : least;
+    } else if (least != 0 && id != kWholeDevice && sms > core_.layout.at(partition).sms) {
+      return sms <= 2 * least ? sms : 0;
     }
   }
   return 0;
 }
 
-std::span<const EntryId> Placement::eligible(Stream& stream, const Kernel& kernel,
-                                             std::uint32_t needed) {
-  const auto first = std::find_if(by_width_.begin(), by_width_.end(), [&](EntryId id) {
-    return core_.layout.at(id).processors >= needed;
+std::span<const PartitionId> Placement::eligible(Stream& stream, const Kernel& kernel,
+                                                 std::uint32_t needed) {
+  const auto first = std::find_if(by_width_.begin(), by_width_.end(), [&](PartitionId id) {
+    return core_.layout.at(id).sms >= needed;
   });
-  const std::span<const EntryId> wide(first, by_width_.end());
-  if (core_.lanes_share && kernel.refused.none()) return wide;
-  hal::ComputeSet excluded = core_.arbiter->barred(stream.lane);
+  const std::span<const PartitionId> wide(first, by_width_.end());
+  if (core_.streams_share && kernel.refused.none()) return wide;
+  hal::ComputeSet excluded = core_.arbiter->barred(stream.id);
   if (!excluded.empty()) {
     completion_.release_idle();
-    excluded = core_.arbiter->barred(stream.lane);
+    excluded = core_.arbiter->barred(stream.id);
   }
   scratch_.clear();
-  for (const EntryId id : wide) {
+  for (const PartitionId id : wide) {
     const bool out =
-        id == kWholeDevice ? !core_.lanes_share : core_.layout.at(id).compute.overlaps(excluded);
+        id == kWholeDevice ? !core_.streams_share : core_.layout.at(id).compute.overlaps(excluded);
     if (!out && !kernel.refused.test(id)) scratch_.push_back(id);
   }
   return scratch_;
 }
 
 Choice Placement::ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
-                      std::uint32_t needed, std::span<const EntryId> eligible) {
+                      std::uint32_t needed, std::span<const PartitionId> eligible) {
   Stream::Placing& placing = stream.placing;
   ReadyOperation ready;
   ready.id = stream.timeline.submitted + 1;
-  ready.lane = stream.lane;
-  ready.processors = needed;
+  ready.stream = stream.id;
+  ready.sms = needed;
   const hal::KernelLaunch* launch = operation != nullptr ? &operation->launch() : nullptr;
   if (launch != nullptr) ready.kernel = launch_key(kernel.name_hash, *launch);
   ready.predicted_ns = core_.predicted_ns(kernel, launch, core_.whole());
-  ready.last_entry = placing.last_entry;
+  ready.last_partition = placing.last_partition;
   ready.iteration_end = std::exchange(placing.iteration_ended, false);
   const Advice* const advice = advice_for(stream, operation);
   if (advice != nullptr) {
@@ -177,15 +177,16 @@ Choice Placement::ask(Stream& stream, const Kernel& kernel, const LaunchOperatio
     ready.queued_ns = advice->queued_ns;
   }
   Choice choice = core_.arbiter->grant(ready, eligible);
-  choice.leased = choice.leased || choice.entry != kWholeDevice;
-  if (choice.entry != kNoEntry && choice.entry != kWholeDevice) last_part_ = choice.entry;
+  choice.counts_outstanding = choice.counts_outstanding || choice.partition != kWholeDevice;
+  if (choice.partition != kNoPartition && choice.partition != kWholeDevice)
+    last_part_ = choice.partition;
   // An arbiter elsewhere has not heard the question when a grant that stands has answered it.
-  if (advice != nullptr && core_.between_processes && choice.entry != kNoEntry)
+  if (advice != nullptr && core_.between_processes && choice.partition != kNoPartition)
     announce_step(stream, advice);
   else if (advice != nullptr)
     placing.announced_deadline_ns = advice->deadline_ns;
   if (core_.traced()) [[unlikely]]
-    core_.trace(trace::Kind::kDecision, stream, ready.id, choice.entry, choice.launches);
+    core_.trace(trace::Kind::kDecision, stream, ready.id, choice.partition, choice.launches);
   if (core_.arbiter->wants_service()) core_.wake.notify_one();
   return choice;
 }
@@ -201,7 +202,7 @@ std::uint32_t Placement::widened(const Stream& stream, const LaunchOperation* op
                                  std::uint32_t needed) const {
   const Advice* const advice = advice_for(stream, operation);
   if (advice == nullptr || needed > widest_) return needed;
-  return std::max(needed, std::min(advice->processors, widest_));
+  return std::max(needed, std::min(advice->sms, widest_));
 }
 
 // Deadlines are moments, so another deadline is another step; ranges without one may be nested in
@@ -216,9 +217,8 @@ void Placement::announce_step(Stream& stream, const Advice* advice) {
 
 void Placement::expect(Stream& stream, const Advice& advice, bool cancelled) {
   Hint hint;
-  hint.lane = stream.lane;
-  hint.processors =
-      std::max({1U, std::min(advice.processors, widest_), stream.placing.retry_processors});
+  hint.stream = stream.id;
+  hint.sms = std::max({1U, std::min(advice.sms, widest_), stream.placing.retry_sms});
   hint.ready_at_ns = advice.ready_at_ns;
   hint.deadline_ns = advice.deadline_ns;
   hint.queued_ns = advice.queued_ns;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Placement: which entry of the pool a launch goes to, on which queue. Owns Stream::placing.
+// Placement: which partition of the pool a launch goes to, on which queue. Owns Stream::placing.
 //
 // The arbiter answers (Arbiter::grant) for one launch, for a number of them, or until something
-// changes; while an answer stands it is not asked. What the answer names is checked: the entry is
-// wide enough, has not refused the kernel, and has a queue for the stream.
+// changes; while an answer stands it is not asked. What the answer names is checked: the partition
+// is wide enough, has not refused the kernel, and has a queue for the stream.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class Placement {
   Placement(Core& core, Completion& completion, QueueManager& queues)
       : core_(core), completion_(completion), queues_(queues) {}
   // The pool is realised.
-  void list_entries();
+  void list_partitions();
 
   struct Binding {
     PhysicalQueue* queue = nullptr;  // null: deferred by the policy or for want of a lease
@@ -29,37 +29,37 @@ class Placement {
     bool narrow_eligible = false;
     // The launch counts under the stream's grant (Arbiter::submitted), though that may be revoked
     // before the driver has it.
-    bool leased = false;
+    bool counts_outstanding = false;
   };
-  // `operation`: null for a call of the vendor that computes. `needed`: processors.
+  // `operation`: null for a call of the vendor that computes. `needed`: SMs.
   Binding bind(Stream& stream, Kernel& kernel, const LaunchOperation* operation,
                std::uint32_t needed);
   // Moves are made just in time (DispatchOptions::ahead_of_move): false while more of the stream's
   // work is outstanding and the next launch would move. `hurried`: the launch can wait for no
-  // better time; it stays where the stream is, or moves at the higher price. Not among other
-  // lessees, who count on the time.
+  // better time; it stays where the stream is, or moves at the higher price. Not beside other
+  // clients, which count on the time.
   bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool hurried);
-  // The part that a later launch of the stream may be granted, by what was granted last; kNoEntry:
-  // the whole device.
-  EntryId likely_part(Stream& stream, const Kernel& kernel, std::uint32_t needed);
+  // The part that a later launch of the stream may be granted, by what was granted last;
+  // kNoPartition: the whole device.
+  PartitionId likely_part(Stream& stream, const Kernel& kernel, std::uint32_t needed);
   // The driver refused the launch on a part; a bind() follows.
   void refused(Stream& stream, Kernel& kernel, PhysicalQueue& queue);
-  // The grant of the entry is given up, unless the stream's earlier work is on the queue.
+  // The grant of the partition is given up, unless the stream's earlier work is on the queue.
   void give_up(Stream& stream, const PhysicalQueue& queue);
   // The stream has a grant of the whole device under which a launch counts that begins now.
-  bool leases_whole(const Stream& stream) const {
+  bool counts_whole(const Stream& stream) const {
     const Choice& grant = stream.placing.grant;
-    return grant.leased && grant.entry == kWholeDevice &&
-           core_.arbiter->admits(kWholeDevice, stream.lane);
+    return grant.counts_outstanding && grant.partition == kWholeDevice &&
+           core_.arbiter->admits(kWholeDevice, stream.id);
   }
   // One of `eligible`, which the arbiter chooses for this launch.
   Choice ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
-             std::uint32_t needed, std::span<const EntryId> eligible);
-  // Entries that could take the launch now, narrowest first. Valid until the next call.
-  std::span<const EntryId> eligible(Stream& stream, const Kernel& kernel, std::uint32_t needed);
+             std::uint32_t needed, std::span<const PartitionId> eligible);
+  // Partitions that could take the launch now, narrowest first. Valid until the next call.
+  std::span<const PartitionId> eligible(Stream& stream, const Kernel& kernel, std::uint32_t needed);
 
   // --- steps and requests ----------------------------------------------------------------------
-  // `needed` processors, or as many as the launch's step asks for where there are such entries.
+  // `needed` SMs, or as many as the launch's step asks for where there are such partitions.
   std::uint32_t widened(const Stream& stream, const LaunchOperation* operation,
                         std::uint32_t needed) const;
   // The arbiter hears of a step that begins with this launch while a grant stands.
@@ -76,15 +76,16 @@ class Placement {
 
  private:
   bool grant_stands(const Stream& stream, const Kernel& kernel, std::uint32_t needed) const;
-  std::uint32_t next_wider(const Kernel& kernel, EntryId entry) const;
+  std::uint32_t next_wider(const Kernel& kernel, PartitionId partition) const;
 
   Core& core_;
   Completion& completion_;
   QueueManager& queues_;
-  std::vector<EntryId> by_width_;  // realised entries, narrowest first, the whole device last
-  std::vector<EntryId> scratch_;   // eligible entries when some are excluded
+  std::vector<PartitionId>
+      by_width_;                      // realised partitions, narrowest first, the whole device last
+  std::vector<PartitionId> scratch_;  // eligible partitions when some are excluded
   std::uint32_t widest_ = 0, widest_narrow_ = 0;
-  EntryId last_part_ = kNoEntry;  // that was granted, to any stream
+  PartitionId last_part_ = kNoPartition;  // that was granted, to any stream
 };
 
 }  // namespace vitamin::runtime

@@ -12,10 +12,10 @@ namespace {
 constexpr std::size_t kWantedMost = 64;
 }
 
-PhysicalQueue* QueueManager::free_queue(Stream& stream, EntryId entry) {
-  if (entry == kWholeDevice) return &stream.own;
+PhysicalQueue* QueueManager::free_queue(Stream& stream, PartitionId partition) {
+  if (partition == kWholeDevice) return &stream.own;
   PhysicalQueue* strangers = nullptr;
-  for (const auto& queue : core_.pool.queues(entry)) {
+  for (const auto& queue : core_.pool.queues(partition)) {
     if (!core_.pool.serves(*queue, stream.priority)) continue;
     if (queue->owner == &stream) return queue.get();
     if (queue->owner != nullptr || queue->pins > 0) continue;
@@ -24,7 +24,7 @@ PhysicalQueue* QueueManager::free_queue(Stream& stream, EntryId entry) {
   }
   if (strangers != nullptr && core_.markers.fired(strangers->last)) return strangers;
   if (wanted_.size() < kWantedMost && core_.options.thread && may_want()) {
-    const Wanted want(entry, stream.priority);
+    const Wanted want(partition, stream.priority);
     if (std::find(wanted_.begin(), wanted_.end(), want) == wanted_.end()) {
       wanted_.push_back(want);
       core_.work.notify_one();
@@ -34,7 +34,7 @@ PhysicalQueue* QueueManager::free_queue(Stream& stream, EntryId entry) {
 }
 
 bool QueueManager::gives_up_slot(const Stream& stream) const {
-  return core_.pool.slots() && core_.lanes_share &&
+  return core_.pool.slots() && core_.streams_share &&
          stream.placing.grant.launches != kUntilChanged && core_.pool.all_owned();
 }
 
@@ -56,7 +56,7 @@ bool QueueManager::may_want() const {
 void QueueManager::grow(Lock& lock) {
   PhysicalContextPool& pool = core_.pool;
   while (!wanted_.empty() && !core_.stopping) {
-    const auto [entry, priority] = wanted_.back();
+    const auto [partition, priority] = wanted_.back();
     std::unique_ptr<PhysicalQueue> replaced;
     if (pool.full()) {
       completion_.release_idle();
@@ -69,12 +69,13 @@ void QueueManager::grow(Lock& lock) {
     }
     lock.unlock();
     replaced.reset();  // first, so that there are never more queues than slots
-    hal::Result<std::unique_ptr<PhysicalQueue>> queue = [&, entry = entry, priority = priority] {
+    hal::Result<std::unique_ptr<PhysicalQueue>> queue = [&, partition = partition,
+                                                         priority = priority] {
       const CaptureSafeScope safe(core_.device);
-      return pool.make_queue(entry, priority);
+      return pool.make_queue(partition, priority);
     }();
     lock.lock();
-    std::erase(wanted_, Wanted(entry, priority));
+    std::erase(wanted_, Wanted(partition, priority));
     if (queue)
       pool.add(std::move(*queue));
     else if (queue.error().code == hal::Errc::kBusy)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// QueueManager: queues of pool entries for streams, and how their number grows. Making a queue is
+// QueueManager: queues of partitions for streams, and how their number grows. Making a queue is
 // slow and is done by the worker, without the lock; where queues are scarce (hal::DeviceInfo::
 // pool_queues_max) each new one takes the slot of one that is idle, one at a time, because making a
 // queue stops every queue of some devices for a moment.
@@ -18,14 +18,15 @@ class QueueManager {
  public:
   QueueManager(Core& core, Completion& completion) : core_(core), completion_(completion) {}
 
-  // A queue of the entry that the stream may use now; null: there is none, one was asked for where
-  // that is possible. The whole device is the stream's own queue.
-  PhysicalQueue* free_queue(Stream& stream, EntryId entry);
+  // A queue of the partition that the stream may use now; null: there is none, one was asked for
+  // where that is possible. The whole device is the stream's own queue.
+  PhysicalQueue* free_queue(Stream& stream, PartitionId partition);
   // A launch that found no queue is deferred meanwhile: its stream's work ends, so a slot comes
   // free.
   bool awaits_queue(Stream& stream) const;
   // With as many streams as slots each would sit on its own for ever, whatever the policy draws. So
-  // where a policy decides launch by launch, and not for this entry, the stream gives its slot up.
+  // where a policy decides launch by launch, and not for this partition, the stream gives its slot
+  // up.
   bool gives_up_slot(const Stream& stream) const;
 
   // --- the worker ------------------------------------------------------------------------------
@@ -37,7 +38,7 @@ class QueueManager {
   void keep_to_share(Lock& lock);
 
  private:
-  using Wanted = std::pair<EntryId, int>;  // and the priority
+  using Wanted = std::pair<PartitionId, int>;  // and the priority
   bool may_want() const;
 
   Core& core_;

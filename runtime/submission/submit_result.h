@@ -11,9 +11,9 @@ namespace vitamin::runtime {
 // Why an operation cannot be submitted now.
 enum class Blocked : std::uint8_t {
   kNo,
-  kGate,         // it comes behind work that needs the host and was not seen to end
+  kHostWait,     // it comes behind work that needs the host and was not seen to end
   kWindow,       // the stream's submission would run too far ahead of completion
-  kLease,        // no eligible entry is free of other lessees
+  kLease,        // no eligible partition is free of other clients
   kPredecessor,  // something ahead of it is deferred itself
   kGraph,        // the graph is to be looked at, or an executable to be made (GraphCache::prepare)
 };
@@ -23,7 +23,7 @@ struct SubmitResult {
   Blocked blocked = Blocked::kNo;
   hal::NativeStatus status = hal::kNativeOk;
   // kGraph: that the executable is for; none: the graph is to be looked at.
-  EntryId entry = kNoEntry;
+  PartitionId partition = kNoPartition;
 };
 
 // What submits an operation at once, if it can be.
@@ -31,7 +31,7 @@ class SubmitsNow {
  public:
   // `own_stream`: on the application's real stream, whatever the policy says.
   virtual SubmitResult submit_now(Stream& stream, Submission& submission,
-                                  std::span<const Predecessor> after, bool own_stream) = 0;
+                                  std::span<const Predecessor> predecessors, bool own_stream) = 0;
 
  protected:
   ~SubmitsNow() = default;

@@ -5,12 +5,12 @@
 
 namespace vitamin::runtime {
 
-void Watchdog::watch(Kernel& kernel, std::uint32_t processors, std::uint64_t predicted_ns,
+void Watchdog::watch(Kernel& kernel, std::uint32_t sms, std::uint64_t predicted_ns,
                      MarkerRef marker, std::shared_ptr<Graph> graph) {
   if (!marker) return;
   if (watched_.empty()) core_.wake.notify_one();  // the thread sleeps while nothing is watched
   KernelRef held(graph == nullptr ? &kernel : nullptr);
-  watched_.push_back({&kernel, processors, predicted_ns, std::move(marker),
+  watched_.push_back({&kernel, sms, predicted_ns, std::move(marker),
                       std::chrono::steady_clock::now(), false, std::move(graph), std::move(held)});
 }
 
@@ -21,8 +21,7 @@ void Watchdog::check() {
   bool anything_ended = false;
   for (Watched& watched : watched_) {
     if (!core_.markers.fired(watched.marker)) continue;
-    watched.kernel->proven_processors =
-        std::min(watched.kernel->proven_processors, watched.processors);
+    watched.kernel->proven_sms = std::min(watched.kernel->proven_sms, watched.sms);
     anything_ended = true;
   }
   std::erase_if(watched_, [](const Watched& w) { return w.marker->fired; });
@@ -35,7 +34,7 @@ void Watchdog::check() {
   oldest.named = true;
   core_.kernels.remember_wide_only(*oldest.kernel);
   if (core_.options.on_hang != nullptr)
-    core_.options.on_hang(oldest.kernel->name.c_str(), oldest.processors,
+    core_.options.on_hang(oldest.kernel->name.c_str(), oldest.sms,
                           std::chrono::duration<double>(now - oldest.since).count());
 }
 

@@ -18,13 +18,13 @@ class Watchdog {
  public:
   explicit Watchdog(Core& core) : core_(core) { watched_.reserve(kMost); }
 
-  // Whether a launch of the kernel on so many processors is to be watched.
-  bool wants(const Kernel& kernel, std::uint32_t processors) const {
-    return kernel.proven_processors > processors && watched_.size() < kMost;
+  // Whether a launch of the kernel on so many SMs is to be watched.
+  bool wants(const Kernel& kernel, std::uint32_t sms) const {
+    return kernel.proven_sms > sms && watched_.size() < kMost;
   }
-  // It was launched on `processors`; `marker` is behind it. `graph`: whose kernel it is; null: it
+  // It was launched on `sms`; `marker` is behind it. `graph`: whose kernel it is; null: it
   // is of the table.
-  void watch(Kernel& kernel, std::uint32_t processors, std::uint64_t predicted_ns, MarkerRef marker,
+  void watch(Kernel& kernel, std::uint32_t sms, std::uint64_t predicted_ns, MarkerRef marker,
              std::shared_ptr<Graph> graph = nullptr);
   bool watches() const { return !watched_.empty(); }
   // Looks at all of them.
@@ -34,7 +34,7 @@ class Watchdog {
   static constexpr std::size_t kMost = 256;
   struct Watched {
     Kernel* kernel;
-    std::uint32_t processors;
+    std::uint32_t sms;
     std::uint64_t predicted_ns;
     MarkerRef marker;
     std::chrono::steady_clock::time_point since;

@@ -20,12 +20,12 @@ enum class Kind : std::uint16_t {
   kNothing,
   kName,  // of kernel `a`: `serial` bytes behind it
   // a program's
-  kArrived,    // operation `serial` of `lane`; `flags`: OperationKind; `a`: kernel; `b`: its event
-  kBehind,     // that operation comes behind operation `b` of lane `a`
-  kDeferred,   // it is submitted later
-  kDecision,   // the policy, or a grant, says `entry`, for `a` launches
-  kSubmitted,  // it was given to a queue of `entry`
-  kCompleted,  // everything of the lane up to `serial` was seen to have ended
+  kArrived,  // operation `serial` of `stream`; `flags`: OperationKind; `a`: kernel; `b`: its event
+  kPredecessor,  // that operation comes behind operation `b` of stream `a`
+  kDeferred,     // it is submitted later
+  kDecision,     // the policy, or a grant, says `partition`, for `a` launches
+  kSubmitted,    // it was given to a queue of `partition`
+  kCompleted,    // everything of the stream up to `serial` was seen to have ended
   // vitamind's: what it was told
   // `client`, as daemon::ClientTraits: `flags`: minor version; `serial`: process; then Attached
   kAttach,
@@ -34,15 +34,16 @@ enum class Kind : std::uint16_t {
   kForget,
   kStep,
   // and what it answered
-  kWord,   // lease word `a` of `lane` of `client`
-  kGrant,  // `entry`, `a`: launches, `b`: word, `c`: the word that it amends, `flags`: 1 delivered
+  kWord,   // lease word `a` of `stream` of `client`
+  kGrant,  // `partition`, `a`: launches, `b`: word, `c`: the word that it amends, `flags`: 1
+           // delivered
   kGates,  // `client` is told that words were closed
   // told
-  kReload,    // other settings or another policy: what follows cannot be replayed
+  kReload,  // other settings or another policy: what follows cannot be replayed
   // `client`, so far: `serial` launches, work `a`, `b` ns busy, misplaced work `c`, `d` collectives
   kProgress,
-  kBefore,    // `client` may tell of work on `entry` of before this vitamind, until `a`
-  kExpect,    // absent `client` stands for process `serial` on `entry`, until `a`
+  kBefore,  // `client` may tell of work on `partition` of before this vitamind, until `a`
+  kExpect,  // absent `client` stands for process `serial` on `partition`, until `a`
   // further quotas of the client that is attached next: `a`, `b`, `c`, each a group (high 32 bits)
   // and its SMs, or 0
   kQuotas,
@@ -51,8 +52,8 @@ enum class Kind : std::uint16_t {
 struct Record {
   std::uint64_t time = 0;
   Kind kind = Kind::kNothing;
-  std::uint16_t entry = 0;
-  std::uint32_t lane = 0;
+  std::uint16_t partition = 0;
+  std::uint32_t stream = 0;
   std::uint32_t client = 0;
   std::uint32_t flags = 0;
   std::uint64_t serial = 0;
@@ -87,11 +88,11 @@ struct Header {
   std::int32_t disk_error = 0;     // errno of the last refusal
   std::uint32_t closed = 0;        // 1: the writer ended in order
   // The device and its pool.
-  std::uint32_t processors = 0, units = 0;
+  std::uint32_t sms = 0, units = 0;
   std::uint32_t per_unit[kUnitsMax] = {};
-  std::uint32_t entries_max = 0, leaf_units = 0, all_runs = 0, unused = 0;
+  std::uint32_t partitions_max = 0, leaf_units = 0, all_runs = 0, unused = 0;
   // Who decides.
-  std::uint64_t quantum_ns = 0, overdue_ns = 0, unused_ns = 0, answer_within_ns = 0;
+  std::uint64_t quantum_ns = 0, starving_after_ns = 0, unused_ns = 0, answer_within_ns = 0;
   std::uint64_t seed = 0;
   char policy[512] = {};
   char uuid[64] = {}, device[64] = {}, program[64] = {};

@@ -24,11 +24,11 @@ void set(char* to, std::size_t room, const std::string& text) {
 }  // namespace
 
 void describe(Header& header, const hal::DeviceInfo& info, const PoolLimits& limits) {
-  header.processors = info.processors;
+  header.sms = info.sms;
   header.units = std::min<std::uint32_t>(info.units(), kUnitsMax);
   for (std::uint32_t unit = 0; unit < header.units; ++unit)
-    header.per_unit[unit] = info.processors_per_unit[unit];
-  header.entries_max = limits.entries_max;
+    header.per_unit[unit] = info.sms_per_unit[unit];
+  header.partitions_max = limits.partitions_max;
   header.leaf_units = limits.leaf_units;
   header.all_runs = limits.all_runs ? 1 : 0;
   set(header.uuid, sizeof header.uuid, info.uuid);

@@ -17,7 +17,8 @@ namespace {
 // within the limit of a race... of one that settles quickly.
 constexpr double kSettlings = 5;
 constexpr std::uint64_t kBlockNs = 100'000'000, kLongBlockNs = 250'000'000;
-// Where contexts are short, so that some blocks fit into a visit: five times 5 ms of settling.
+// Where workload mixes are short, so that some blocks fit into a visit: five times 5 ms of
+// settling.
 constexpr std::uint64_t kShortBlockNs = 25'000'000;
 constexpr unsigned kBlocksInVisit = 4;
 constexpr unsigned kVisits = 3;  // until the length of visits is believed
@@ -60,8 +61,8 @@ constexpr double kBeyondDoubt = 2.5, kLikely = 1;  // standard errors: to leave 
 
 // Two kept blocks in a row so many deviations away: 1 in 10^8 were noise normal.
 constexpr double kStrange = 4, kLeastStrange = 0.1, kMostAlarm = 4;
-constexpr double kMixTolerance = 0.1;             // log of the work of a launch, of one regime
-constexpr double kMixCount = 3;                   // blocks, until a regime's mix is known
+constexpr double kLaunchWorkTolerance = 0.1;      // log of the work of a launch, of one regime
+constexpr double kLaunchWorkCount = 3;            // blocks, until the usual of a regime is known
 constexpr std::uint64_t kCalmNs = 3'000'000'000;  // between races of one regime: two of them
 constexpr std::size_t kRegimes = 4;
 // What was known of a regime that was left, in variance.
@@ -86,7 +87,7 @@ double seconds(std::uint64_t ns) { return static_cast<double>(ns) / 1e9; }
 
 // How long a visit is expected to last: as those before, or as long as this one has already.
 double Estimator::dwell_ns() const {
-  const Context& c = *context_;
+  const WorkloadMix& c = *workload_;
   if (c.visits < kVisits) return std::numeric_limits<double>::infinity();
   return std::max(c.dwell_ns, static_cast<double>(now_ns_ - c.entered_ns));
 }
@@ -94,13 +95,13 @@ double Estimator::dwell_ns() const {
 bool Estimator::too_short() const { return dwell_ns() < 2 * static_cast<double>(kShortBlockNs); }
 
 std::uint64_t Estimator::block_ns(Purpose purpose) const {
-  const Context& c = *context_;
+  const WorkloadMix& c = *workload_;
   const auto settling = static_cast<std::uint64_t>(kSettlings * settle_ns_);
   const std::uint64_t block = std::clamp(settling, kBlockNs, kLongBlockNs);
   const double dwell = dwell_ns();
   if (purpose == Purpose::kOnly) {
-    if (c.racing_arms > 1) return too_short() ? 2 * kShortBlockNs : kLongBlockNs;
-    return c.now().arms[0].blocks < kOnlyBlocks ? kLongBlockNs : kOnlyBlockNs;
+    if (c.racing_count > 1) return too_short() ? 2 * kShortBlockNs : kLongBlockNs;
+    return c.now().candidates[0].blocks < kOnlyBlocks ? kLongBlockNs : kOnlyBlockNs;
   }
   if (dwell < kLongVisits) {
     const auto part = static_cast<std::uint64_t>(dwell) / kBlocksInVisit;
@@ -116,14 +117,14 @@ std::uint64_t Estimator::block_ns(Purpose purpose) const {
 // Some client was busy all the time and finished nothing.
 bool Estimator::unfinished() const {
   for (std::size_t i = 0; i < slots_.size(); ++i)
-    if (context_->place(arm_, i).mode != Mode::kPaused && seen_[i] && slots_[i].reports &&
+    if (workload_->place(candidate_, i).mode != Mode::kPaused && seen_[i] && slots_[i].reports &&
         now_[i].work == base_[i].work && now_[i].busy_ns > base_[i].busy_ns)
       return true;
   return false;
 }
 
 bool Estimator::close_block(std::uint64_t now_ns, bool cut) {
-  Context& c = *context_;
+  WorkloadMix& c = *workload_;
   Regime& r = c.now();
   const std::uint64_t elapsed = now_ns - counted_ns_;
   if (!cut && unfinished() && length_ns_ < kMostExtensions * block_ns(purpose_)) {
@@ -142,12 +143,12 @@ bool Estimator::close_block(std::uint64_t now_ns, bool cut) {
   // A regime that ends must not be mixed with what ended it.
   const bool odd = purpose_ == Purpose::kKeep && differs();
   if (!odd) {
-    learn(arm_, length_s / (static_cast<double>(kBlockNs) / 1e9));
+    learn(candidate_, length_s / (static_cast<double>(kBlockNs) / 1e9));
     for (std::size_t i = 0; i < slots_.size(); ++i)
-      if (!samples_[i].paused && std::isfinite(samples_[i].log_mix))
-        r.mixes[i].add(samples_[i].log_mix);
+      if (!samples_[i].paused && std::isfinite(samples_[i].log_launch_work))
+        r.launch_work[i].add(samples_[i].log_launch_work);
   }
-  ++r.arms[arm_].blocks;
+  ++r.candidates[candidate_].blocks;
   if (purpose_ == Purpose::kRace) r.race.add(v);
   if (purpose_ == Purpose::kLook) looked(v, length_s);
   if (purpose_ != Purpose::kKeep) return true;
@@ -162,12 +163,12 @@ bool Estimator::close_block(std::uint64_t now_ns, bool cut) {
 }
 
 void Estimator::kept(double value, double length_s) {
-  Context& c = *context_;
+  WorkloadMix& c = *workload_;
   Regime& r = c.now();
   for (std::size_t i = 0; i < slots_.size(); ++i)
     if (!samples_[i].paused) r.rates[i].add(samples_[i].log_rate);
   c.credit_s = std::min(kCreditS, c.credit_s + kLookShare * length_s);
-  if (arm_ == r.chosen) ++c.kept_run;
+  if (candidate_ == r.chosen) ++c.kept_run;
   c.kept_before += (value - c.kept_before) / settled_blocks(c.kept_run);
 }
 
@@ -177,23 +178,24 @@ void Estimator::in_force(std::uint64_t now_ns) {
   counts_from_ns_ = now_ns + kUnsettledNs;
 }
 
-double Estimator::look_cost_s(const ArmState& arm) const {
-  return seconds(kUnsettledNs + block_ns(Purpose::kLook)) * loss(arm.gap) + 2 * settle_ns_ / 1e9;
+double Estimator::look_cost_s(const CandidateState& candidate) const {
+  return seconds(kUnsettledNs + block_ns(Purpose::kLook)) * loss(candidate.gap) +
+         2 * settle_ns_ / 1e9;
 }
 
 void Estimator::pay(double cost_s) {
-  Context& c = *context_;
+  WorkloadMix& c = *workload_;
   c.credit_s = std::max(-kCreditS, c.credit_s - cost_s);
   c.spent_s += cost_s, spent_s_ += cost_s;
 }
 
 void Estimator::looked(double value, double length_s) {
-  Context& c = *context_;
+  WorkloadMix& c = *workload_;
   Regime& r = c.now();
-  ArmState& arm = r.arms[arm_];
+  CandidateState& candidate = r.candidates[candidate_];
   Look& look = c.look;
   if (look.blocks == 0)
-    look = {0, 0, 0, look.kept_s, arm.gap, arm.variance_at(c.time_ns), r.flattery};
+    look = {0, 0, 0, look.kept_s, candidate.gap, candidate.variance_at(c.time_ns), r.flattery};
   ++look.blocks;
   look.length_s += length_s;
   look.sum += value - c.kept_before;
@@ -205,55 +207,56 @@ void Estimator::looked(double value, double length_s) {
   const double reach = 3 * std::sqrt(look.variance + noise);
   const double away = std::clamp(mean - look.gap, -reach, reach);
   const double gain = look.variance / (look.variance + noise);
-  if (arm_ == c.sheltered) r.flattery = std::max(0.0, look.flattery + gain * away);
-  arm.gap = look.gap + gain * away;
-  arm.variance = (1 - gain) * look.variance;
-  arm.at_ns = c.time_ns;
+  if (candidate_ == c.sheltered) r.flattery = std::max(0.0, look.flattery + gain * away);
+  candidate.gap = look.gap + gain * away;
+  candidate.variance = (1 - gain) * look.variance;
+  candidate.at_ns = c.time_ns;
   const double doubt = r.chosen == c.sheltered ? kBeyondDoubt : kLikely;
-  if (arm.gap < std::max(kWorthMoving, doubt * std::sqrt(arm.variance))) return;
-  if (arm.gap * dwell_ns() < settle_ns_) return;
-  change_chosen(arm_, Choice::kLooked);
+  if (candidate.gap < std::max(kWorthMoving, doubt * std::sqrt(candidate.variance))) return;
+  if (candidate.gap * dwell_ns() < settle_ns_) return;
+  change_chosen(candidate_, ChoiceReason::kLooked);
 }
 
 // Whether another block of the present look is worth what it costs, which is no change.
 bool Estimator::worth_staying() const {
-  const Context& c = *context_;
-  if (!open_ || purpose_ != Purpose::kLook || arm_ == c.now().chosen) return false;
+  const WorkloadMix& c = *workload_;
+  if (!open_ || purpose_ != Purpose::kLook || candidate_ == c.now().chosen) return false;
   if (c.look.blocks == 0 || c.look.blocks >= kMostBlocksOfLook) return false;
-  const ArmState& arm = c.now().arms[arm_];
-  const double cost = seconds(block_ns(Purpose::kLook)) * loss(arm.gap);
+  const CandidateState& candidate = c.now().candidates[candidate_];
+  const double cost = seconds(block_ns(Purpose::kLook)) * loss(candidate.gap);
   if (c.credit_s < cost) return false;
-  return kHorizonS * expected_gain(arm.gap, std::sqrt(arm.variance)) > cost;
+  return kHorizonS * expected_gain(candidate.gap, std::sqrt(candidate.variance)) > cost;
 }
 
-void Estimator::change_chosen(unsigned arm, Choice why) {
-  Context& c = *context_;
+void Estimator::change_chosen(unsigned candidate, ChoiceReason why) {
+  WorkloadMix& c = *workload_;
   Regime& r = c.now();
-  const double gap = r.arms[arm].gap, variance = r.arms[arm].variance_at(c.time_ns);
-  for (ArmState& other : r.arms) {
+  const double gap = r.candidates[candidate].gap,
+               variance = r.candidates[candidate].variance_at(c.time_ns);
+  for (CandidateState& other : r.candidates) {
     other.variance = std::min(kUnknownSd * kUnknownSd, other.variance_at(c.time_ns) + variance);
     other.gap -= gap;
     other.at_ns = c.time_ns;
   }
-  r.arms[arm].gap = r.arms[arm].variance = 0;
-  r.chosen = arm;
+  r.candidates[candidate].gap = r.candidates[candidate].variance = 0;
+  r.chosen = candidate;
   r.why = why;
   r.rates.assign(c.slots, {});
   r.strange = 0;
-  r.unproved = c.sheltered != Race::kNone && arm != c.sheltered;
+  r.unproved = c.sheltered != Race::kNone && candidate != c.sheltered;
   c.kept_run = 0;
 }
 
 // Whether a kept block is far from what kept blocks of this regime are.
 bool Estimator::differs() {
-  const Regime& r = context_->now();
+  const Regime& r = workload_->now();
   const auto far = [&](const Watch& watch, double x) {
-    return watch.count >= kMixCount && std::isfinite(x) &&
+    return watch.count >= kLaunchWorkCount && std::isfinite(x) &&
            std::abs(x - watch.mean) > r.alarm * std::max(kLeastStrange, kStrange * watch.sd());
   };
   for (std::size_t i = 0; i < slots_.size(); ++i)
-    if (!samples_[i].paused &&
-        (far(r.rates[i], samples_[i].log_rate) || far(r.mixes[i], samples_[i].log_mix)))
+    if (!samples_[i].paused && (far(r.rates[i], samples_[i].log_rate) ||
+                                far(r.launch_work[i], samples_[i].log_launch_work)))
       return true;
   return false;
 }
@@ -261,17 +264,19 @@ bool Estimator::differs() {
 // Whether what runs now has the mix of launches of a regime.
 bool Estimator::alike(const Regime& regime) const {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const Watch& mix = regime.mixes[i];
-    if (samples_[i].paused || mix.count < kMixCount || !std::isfinite(samples_[i].log_mix))
+    const Watch& usual = regime.launch_work[i];
+    if (samples_[i].paused || usual.count < kLaunchWorkCount ||
+        !std::isfinite(samples_[i].log_launch_work))
       continue;
-    if (std::abs(samples_[i].log_mix - mix.mean) > std::max(kMixTolerance, 3 * mix.sd()))
+    if (std::abs(samples_[i].log_launch_work - usual.mean) >
+        std::max(kLaunchWorkTolerance, 3 * usual.sd()))
       return false;
   }
   return true;
 }
 
 void Estimator::change_regime() {
-  Context& c = *context_;
+  WorkloadMix& c = *workload_;
   Regime& old = c.now();
   old.used_ns = c.time_ns;
   c.kept_run = 0;
@@ -285,8 +290,9 @@ void Estimator::change_regime() {
     Regime& known = c.regimes[i];
     if (i == c.regime || !alike(known)) continue;
     c.regime = i;
-    for (ArmState& arm : known.arms)
-      arm.variance = std::min(kUnknownSd * kUnknownSd, kStale * arm.variance_at(c.time_ns));
+    for (CandidateState& candidate : known.candidates)
+      candidate.variance =
+          std::min(kUnknownSd * kUnknownSd, kStale * candidate.variance_at(c.time_ns));
     known.rates.assign(c.slots, {});
     known.strange = 0;
     if (known.racing) begin_race(known);
@@ -304,30 +310,30 @@ void Estimator::change_regime() {
   }
   Regime& fresh = c.now();
   fresh.rates.assign(c.slots, {});
-  fresh.mixes.assign(c.slots, {});
+  fresh.launch_work.assign(c.slots, {});
   fresh.began_ns = c.time_ns;
   begin_race(fresh);
 }
 
 void Estimator::begin_race(Regime& r) {
-  const Context& c = *context_;
-  r.race.begin(c.racing_arms, c.sheltered, r.race.rounds() > 1 ? r.race.block_sd() : kBlockSd);
+  const WorkloadMix& c = *workload_;
+  r.race.begin(c.racing_count, c.sheltered, r.race.rounds() > 1 ? r.race.block_sd() : kBlockSd);
   r.racing = true;
   r.raced_ns = c.time_ns;
   r.best.assign(c.slots, std::numeric_limits<double>::quiet_NaN());
 }
 
 void Estimator::settle_race(Regime& r) {
-  Context& c = *context_;
+  WorkloadMix& c = *workload_;
   const unsigned before = r.chosen, chosen = r.race.finish();
   const bool first = r.decided_s == 0;
   r.racing = false;
   const double block = seconds(block_ns(Purpose::kRace));
-  for (unsigned arm = 0; arm < c.racing_arms; ++arm) {
-    ArmState& state = r.arms[arm];
-    const Lead lead = r.race.lead(arm, chosen);
-    state = {0, kUnknownSd * kUnknownSd, c.time_ns, state.blocks, r.race.dropped(arm)};
-    if (arm == chosen) {
+  for (unsigned candidate = 0; candidate < c.racing_count; ++candidate) {
+    CandidateState& state = r.candidates[candidate];
+    const Lead lead = r.race.lead(candidate, chosen);
+    state = {0, kUnknownSd * kUnknownSd, c.time_ns, state.blocks, r.race.dropped(candidate)};
+    if (candidate == chosen) {
       state.variance = 0;
     } else if (lead.rounds > 0) {
       state.gap = lead.mean;
@@ -339,74 +345,75 @@ void Estimator::settle_race(Regime& r) {
   // A race that changed nothing was a false alarm.
   r.alarm = first || chosen != before ? 1 : std::min(kMostAlarm, 1.5 * r.alarm);
   r.chosen = chosen;
-  r.why = chosen == c.sheltered ? Choice::kNoLead : Choice::kWon;
+  r.why = chosen == c.sheltered ? ChoiceReason::kNoLead : ChoiceReason::kWon;
   if (first) r.decided_s = static_cast<double>(c.time_ns - r.began_ns) / 1e9;
   r.rates.assign(c.slots, {});
   c.credit_s = std::max(c.credit_s, kProveS);
   c.kept_run = 0;
   r.unproved = c.sheltered != Race::kNone && chosen != c.sheltered;
   // What the race saw of sharing, it saw right behind changes.
-  if (r.unproved) r.arms[c.sheltered].variance = kUnknownSd * kUnknownSd;
+  if (r.unproved) r.candidates[c.sheltered].variance = kUnknownSd * kUnknownSd;
 }
 
 // The candidate whose block is worth most for what it costs, or none.
 unsigned Estimator::worth_a_look() const {
-  const Context& c = *context_;
+  const WorkloadMix& c = *workload_;
   const Regime& r = c.now();
   unsigned best = Race::kNone;
   double best_ratio = 1;
-  for (unsigned arm = 0; arm < c.racing_arms; ++arm) {
-    if (arm == r.chosen) continue;
-    const ArmState& state = r.arms[arm];
+  for (unsigned candidate = 0; candidate < c.racing_count; ++candidate) {
+    if (candidate == r.chosen) continue;
+    const CandidateState& state = r.candidates[candidate];
     const bool promising = state.gap > kWorthwhile;
     const double cost = look_cost_s(state);
     if (!promising && c.credit_s < cost) continue;
     const double gain =
         kHorizonS * expected_gain(state.gap, std::sqrt(state.variance_at(c.time_ns)));
-    if (gain / cost > best_ratio) best = arm, best_ratio = gain / cost;
+    if (gain / cost > best_ratio) best = candidate, best_ratio = gain / cost;
   }
   return best;
 }
 
 void Estimator::choose(std::uint64_t now_ns) {
-  Context& c = *context_;
+  WorkloadMix& c = *workload_;
   Regime& r = c.now();
   const bool counted =
       std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.reports; });
-  if (!counted || c.racing_arms < 2) {
-    r.why = counted ? Choice::kOnly : Choice::kUncounted;
+  if (!counted || c.racing_count < 2) {
+    r.why = counted ? ChoiceReason::kOnly : ChoiceReason::kUncounted;
     r.raced_ns = c.time_ns;
     return begin_block(0, Purpose::kOnly, now_ns);
   }
   if (too_short()) {
-    if (r.racing) r.why = Choice::kShort, r.raced_ns = c.time_ns;
+    if (r.racing) r.why = ChoiceReason::kShort, r.raced_ns = c.time_ns;
     return begin_block(r.racing ? 0 : r.chosen, Purpose::kOnly, now_ns);
   }
   if (needs_alone(objective_) && (r.racing || !open_))
-    for (unsigned arm = c.racing_arms; arm < c.arms; ++arm)
+    for (unsigned candidate = c.racing_count; candidate < c.candidate_count; ++candidate)
       for (std::size_t i = 0; i < c.slots; ++i)
-        if (c.place(arm, i).mode != Mode::kPaused && std::isnan(log_alone(i)) &&
-            c.tries[arm] < kAloneTries) {
-          ++c.tries[arm];
-          return begin_block(arm, Purpose::kAlone, now_ns);
+        if (c.place(candidate, i).mode != Mode::kPaused && std::isnan(log_alone(i)) &&
+            c.tries[candidate] < kAloneTries) {
+          ++c.tries[candidate];
+          return begin_block(candidate, Purpose::kAlone, now_ns);
         }
   if (r.racing) {
-    const unsigned arm = c.time_ns - r.raced_ns < kRaceNs ? r.race.next(random_) : Race::kNone;
-    if (arm != Race::kNone) return begin_block(arm, Purpose::kRace, now_ns);
+    const unsigned candidate =
+        c.time_ns - r.raced_ns < kRaceNs ? r.race.next(random_) : Race::kNone;
+    if (candidate != Race::kNone) return begin_block(candidate, Purpose::kRace, now_ns);
     settle_race(r);
   }
   if (worth_staying()) {
-    pay(seconds(block_ns(Purpose::kLook)) * loss(r.arms[arm_].gap));
-    return begin_block(arm_, Purpose::kLook, now_ns);
+    pay(seconds(block_ns(Purpose::kLook)) * loss(r.candidates[candidate_].gap));
+    return begin_block(candidate_, Purpose::kLook, now_ns);
   }
   const bool settled = c.kept_run >= (dwell_ns() < kLongVisits ? 1 : kSettledBlocks);
   if (settled && r.strange == 0 && open_) {
-    const unsigned arm = std::exchange(r.unproved, false) ? c.sheltered : worth_a_look();
-    if (arm != Race::kNone) {
-      pay(look_cost_s(r.arms[arm]));
+    const unsigned candidate = std::exchange(r.unproved, false) ? c.sheltered : worth_a_look();
+    if (candidate != Race::kNone) {
+      pay(look_cost_s(r.candidates[candidate]));
       c.look = {.kept_s = settled_blocks(c.kept_run) * seconds(block_ns(Purpose::kKeep))};
       c.kept_run = 0;
-      return begin_block(arm, Purpose::kLook, now_ns);
+      return begin_block(candidate, Purpose::kLook, now_ns);
     }
   }
   begin_block(r.chosen, Purpose::kKeep, now_ns);

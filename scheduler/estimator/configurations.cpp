@@ -40,13 +40,13 @@ void Configurations::find_splits() {
       if (!p.whole() && p.compute == set) return p.id;
     return kNoPartition;
   };
-  const auto width = [&](PartitionId id) { return pool_[id].processors; };
+  const auto width = [&](PartitionId id) { return pool_[id].sms; };
   for (const Partition& p : pool_) {
     if (p.whole()) continue;
     const PartitionId other = find(all - p.compute);
     if (other == kNoPartition) continue;
     if (std::none_of(splits_.begin(), splits_.end(), [&](const Split& s) {
-          return width(s.left) == p.processors && width(s.right) == width(other);
+          return width(s.left) == p.sms && width(s.right) == width(other);
         }))
       splits_.push_back({p.id, other});
   }
@@ -56,7 +56,7 @@ void Configurations::find_splits() {
       const PartitionId right = find(all - wide.compute - left.compute);
       if (right == kNoPartition || right < left.id) continue;
       if (std::none_of(triples_.begin(), triples_.end(), [&](const Triple& t) {
-            return width(t.wide) == wide.processors && width(t.left) == left.processors &&
+            return width(t.wide) == wide.sms && width(t.left) == left.sms &&
                    width(t.right) == width(right);
           }))
         triples_.push_back({wide.id, left.id, right});
@@ -76,22 +76,22 @@ void Configurations::find_splits() {
 bool Configurations::fits(const Client& client, const Partition& partition,
                           bool with_others) const {
   if (with_others && (!client.limits.may_share || client.limits.reserved_sms > 0)) return false;
-  if (partition.processors < client.limits.reserved_sms) return false;
+  if (partition.sms < client.limits.reserved_sms) return false;
   const std::uint32_t most = client.limits.most_sms();
-  if (most != 0 && partition.processors > most) return false;
-  const std::uint32_t widest = pool_.back().processors;
+  if (most != 0 && partition.sms > most) return false;
+  const std::uint32_t widest = pool_.back().sms;
   for (const StreamDemand& stream : client.streams)  // wider ones run on the whole device anyway
-    if (stream.min_sms <= widest && stream.min_sms > partition.processors) return false;
+    if (stream.min_sms <= widest && stream.min_sms > partition.sms) return false;
   return true;
 }
 
 // The partition, or where a quota forbids it the widest inside it that the quota allows.
 PartitionId Configurations::within(const Client& client, PartitionId partition) const {
   const std::uint32_t most = client.limits.most_sms();
-  if (most == 0 || pool_[partition].processors <= most) return partition;
+  if (most == 0 || pool_[partition].sms <= most) return partition;
   PartitionId best = kNoPartition;
   for (const Partition& p : pool_)
-    if (!p.whole() && p.processors <= most && pool_[partition].compute.contains(p.compute))
+    if (!p.whole() && p.sms <= most && pool_[partition].compute.contains(p.compute))
       best = p.id;  // narrowest first
   return best;
 }
@@ -135,15 +135,15 @@ void Configurations::add_shared() {
   for (const std::uint8_t& i : some_) {
     const Client& client = *active_[i];
     // No more than reserved where that is enough, an equal share elsewhere.
-    const std::uint32_t equal = pool_.front().processors /
-                                static_cast<std::uint32_t>(std::max<std::size_t>(1, all_.size()));
+    const std::uint32_t equal =
+        pool_.front().sms / static_cast<std::uint32_t>(std::max<std::size_t>(1, all_.size()));
     const std::uint32_t most = client.limits.most_sms();
     const std::uint32_t wanted =
         std::max(client.limits.reserved_sms, most != 0 ? std::min(most, equal) : equal);
     PartitionId best = kNoPartition;
     for (const Partition& p : pool_)
       if (!p.whole() && left.contains(p.compute) && fits(client, p, false) &&
-          (best == kNoPartition || pool_[best].processors < wanted))
+          (best == kNoPartition || pool_[best].sms < wanted))
         best = p.id;
     if (best == kNoPartition) return;
     left = left - pool_[best].compute;
@@ -212,7 +212,7 @@ void Configurations::add_parts() {
 void Configurations::add_alone(const Estimator& estimator) {
   if (all_.size() < 2) return;
   const std::span<const std::uint8_t> all = all_;
-  for (std::size_t i = 0; i < std::min<std::size_t>(all.size(), Race::kArms); ++i) {
+  for (std::size_t i = 0; i < std::min<std::size_t>(all.size(), Race::kCandidates); ++i) {
     double rate = 0;
     if (estimator.alone(active_[all[i]]->id, &rate)) continue;
     const Group group{kWholeDevice, all.subspan(i, 1)};
@@ -238,8 +238,8 @@ bool Configurations::same_widths(const Draft& a, const Draft& b) const {
   if (a.count != b.count) return false;
   for (std::size_t i = 0; i < a.count; ++i) {
     const Assignment &x = assignments_[a.begin + i], &y = assignments_[b.begin + i];
-    const double ratio = static_cast<double>(pool_[x.partition].processors) /
-                         std::max(1U, pool_[y.partition].processors);
+    const double ratio =
+        static_cast<double>(pool_[x.partition].sms) / std::max(1U, pool_[y.partition].sms);
     if (x.client != y.client || x.mode != y.mode || ratio > kAlike || ratio < 1 / kAlike)
       return false;
   }
@@ -254,8 +254,7 @@ void Configurations::mark_anchors() {
     for (Draft& draft : drafts_) {
       if (draft.shared || draft.alone || draft.predicted == kInfeasible) continue;
       const double part =
-          static_cast<double>(pool_[assignments_[draft.begin].partition].processors) /
-          pool_.front().processors;
+          static_cast<double>(pool_[assignments_[draft.begin].partition].sms) / pool_.front().sms;
       if (std::abs(part - anchor) < least) nearest = &draft, least = std::abs(part - anchor);
     }
     if (nearest != nullptr) nearest->always = true;
@@ -271,7 +270,7 @@ void Configurations::select() {
     if (a.always != b.always) return a.always;
     return a.predicted > b.predicted;
   });
-  const std::size_t most = all_.size() == 2 ? kMostOfTwo : Race::kArms;
+  const std::size_t most = all_.size() == 2 ? kMostOfTwo : Race::kCandidates;
   std::size_t kept = 0, racing = 0;
   double best = kInfeasible;
   for (const Draft& draft : drafts_)

@@ -28,7 +28,7 @@ double decay(std::uint64_t from_ns, std::uint64_t to_ns) {
 }
 
 std::uint64_t hash(const EstimateKey& key) {
-  return mix(mix(key.program, key.configuration), key.context ^
+  return mix(mix(key.program, key.configuration), key.workload ^
                                                       static_cast<std::uint64_t>(key.phase) << 8 ^
                                                       static_cast<std::uint64_t>(key.what));
 }

@@ -5,11 +5,11 @@
 //
 // A key that was seen too little is answered by a model (predict()): the program's own width curve
 // T(m) = a + b/m, fitted to profiles and blocks, times the slowdowns that its neighbors are known
-// to cause. Keys name programs and not clients, and sets of units and not pool entries: what was
+// to cause. Keys name programs and not clients, and sets of units and not partitions: what was
 // learned outlives processes, the daemon, and a change of the pool, on one GPU model.
 //
-// Times are context time: they advance while what the key is about runs, so a program that was away
-// for a day is remembered as it was.
+// Times are workload time: they advance while what the key is about runs, so a program that was
+// away for a day is remembered as it was.
 //
 // Threads: one at a time. Allocates in its constructor, save() and load() only.
 #pragma once
@@ -26,7 +26,7 @@ namespace vitamin::scheduler {
 using Program = std::uint64_t;
 
 enum class Quantity : std::uint8_t {
-  kRate,    // log(work per busy ns), in a configuration of a context; kByItself: alone
+  kRate,    // log(work per busy ns), in a configuration of a workload mix; kByItself: alone
   kWidth,   // log(speed) on `configuration` SMs with exclusive use
   kBeside,  // log(speed) on a whole device that is shared with the program `configuration`
   kStep,    // log(ns) of a step alone on the whole device
@@ -37,7 +37,7 @@ inline constexpr std::uint64_t kByItself = 0;
 struct EstimateKey {
   Program program = 0;
   std::uint64_t configuration = kByItself;
-  std::uint64_t context = 0;
+  std::uint64_t workload = 0;
   StepKind phase = StepKind::kUnknown;
   Quantity what = Quantity::kRate;
   friend bool operator==(const EstimateKey&, const EstimateKey&) = default;
@@ -56,8 +56,8 @@ struct EstimateRecord {  // plain values, for a file
   Estimate estimate;
 };
 
-// Half of what was learned counts no more after so much time in its context: jobs change what they
-// do within minutes (epochs, prompts), and 30 s of blocks of 0.25 s are 120 observations.
+// Half of what was learned counts no more after so much time in its workload mix: jobs change what
+// they do within minutes (epochs, prompts), and 30 s of blocks of 0.25 s are 120 observations.
 inline constexpr std::uint64_t kHalfLifeNs = 30'000'000'000;
 
 // Combines hashes, in order.

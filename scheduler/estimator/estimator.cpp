@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Contexts, blocks, and what is measured in a block. What to run next: estimator_choice.cpp.
+// Workload mixes, blocks, and what is measured in a block. What to run next: choice.cpp.
 #include "scheduler/estimator/estimator.h"
 
 #include <bit>
@@ -14,7 +14,7 @@ namespace {
 // Time is taken to pass no faster between two calls: a clock that jumps is no experience.
 constexpr std::uint64_t kLongestStepNs = 1'000'000'000;
 
-constexpr std::size_t kContexts = 64;  // in memory; 32 KiB each at 100 clients
+constexpr std::size_t kWorkloads = 64;  // in memory; 32 KiB each at 100 clients
 
 // Run-ahead of 2 ms, a kernel of a few, and the revocation itself.
 constexpr double kSettleNs = 5e6, kLeastSettleNs = 2e5, kMostSettleNs = 5e7;
@@ -35,11 +35,11 @@ std::uint64_t bits_of(double value) { return std::bit_cast<std::uint64_t>(value)
 
 Estimator::Estimator(std::span<const Partition> pool, std::uint64_t seed)
     : pool_(pool),
-      whole_sms_(pool.empty() ? 1 : pool.front().processors),
+      whole_sms_(pool.empty() ? 1 : pool.front().sms),
       random_(seed),
       settle_ns_(kSettleNs) {
   names_.reserve(128);
-  contexts_.reserve(kContexts);
+  workloads_.reserve(kWorkloads);
 }
 
 Estimator::~Estimator() = default;
@@ -84,33 +84,33 @@ std::size_t Estimator::slot_of(ClientId client) const {
   return at != by_client_.end() && at->first == client ? at->second : kNoSlot;
 }
 
-Estimator::Context& Estimator::find_context(std::uint64_t hash) {
-  std::unique_ptr<Context>* oldest = nullptr;
-  for (std::unique_ptr<Context>& context : contexts_) {
-    if (context->hash == hash && context->slots == slots_.size()) return *context;
-    if (oldest == nullptr || context->used_ns < (*oldest)->used_ns) oldest = &context;
+Estimator::WorkloadMix& Estimator::find_workload(std::uint64_t hash) {
+  std::unique_ptr<WorkloadMix>* oldest = nullptr;
+  for (std::unique_ptr<WorkloadMix>& workload : workloads_) {
+    if (workload->hash == hash && workload->slots == slots_.size()) return *workload;
+    if (oldest == nullptr || workload->used_ns < (*oldest)->used_ns) oldest = &workload;
   }
-  if (contexts_.size() >= kContexts) {
+  if (workloads_.size() >= kWorkloads) {
     remember(**oldest);
-    std::erase_if(contexts_, [&](const auto& context) { return &context == oldest; });
+    std::erase_if(workloads_, [&](const auto& workload) { return &workload == oldest; });
   }
-  contexts_.push_back(std::make_unique<Context>());
-  Context& context = *contexts_.back();
-  context.hash = hash;
-  context.slots = slots_.size();
-  return context;
+  workloads_.push_back(std::make_unique<WorkloadMix>());
+  WorkloadMix& workload = *workloads_.back();
+  workload.hash = hash;
+  workload.slots = slots_.size();
+  return workload;
 }
 
 void Estimator::leave(std::uint64_t now_ns) {
   open_ = counting_ = false;
-  if (context_ == nullptr) return;
-  const double stayed = static_cast<double>(now_ns - context_->entered_ns);
-  ++context_->visits;
-  context_->dwell_ns += (stayed - context_->dwell_ns) / std::min(4U, context_->visits);
-  context_->kept_run = 0;
-  context_->used_ns = time_ns_;
-  context_->left_ns = now_ns;
-  context_ = nullptr;
+  if (workload_ == nullptr) return;
+  const double stayed = static_cast<double>(now_ns - workload_->entered_ns);
+  ++workload_->visits;
+  workload_->dwell_ns += (stayed - workload_->dwell_ns) / std::min(4U, workload_->visits);
+  workload_->kept_run = 0;
+  workload_->used_ns = time_ns_;
+  workload_->left_ns = now_ns;
+  workload_ = nullptr;
 }
 
 bool Estimator::enter(std::span<const Client> clients, const Objective& objective,
@@ -122,14 +122,14 @@ bool Estimator::enter(std::span<const Client> clients, const Objective& objectiv
   if (passed > kLongestStepNs && passed > 2 * length_ns_ && open_ && purpose_ != Purpose::kOnly)
     open_ = counting_ = false;
   time_ns_ += step;
-  if (context_ != nullptr) context_->time_ns += step;
+  if (workload_ != nullptr) workload_->time_ns += step;
 
   find_slots(clients);
   const auto same = [](const Slot& a, const Slot& b) {
     return a.client == b.client && a.program == b.program && a.phase == b.phase;
   };
   const bool stays =
-      context_ != nullptr &&
+      workload_ != nullptr &&
       std::equal(slots_.begin(), slots_.end(), next_slots_.begin(), next_slots_.end(), same);
   const auto read = [&] {
     now_.resize(slots_.size());
@@ -168,12 +168,12 @@ bool Estimator::enter(std::span<const Client> clients, const Objective& objectiv
   objective_ = objective;
   if (slots_.empty()) return false;
   if (!stays) {
-    context_ = &find_context(hash);
-    context_->clients = slots_;
-    context_->entered_ns = now_ns_;
+    workload_ = &find_workload(hash);
+    workload_->clients = slots_;
+    workload_->entered_ns = now_ns_;
   }
-  if (context_->arms != 0 && context_->terms == terms) return false;
-  context_->terms = terms;
+  if (workload_->candidate_count != 0 && workload_->terms == terms) return false;
+  workload_->terms = terms;
   return true;
 }
 
@@ -195,34 +195,36 @@ std::uint64_t Estimator::hash_of(std::span<const Assignment> configuration) cons
 }
 
 void Estimator::offer(std::span<const Candidate> candidates) {
-  if (context_ == nullptr) return;
-  Context& c = *context_;
+  if (workload_ == nullptr) return;
+  WorkloadMix& c = *workload_;
   open_ = counting_ = false;
-  c.arms = c.racing_arms = 0;
+  c.candidate_count = c.racing_count = 0;
   c.sheltered = Race::kNone;
-  c.places.assign(kMostArms * c.slots, {});
+  c.places.assign(kMostCandidates * c.slots, {});
   c.tries.fill(0);
   for (const bool alone : {false, true})
     for (const Candidate& candidate : candidates) {
-      if (candidate.alone != alone || c.arms == (alone ? kMostArms : Race::kArms)) continue;
-      for (std::size_t i = 0; i < c.slots; ++i) c.places[c.arms * c.slots + i] = {};
+      if (candidate.alone != alone ||
+          c.candidate_count == (alone ? kMostCandidates : Race::kCandidates))
+        continue;
+      for (std::size_t i = 0; i < c.slots; ++i) c.places[c.candidate_count * c.slots + i] = {};
       for (const Assignment& a : candidate.assignments)
         if (const std::size_t i = slot_of(a.client); i != kNoSlot && a.partition < pool_.size())
-          c.places[c.arms * c.slots + i] = {a.partition, a.mode};
+          c.places[c.candidate_count * c.slots + i] = {a.partition, a.mode};
       const std::uint64_t hash = hash_of(candidate.assignments);
-      const auto known = c.hashes.begin() + c.arms;
+      const auto known = c.hashes.begin() + c.candidate_count;
       if (std::find(c.hashes.begin(), known, hash) != known) continue;
-      if (candidate.shared && c.sheltered == Race::kNone) c.sheltered = c.arms;
-      c.hashes[c.arms] = hash;
-      c.predicted[c.arms++] = candidate.predicted;
-      if (!alone) c.racing_arms = c.arms;
+      if (candidate.shared && c.sheltered == Race::kNone) c.sheltered = c.candidate_count;
+      c.hashes[c.candidate_count] = hash;
+      c.predicted[c.candidate_count++] = candidate.predicted;
+      if (!alone) c.racing_count = c.candidate_count;
     }
   c.regimes.clear();
   c.regimes.reserve(4);
   c.regimes.emplace_back();
   c.regime = 0;
   c.now().rates.assign(c.slots, {});
-  c.now().mixes.assign(c.slots, {});
+  c.now().launch_work.assign(c.slots, {});
   c.now().best.assign(c.slots, std::numeric_limits<double>::quiet_NaN());
   c.now().began_ns = c.time_ns;
   c.credit_s = 0;
@@ -230,10 +232,10 @@ void Estimator::offer(std::span<const Candidate> candidates) {
   recall(c);
 }
 
-void Estimator::materialize(unsigned arm) {
+void Estimator::materialize(unsigned candidate) {
   configuration_.clear();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const Context::Place& place = context_->place(arm, i);
+    const WorkloadMix::Place& place = workload_->place(candidate, i);
     if (place.mode != Mode::kPaused)
       configuration_.push_back({slots_[i].client, place.partition, place.mode});
   }
@@ -241,11 +243,11 @@ void Estimator::materialize(unsigned arm) {
             [](const Assignment& a, const Assignment& b) { return a.client < b.client; });
 }
 
-void Estimator::begin_block(unsigned arm, Purpose purpose, std::uint64_t now_ns) {
-  const bool moved = number_ == 0 || arm != arm_ || configuration_.empty() || !open_;
-  arm_ = arm;
+void Estimator::begin_block(unsigned candidate, Purpose purpose, std::uint64_t now_ns) {
+  const bool moved = number_ == 0 || candidate != candidate_ || configuration_.empty() || !open_;
+  candidate_ = candidate;
   purpose_ = purpose;
-  materialize(arm);
+  materialize(candidate);
   ++number_;
   began_ns_ = now_ns;
   length_ns_ = block_ns(purpose);
@@ -264,7 +266,7 @@ void Estimator::baseline(std::uint64_t now_ns) {
 }
 
 void Estimator::settled(std::span<const Client> clients, std::uint64_t now_ns) {
-  if (!open_ || told_ || context_ == nullptr) return;
+  if (!open_ || told_ || workload_ == nullptr) return;
   now_ns = std::max(now_ns, now_ns_);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const auto at = std::lower_bound(clients.begin(), clients.end(), slots_[i].client,
@@ -279,7 +281,7 @@ void Estimator::settled(std::span<const Client> clients, std::uint64_t now_ns) {
 
 Block Estimator::next(std::uint64_t now_ns, bool granted) {
   now_ns = std::max(now_ns, now_ns_);
-  if (context_ == nullptr || context_->arms == 0) {
+  if (workload_ == nullptr || workload_->candidate_count == 0) {
     configuration_.clear();
     return {configuration_, kNever, number_, Purpose::kOnly};
   }
@@ -305,18 +307,18 @@ Block Estimator::next(std::uint64_t now_ns, bool granted) {
   return {configuration_, wake, number_, purpose_};
 }
 
-EstimateKey Estimator::rate_key(const Context& context, std::span<const Slot> slots,
+EstimateKey Estimator::rate_key(const WorkloadMix& workload, std::span<const Slot> slots,
                                 std::size_t slot, std::uint64_t configuration) {
-  return {slots[slot].program, mix(configuration, slot), mix(context.hash, context.regime),
+  return {slots[slot].program, mix(configuration, slot), mix(workload.hash, workload.regime),
           slots[slot].phase, Quantity::kRate};
 }
 
 EstimateKey Estimator::rate_key(std::size_t slot, std::uint64_t configuration) const {
-  return rate_key(*context_, slots_, slot, configuration);
+  return rate_key(*workload_, slots_, slot, configuration);
 }
 
-EstimateKey Estimator::rate_key(std::size_t slot, unsigned arm) const {
-  return rate_key(slot, context_->hashes[arm]);
+EstimateKey Estimator::rate_key(std::size_t slot, unsigned candidate) const {
+  return rate_key(slot, workload_->hashes[candidate]);
 }
 
 double Estimator::log_alone(const Slot& slot) const {
@@ -326,18 +328,17 @@ double Estimator::log_alone(const Slot& slot) const {
                                                : std::numeric_limits<double>::quiet_NaN();
 }
 
-void Estimator::bound_lies(Sample& sample, std::size_t slot, unsigned arm) const {
-  const double best = context_->now().best[slot];
+void Estimator::bound_lies(Sample& sample, std::size_t slot, unsigned candidate) const {
+  const double best = workload_->now().best[slot];
   if (std::isnan(best)) return;  // the first block of a race: there is nothing to compare with
-  const Context::Place& place = context_->place(arm, slot);
+  const WorkloadMix::Place& place = workload_->place(candidate, slot);
   double sharers = 1;
   if (place.mode == Mode::kShared)
     for (std::size_t i = 0; i < slots_.size(); ++i) {
-      const Context::Place& other = context_->place(arm, i);
+      const WorkloadMix::Place& other = workload_->place(candidate, i);
       sharers += i != slot && other.mode == Mode::kShared && other.partition == place.partition;
     }
-  const double equal =
-      static_cast<double>(pool_[place.partition].processors) / whole_sms_ / sharers;
+  const double equal = static_cast<double>(pool_[place.partition].sms) / whole_sms_ / sharers;
   sample.log_rate = std::max(sample.log_rate, best + std::log(kBelievable * equal));
 }
 
@@ -347,7 +348,7 @@ bool Estimator::take(std::uint64_t now_ns) {
   const double elapsed = static_cast<double>(now_ns - counted_ns_);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Sample& sample = samples_[i];
-    if (context_->place(arm_, i).mode == Mode::kPaused) {
+    if (workload_->place(candidate_, i).mode == Mode::kPaused) {
       sample.paused = true;
       continue;
     }
@@ -366,12 +367,12 @@ bool Estimator::take(std::uint64_t now_ns) {
     }
     const double busy = said <= 0 ? elapsed : std::min(said, elapsed);
     sample.log_rate = std::log(std::max(work, 1e-9) / std::max(busy, 1.0));
-    sample.log_mix = launches > 0 ? std::log(std::max(work, 1e-9) / launches)
-                                  : std::numeric_limits<double>::quiet_NaN();
-    bound_lies(sample, i, arm_);
+    sample.log_launch_work = launches > 0 ? std::log(std::max(work, 1e-9) / launches)
+                                          : std::numeric_limits<double>::quiet_NaN();
+    bound_lies(sample, i, candidate_);
   }
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    double& best = context_->now().best[i];
+    double& best = workload_->now().best[i];
     if (!samples_[i].paused) best = std::fmax(best, samples_[i].log_rate);
   }
   return true;
@@ -390,15 +391,16 @@ double Estimator::value() const {
   return value_of(objective_, speeds_);
 }
 
-void Estimator::learn(unsigned arm, double weight) {
+void Estimator::learn(unsigned candidate, double weight) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (samples_[i].paused) continue;
-    const Context::Place& place = context_->place(arm, i);
+    const WorkloadMix::Place& place = workload_->place(candidate, i);
     const Program program = slots_[i].program;
     const StepKind phase = slots_[i].phase;
     const double rate = samples_[i].log_rate;
-    if (arm < context_->racing_arms) store_.add(rate_key(i, arm), rate, weight, context_->time_ns);
-    if (slots_.size() == 1 || arm >= context_->racing_arms) {
+    if (candidate < workload_->racing_count)
+      store_.add(rate_key(i, candidate), rate, weight, workload_->time_ns);
+    if (slots_.size() == 1 || candidate >= workload_->racing_count) {
       if (place.partition == kWholeDevice)
         store_.add({program, kByItself, 0, phase, Quantity::kRate}, rate, weight, time_ns_);
       continue;
@@ -406,7 +408,7 @@ void Estimator::learn(unsigned arm, double weight) {
     const double reference = log_alone(i);
     if (std::isnan(reference)) continue;
     if (place.mode == Mode::kExclusive && place.partition != kWholeDevice)
-      store_.add({program, pool_[place.partition].processors, 0, phase, Quantity::kWidth},
+      store_.add({program, pool_[place.partition].sms, 0, phase, Quantity::kWidth},
                  rate - reference, weight, time_ns_);
     if (slots_.size() == 2 && place.mode == Mode::kShared && place.partition == kWholeDevice)
       store_.add({program, slots_[1 - i].program, 0, phase, Quantity::kBeside}, rate - reference,

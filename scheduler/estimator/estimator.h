@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds the best of a few configurations for what runs now, by measuring it, and remembers.
+// Finds the best of a few candidates for what runs now, by measuring them, and remembers. A
+// candidate is a configuration, of which client has which SMs, that may be measured. The sheltered
+// candidate is sharing: it is left only for a lead beyond doubt.
 //
-// A context is the set of active clients with the phases of their steps. In each context:
+// A workload mix is the set of active clients with the phases of their steps. In each:
 //
-//   race    short blocks under each candidate, in shuffled rounds (scheduler/estimator/race.h), until one is
-//           best or 1.5 s have passed in which every client reported
+//   race    short blocks under each candidate, in shuffled rounds (race.h), until one is best or
+//           1.5 s have passed in which every client reported
 //   keep    blocks under the winner
 //   look    now and then blocks under another candidate, compared with the kept ones before. They
 //           do not count right behind the change, and go on while they are worth more than they
@@ -22,8 +24,8 @@
 //           begins
 //
 // A block counts from where the allocation is in force (settled()) or should be, is discarded when
-// the context changes before its middle, when a client reports nothing, or when more than 5 % of a
-// client's work ran elsewhere than granted.
+// the workload mix changes before its middle, when a client reports nothing, or when more than 5 %
+// of a client's work ran elsewhere than granted.
 //
 // Bounded harm: counters are a client's own words. What a client reports of one candidate against
 // the best it reported since the race began is believed up to four times the ratio of their widths,
@@ -31,7 +33,7 @@
 // candidate may be. What it reported before, or alone, is of other work and bounds nothing. One
 // that says it is distributed leaves sharing as the only candidate.
 //
-// Threads: one at a time. No allocation but where a context is new. Deterministic.
+// Threads: one at a time. No allocation but where a workload mix is new. Deterministic.
 #pragma once
 
 #include <array>
@@ -44,8 +46,8 @@
 
 #include "scheduler/estimator/estimate_store.h"
 #include "scheduler/estimator/objective.h"
-#include "scheduler/policy.h"
 #include "scheduler/estimator/race.h"
+#include "scheduler/policy.h"
 #include "scheduler/types.h"
 
 namespace vitamin::scheduler {
@@ -54,7 +56,7 @@ namespace vitamin::scheduler {
 struct Candidate {
   std::span<const Assignment> assignments;  // by client
   double predicted = 0;  // of the model, as value_of(); decides nothing but the order
-  bool shared = false;   // every client on the same SMs: the sheltered arm
+  bool shared = false;   // every client on the same SMs: the sheltered candidate
   bool alone = false;    // one client runs: measured for its rate, where the objective needs that
 };
 
@@ -69,11 +71,11 @@ struct Block {
 };
 
 // Why the chosen configuration is the chosen one.
-enum class Choice : std::uint8_t {
+enum class ChoiceReason : std::uint8_t {
   kOnly,        // there is no other
   kUnmeasured,  // the race has not ended: nothing is known yet
   kUncounted,   // a client reports no progress, so nothing can be measured
-  kShort,       // visits of the context end before a block could
+  kShort,       // visits of the workload mix end before a block could
   kWon,         // the race
   kNoLead,      // no other leads sharing beyond doubt
   kLooked,      // a look showed it to be better
@@ -89,7 +91,7 @@ struct ClientReport {
   // Relative to the same client in the chosen configuration; 0: unknown.
   double rate = 0, rate_error = 0;
   double costs = 0;  // what this client lacks against the candidate that is best for it, 0 to 1
-  bool measured = false;  // here, in this context; else the model's
+  bool measured = false;  // here, in this workload mix; else the model's
 };
 
 struct CandidateReport {
@@ -104,26 +106,27 @@ struct CandidateReport {
 };
 
 struct Findings {
-  Choice choice = Choice::kUnmeasured;
+  ChoiceReason choice = ChoiceReason::kUnmeasured;
   // What `lead` is of: "proportional", "sum", "fair", or "others": the progress of the clients
   // without a bound.
   std::string_view objective;
-  unsigned contexts = 0, regime = 0, regimes = 0;
-  std::uint64_t left_ns = 0;  // the context was left then; 0: it is the present one
-  double decided_s = 0;       // context time from the first block to the choice
-  double spent = 0;           // part of the context's time that races, looks and changes cost
+  unsigned workloads = 0, regime = 0, regimes = 0;
+  std::uint64_t left_ns = 0;  // the workload mix was left then; 0: it is the present one
+  double decided_s = 0;       // workload time from the first block to the choice
+  double spent = 0;           // part of the workload mix's time that races, looks and changes cost
   std::vector<CandidateReport> candidates;
 };
 
-// For a file: what an arm was known to give. Together with EstimateRecord all that is remembered.
-struct ArmRecord {
-  std::uint64_t context = 0, configuration = 0, terms = 0;
+// For a file: what a candidate was known to give. Together with EstimateRecord all that is
+// remembered.
+struct CandidateRecord {
+  std::uint64_t workload = 0, configuration = 0, terms = 0;
   double gap = 0, variance = 0;
   std::uint32_t blocks = 0;
   bool chosen = false;
 };
 
-struct ArmState;
+struct CandidateState;
 
 class Estimator final : public Estimates {
  public:
@@ -136,11 +139,11 @@ class Estimator final : public Estimates {
   void identify(ClientId client, Program program);
   void forget(ClientId client);
 
-  // First of a plan: the clients as they are now. True: candidates of this context are wanted,
+  // First of a plan: the clients as they are now. True: candidates of this workload mix are wanted,
   // since it is new, or since weights, limits or the objective changed; offer() them.
   bool enter(std::span<const Client> clients, const Objective& objective, std::uint64_t now_ns);
-  // Up to Race::kArms, and as many that run one client alone; others are left out. A new context
-  // begins with [0].
+  // Up to Race::kCandidates, and as many that run one client alone; others are left out. A new
+  // workload mix begins with [0].
   void offer(std::span<const Candidate> candidates);
   // What to run now. Closes a block that has ended, with the counters that enter() was given.
   // `granted`: no grant is revoked or pending. While one is, a block does not begin to count.
@@ -148,7 +151,8 @@ class Estimator final : public Estimates {
   // The present block's allocation is in force: grants of the one before are returned.
   void settled(std::span<const Client> clients, std::uint64_t now_ns);
 
-  // log(speed) relative to alone, and its standard error: measured in this context, else modelled.
+  // log(speed) relative to alone, and its standard error: measured in this workload mix, else
+  // modelled.
   struct LogSpeed {
     double log_mean = 0, error = 1;
     bool measured = false;
@@ -165,9 +169,9 @@ class Estimator final : public Estimates {
   // Whether alone has been measured; work per busy nanosecond.
   bool alone(ClientId client, double* rate) const;
 
-  // The choice of the present context; without one there are no candidates.
+  // The choice of the present workload mix; without one there are no candidates.
   void explain(Findings& out) const;
-  // The same of the last context before it in which there was a choice. False: there was none.
+  // The same of the last workload mix before it in which there was a choice. False: there was none.
   bool explain_before(Findings& out) const;
 
   EstimateStore& store() { return store_; }
@@ -177,12 +181,12 @@ class Estimator final : public Estimates {
   // The present block is not to be counted: something else than its configuration is in force.
   void discard() { open_ = counting_ = false; }
   Program program(ClientId client) const;
-  void save(std::vector<ArmRecord>& out);
-  void load(std::span<const ArmRecord> records);
+  void save(std::vector<CandidateRecord>& out);
+  void load(std::span<const CandidateRecord> records);
   double spent_s() const { return spent_s_; }  // what blocks other than the best cost, as estimated
 
  private:
-  struct Context;
+  struct WorkloadMix;
   struct Regime;
   struct Slot {
     ClientId client = kNoClient;
@@ -196,32 +200,32 @@ class Estimator final : public Estimates {
     ClientId client;
     Program program;
   };
-  struct Sample {                      // of one slot in one block
-    double log_rate = 0, log_mix = 0;  // work per busy ns; work per launch
+  struct Sample {                              // of one slot in one block
+    double log_rate = 0, log_launch_work = 0;  // work per busy ns; work per launch
     bool paused = false;
   };
 
   void find_slots(std::span<const Client> clients);
   static constexpr std::size_t kNoSlot = ~std::size_t{0};
   std::size_t slot_of(ClientId client) const;
-  Context& find_context(std::uint64_t hash);
+  WorkloadMix& find_workload(std::uint64_t hash);
   void leave(std::uint64_t now_ns);
-  void recall(Context& context) const;
-  void remember(const Context& context);
+  void recall(WorkloadMix& workload) const;
+  void remember(const WorkloadMix& workload);
 
-  void begin_block(unsigned arm, Purpose purpose, std::uint64_t now_ns);
+  void begin_block(unsigned candidate, Purpose purpose, std::uint64_t now_ns);
   bool close_block(std::uint64_t now_ns, bool cut);  // false: it goes on
   bool take(std::uint64_t now_ns);
   void choose(std::uint64_t now_ns);
   void baseline(std::uint64_t now_ns);
-  void bound_lies(Sample& sample, std::size_t slot, unsigned arm) const;
+  void bound_lies(Sample& sample, std::size_t slot, unsigned candidate) const;
   double log_alone(const Slot& slot) const;
   double log_alone(std::size_t slot) const { return log_alone(slots_[slot]); }
-  void report(const Context& context, std::span<const Slot> slots, Findings& out) const;
-  ClientReport report(const Context& context, std::span<const Slot> slots, std::size_t slot,
-                      unsigned arm, unsigned chosen) const;
+  void report(const WorkloadMix& workload, std::span<const Slot> slots, Findings& out) const;
+  ClientReport report(const WorkloadMix& workload, std::span<const Slot> slots, std::size_t slot,
+                      unsigned candidate, unsigned chosen) const;
   double value() const;
-  void learn(unsigned arm, double weight);
+  void learn(unsigned candidate, double weight);
   bool unfinished() const;
   void kept(double value, double length_s);
   void in_force(std::uint64_t now_ns);
@@ -233,17 +237,17 @@ class Estimator final : public Estimates {
   void change_regime();
   void begin_race(Regime& regime);
   void settle_race(Regime& regime);
-  void change_chosen(unsigned arm, Choice why);
+  void change_chosen(unsigned candidate, ChoiceReason why);
   unsigned worth_a_look() const;
   double dwell_ns() const;
   bool too_short() const;  // the visit is expected to end before a block could
   std::uint64_t block_ns(Purpose purpose) const;
-  double look_cost_s(const ArmState& arm) const;
-  static EstimateKey rate_key(const Context& context, std::span<const Slot> slots, std::size_t slot,
-                              std::uint64_t configuration);
+  double look_cost_s(const CandidateState& candidate) const;
+  static EstimateKey rate_key(const WorkloadMix& workload, std::span<const Slot> slots,
+                              std::size_t slot, std::uint64_t configuration);
   EstimateKey rate_key(std::size_t slot, std::uint64_t configuration) const;
-  EstimateKey rate_key(std::size_t slot, unsigned arm) const;
-  void materialize(unsigned arm);
+  EstimateKey rate_key(std::size_t slot, unsigned candidate) const;
+  void materialize(unsigned candidate);
 
   std::span<const Partition> pool_;
   std::uint32_t whole_sms_;
@@ -252,14 +256,14 @@ class Estimator final : public Estimates {
   std::vector<Named> names_;  // by client
   std::vector<Slot> slots_, next_slots_;
   std::vector<std::pair<ClientId, std::size_t>> by_client_;  // index into slots_
-  std::vector<std::unique_ptr<Context>> contexts_;
-  Context* context_ = nullptr;
-  std::vector<ArmRecord> memory_;  // of contexts that are not in contexts_
+  std::vector<std::unique_ptr<WorkloadMix>> workloads_;
+  WorkloadMix* workload_ = nullptr;
+  std::vector<CandidateRecord> memory_;  // of workload mixes that are not in workloads_
   Objective objective_;
 
   // The present block.
   std::vector<Assignment> configuration_;
-  unsigned arm_ = 0;
+  unsigned candidate_ = 0;
   Purpose purpose_ = Purpose::kOnly;
   bool open_ = false, counting_ = false, told_ = false;
   std::uint64_t number_ = 0, began_ns_ = 0, counted_ns_ = 0, length_ns_ = 0;
@@ -270,7 +274,7 @@ class Estimator final : public Estimates {
   mutable std::vector<ClientSpeed> speeds_;
 
   std::uint64_t now_ns_ = 0;   // monotone
-  std::uint64_t time_ns_ = 0;  // of all contexts, without jumps
+  std::uint64_t time_ns_ = 0;  // of all workload mixes, without jumps
   double settle_ns_;
   double spent_s_ = 0;
 };

@@ -11,15 +11,16 @@ namespace {
 
 constexpr float kMissing = std::numeric_limits<float>::quiet_NaN();
 
-// The belief about a block's noise counts as so many measured deviations: two rounds of four arms
-// weigh as much.
+// The belief about a block's noise counts as so many measured deviations: two rounds of four
+// candidates weigh as much.
 constexpr double kBelief = 3;
 
-// An arm so many standard errors behind the leader is dropped. After one round the error rests on
-// belief alone, and more is asked.
+// A candidate so many standard errors behind the leader is dropped. After one round the error rests
+// on belief alone, and more is asked.
 constexpr double kBehind = 2, kBehindAtOnce = 3;
 
-// The lead, in standard errors, that leaves the sheltered arm: 0.6 % of the races between equals.
+// The lead, in standard errors, that leaves the sheltered candidate: 0.6 % of the races between
+// equals.
 constexpr double kBeyondDoubt = 2.5;
 // And not on fewer rounds: jobs whose steps are longer than a block deceive two.
 constexpr unsigned kRoundsToLeave = 3;
@@ -50,22 +51,22 @@ std::uint64_t Random::next() {
   return z ^ (z >> 31);
 }
 
-void Race::begin(unsigned arms, unsigned sheltered, double block_sd) {
-  arms_ = std::min(arms, kArms);
-  sheltered_ = sheltered < arms_ ? sheltered : kNone;
+void Race::begin(unsigned candidates, unsigned sheltered, double block_sd) {
+  candidates_ = std::min(candidates, kCandidates);
+  sheltered_ = sheltered < candidates_ ? sheltered : kNone;
   believed_sd_ = block_sd_ = block_sd;
   dropped_.fill(false);
   for (auto& round : values_) round.fill(kMissing);
   round_ = at_ = in_round_ = retries_ = 0;
-  running_ = arms_ > 1;
+  running_ = candidates_ > 1;
 }
 
 void Race::start_round(Random& random) {
   in_round_ = at_ = retries_ = 0;
-  for (unsigned arm = 0; arm < arms_; ++arm)
-    if (!dropped_[arm]) order_[in_round_++] = static_cast<std::uint8_t>(arm);
-  // The first round begins with arm 0, which is where the clients are: no drain, and a client that
-  // goes at once has been moved by nothing.
+  for (unsigned candidate = 0; candidate < candidates_; ++candidate)
+    if (!dropped_[candidate]) order_[in_round_++] = static_cast<std::uint8_t>(candidate);
+  // The first round begins with candidate 0, which is where the clients are: no drain, and a client
+  // that goes at once has been moved by nothing.
   const unsigned fixed = round_ == 0 ? 1 : 0;
   for (unsigned i = in_round_; i > fixed + 1; --i)
     std::swap(order_[i - 1], order_[fixed + random.below(i - fixed)]);
@@ -118,22 +119,23 @@ Lead Race::lead(unsigned a, unsigned b) const {
 
 unsigned Race::leader() const {
   unsigned best = sheltered_ != kNone ? sheltered_ : 0;
-  for (unsigned arm = 0; arm < arms_; ++arm)
-    if (!dropped_[arm] && (dropped_[best] || lead(arm, best).mean > 0)) best = arm;
+  for (unsigned candidate = 0; candidate < candidates_; ++candidate)
+    if (!dropped_[candidate] && (dropped_[best] || lead(candidate, best).mean > 0))
+      best = candidate;
   return best;
 }
 
-// From how the differences to one arm scatter, in all other arms.
+// From how the differences to one candidate scatter, in all other candidates.
 void Race::learn_noise() {
   const unsigned reference = leader();
   double squares = kBelief * believed_sd_ * believed_sd_, freedom = kBelief;
-  for (unsigned arm = 0; arm < arms_; ++arm) {
-    if (arm == reference) continue;
+  for (unsigned candidate = 0; candidate < candidates_; ++candidate) {
+    if (candidate == reference) continue;
     double sum = 0, sum_of_squares = 0;
     unsigned count = 0;
     for (unsigned r = 0; r <= round_ && r < kRounds; ++r) {
       const double d =
-          static_cast<double>(values_[r][arm]) - static_cast<double>(values_[r][reference]);
+          static_cast<double>(values_[r][candidate]) - static_cast<double>(values_[r][reference]);
       if (std::isnan(d)) continue;
       sum += d, sum_of_squares += d * d, ++count;
     }
@@ -147,25 +149,27 @@ void Race::learn_noise() {
 void Race::end_round() {
   learn_noise();
   const unsigned best = leader();
-  for (unsigned arm = 0; arm < arms_; ++arm) {
-    if (dropped_[arm] || arm == best) continue;
-    const Lead behind = lead(best, arm);
+  for (unsigned candidate = 0; candidate < candidates_; ++candidate) {
+    if (dropped_[candidate] || candidate == best) continue;
+    const Lead behind = lead(best, candidate);
     const bool once = behind.rounds < 2;
-    if (arm == sheltered_)
-      dropped_[arm] = behind.rounds >= kRoundsToLeave && behind.mean > kBeyondDoubt * behind.error;
+    if (candidate == sheltered_)
+      dropped_[candidate] =
+          behind.rounds >= kRoundsToLeave && behind.mean > kBeyondDoubt * behind.error;
     else
-      dropped_[arm] = behind.mean > (once ? kBehindAtOnce : kBehind) * behind.error ||
-                      (!once && expected_gain(-behind.mean, behind.error) < kWorthwhile);
+      dropped_[candidate] = behind.mean > (once ? kBehindAtOnce : kBehind) * behind.error ||
+                            (!once && expected_gain(-behind.mean, behind.error) < kWorthwhile);
   }
   ++round_;
   at_ = in_round_ = 0;
   unsigned left = 0;
-  for (unsigned arm = 0; arm < arms_; ++arm) left += dropped_[arm] ? 0 : 1;
+  for (unsigned candidate = 0; candidate < candidates_; ++candidate)
+    left += dropped_[candidate] ? 0 : 1;
   if (left < 2 || round_ == kRounds) running_ = false;
 }
 
-bool Race::beyond_doubt(unsigned arm) const {
-  const Lead ahead = lead(arm, sheltered_);
+bool Race::beyond_doubt(unsigned candidate) const {
+  const Lead ahead = lead(candidate, sheltered_);
   return ahead.rounds >= kRoundsToLeave && ahead.mean > kBeyondDoubt * ahead.error;
 }
 

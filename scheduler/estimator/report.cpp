@@ -11,7 +11,8 @@
 namespace vitamin::scheduler {
 namespace {
 
-constexpr std::size_t kMemory = 2048;  // arm records of contexts that are not in use; 96 KiB
+constexpr std::size_t kMemory =
+    2048;  // candidate records of workload mixes that are not in use; 96 KiB
 // What another process or an earlier visit found is believed less: three blocks change it.
 constexpr double kRecalledSd = 0.03, kRecalledFactor = 4;
 constexpr double kMeasured = 0.2;    // blocks: 20 ms of them, from where a model is no longer asked
@@ -23,50 +24,52 @@ constexpr std::ptrdiff_t kPairwise = 8;
 
 }  // namespace
 
-void Estimator::remember(const Context& context) {
-  std::erase_if(memory_, [&](const ArmRecord& r) { return r.context == context.hash; });
-  if (context.regimes.empty() || context.racing_arms < 2 || context.now().racing) return;
-  const Regime& regime = context.now();
-  for (unsigned arm = 0; arm < context.racing_arms; ++arm)
-    memory_.push_back({context.hash, context.hashes[arm], context.terms, regime.arms[arm].gap,
-                       regime.arms[arm].variance_at(context.time_ns), regime.arms[arm].blocks,
-                       arm == regime.chosen});
+void Estimator::remember(const WorkloadMix& workload) {
+  std::erase_if(memory_, [&](const CandidateRecord& r) { return r.workload == workload.hash; });
+  if (workload.regimes.empty() || workload.racing_count < 2 || workload.now().racing) return;
+  const Regime& regime = workload.now();
+  for (unsigned candidate = 0; candidate < workload.racing_count; ++candidate)
+    memory_.push_back({workload.hash, workload.hashes[candidate], workload.terms,
+                       regime.candidates[candidate].gap,
+                       regime.candidates[candidate].variance_at(workload.time_ns),
+                       regime.candidates[candidate].blocks, candidate == regime.chosen});
   if (memory_.size() > kMemory)
     memory_.erase(memory_.begin(),
                   memory_.begin() + static_cast<std::ptrdiff_t>(memory_.size() - kMemory));
 }
 
-void Estimator::recall(Context& c) const {
+void Estimator::recall(WorkloadMix& c) const {
   Regime& r = c.now();
   unsigned chosen = Race::kNone;
-  for (const ArmRecord& record : memory_) {
-    if (record.context != c.hash || record.terms != c.terms) continue;
-    for (unsigned arm = 0; arm < c.racing_arms; ++arm) {
-      if (c.hashes[arm] != record.configuration) continue;
+  for (const CandidateRecord& record : memory_) {
+    if (record.workload != c.hash || record.terms != c.terms) continue;
+    for (unsigned candidate = 0; candidate < c.racing_count; ++candidate) {
+      if (c.hashes[candidate] != record.configuration) continue;
       const double variance =
           std::max(kRecalledSd * kRecalledSd, kRecalledFactor * record.variance);
-      r.arms[arm] = {record.gap, std::min(variance, kUnknownSd * kUnknownSd), c.time_ns, 0, false};
-      if (record.chosen) chosen = arm;
+      r.candidates[candidate] = {record.gap, std::min(variance, kUnknownSd * kUnknownSd), c.time_ns,
+                                 0, false};
+      if (record.chosen) chosen = candidate;
     }
   }
   if (chosen != Race::kNone) {
     r.chosen = chosen;
-    r.arms[chosen].gap = r.arms[chosen].variance = 0;
-    r.why = Choice::kRemembered;
+    r.candidates[chosen].gap = r.candidates[chosen].variance = 0;
+    r.why = ChoiceReason::kRemembered;
     return;
   }
-  r.race.begin(c.racing_arms, c.sheltered, r.race.block_sd());
-  r.racing = c.racing_arms > 1;
+  r.race.begin(c.racing_count, c.sheltered, r.race.block_sd());
+  r.racing = c.racing_count > 1;
   r.raced_ns = c.time_ns;
 }
 
-void Estimator::save(std::vector<ArmRecord>& out) {
-  for (const auto& context : contexts_) remember(*context);
+void Estimator::save(std::vector<CandidateRecord>& out) {
+  for (const auto& workload : workloads_) remember(*workload);
   out.insert(out.end(), memory_.begin(), memory_.end());
 }
 
-void Estimator::load(std::span<const ArmRecord> records) {
-  for (const ArmRecord& record : records)
+void Estimator::load(std::span<const CandidateRecord> records) {
+  for (const CandidateRecord& record : records)
     if (std::isfinite(record.gap) && record.variance >= 0 && std::abs(record.gap) < 100 &&
         memory_.size() < kMemory)
       memory_.push_back(record);
@@ -98,14 +101,14 @@ Estimator::LogSpeed Estimator::log_speed(ClientId client, std::span<const Assign
   const std::size_t i = slot_of(client);
   const Program name = i != kNoSlot ? slots_[i].program : program(client);
   const StepKind phase = i != kNoSlot ? slots_[i].phase : StepKind::kUnknown;
-  if (i != kNoSlot && context_ != nullptr) {
+  if (i != kNoSlot && workload_ != nullptr) {
     const double reference = log_alone(i);
     const Estimate* const found = std::isnan(reference) ? nullptr : store_.find(rate_key(i, hash));
     if (found != nullptr && found->n_eff >= kMeasured)
       return {found->log_mean - reference, found->error(), true};
   }
   const Partition& at = pool_[own->partition];
-  LogSpeed answer{store_.log_width(name, phase, at.processors, whole_sms_), kModelError, false};
+  LogSpeed answer{store_.log_width(name, phase, at.sms, whole_sms_), kModelError, false};
   const auto shares = [&](const Assignment& other) {
     return other.client != client && other.mode != Mode::kPaused &&
            other.partition < pool_.size() && pool_[other.partition].compute.overlaps(at.compute);
@@ -134,17 +137,17 @@ Estimator::LogSpeed Estimator::log_speed(ClientId client, std::span<const Assign
 
 void Estimator::explain(Findings& out) const {
   out = {};
-  out.contexts = static_cast<unsigned>(contexts_.size());
-  if (context_ != nullptr && context_->arms > 0) report(*context_, slots_, out);
+  out.workloads = static_cast<unsigned>(workloads_.size());
+  if (workload_ != nullptr && workload_->candidate_count > 0) report(*workload_, slots_, out);
 }
 
 bool Estimator::explain_before(Findings& out) const {
   out = {};
-  const Context* last = nullptr;
-  for (const auto& context : contexts_)
-    if (context.get() != context_ && context->racing_arms > 1 &&
-        (last == nullptr || context->left_ns > last->left_ns))
-      last = context.get();
+  const WorkloadMix* last = nullptr;
+  for (const auto& workload : workloads_)
+    if (workload.get() != workload_ && workload->racing_count > 1 &&
+        (last == nullptr || workload->left_ns > last->left_ns))
+      last = workload.get();
   if (last == nullptr) return false;
   report(*last, last->clients, out);
   out.left_ns = last->left_ns;
@@ -152,15 +155,15 @@ bool Estimator::explain_before(Findings& out) const {
 }
 
 // Of one client in one configuration.
-ClientReport Estimator::report(const Context& c, std::span<const Slot> slots, std::size_t i,
-                               unsigned arm, unsigned chosen) const {
+ClientReport Estimator::report(const WorkloadMix& c, std::span<const Slot> slots, std::size_t i,
+                               unsigned candidate, unsigned chosen) const {
   ClientReport client;
   client.client = slots[i].client;
   const auto rate_of = [&](unsigned of) {
     const Estimate* const found = store_.find(rate_key(c, slots, i, c.hashes[of]));
     return found != nullptr && found->n_eff > 0 ? found : nullptr;
   };
-  const Estimate* const own = rate_of(arm);
+  const Estimate* const own = rate_of(candidate);
   if (own == nullptr) return client;
   client.measured = true;
   if (const double reference = log_alone(slots[i]); !std::isnan(reference)) {
@@ -169,59 +172,59 @@ ClientReport Estimator::report(const Context& c, std::span<const Slot> slots, st
   }
   if (const Estimate* const there = rate_of(chosen); there != nullptr) {
     client.rate = std::exp(own->log_mean - there->log_mean);
-    if (arm != chosen) {  // std::hypot would need glibc 2.35
+    if (candidate != chosen) {  // std::hypot would need glibc 2.35
       const double here = own->error(), other = there->error();
       client.rate_error = client.rate * std::sqrt(here * here + other * other);
     }
   }
   double best = own->log_mean;
-  for (unsigned other = 0; other < c.racing_arms; ++other)
+  for (unsigned other = 0; other < c.racing_count; ++other)
     if (const Estimate* const found = rate_of(other); found != nullptr)
       best = std::max(best, found->log_mean);
   client.costs = std::max(0.0, -std::expm1(own->log_mean - best));
   return client;
 }
 
-void Estimator::report(const Context& c, std::span<const Slot> slots, Findings& out) const {
+void Estimator::report(const WorkloadMix& c, std::span<const Slot> slots, Findings& out) const {
   static constexpr std::string_view kAims[] = {"proportional", "sum", "fair"};
   const Regime& r = c.now();
-  out.contexts = static_cast<unsigned>(contexts_.size());
-  const bool present = &c == context_, racing = r.racing && present;
-  const bool tries = racing && r.why != Choice::kUncounted && r.why != Choice::kShort;
-  out.choice = tries ? Choice::kUnmeasured : r.why;  // what the race before found is over
+  out.workloads = static_cast<unsigned>(workloads_.size());
+  const bool present = &c == workload_, racing = r.racing && present;
+  const bool tries = racing && r.why != ChoiceReason::kUncounted && r.why != ChoiceReason::kShort;
+  out.choice = tries ? ChoiceReason::kUnmeasured : r.why;  // what the race before found is over
   out.objective = kAims[static_cast<std::size_t>(objective_.aim)];
   out.regime = c.regime;
   out.regimes = static_cast<unsigned>(c.regimes.size());
   out.decided_s = r.decided_s;
   out.spent = c.time_ns > 0 ? c.spent_s / (static_cast<double>(c.time_ns) / 1e9) : 0;
-  const unsigned chosen = racing ? arm_ : r.chosen;
-  for (unsigned arm = 0; arm < c.racing_arms; ++arm) {
+  const unsigned chosen = racing ? candidate_ : r.chosen;
+  for (unsigned candidate = 0; candidate < c.racing_count; ++candidate) {
     CandidateReport& report = out.candidates.emplace_back();
-    report.chosen = arm == chosen;
-    report.dropped = racing ? r.race.dropped(arm) : r.arms[arm].dropped;
-    report.blocks = r.arms[arm].blocks;
+    report.chosen = candidate == chosen;
+    report.dropped = racing ? r.race.dropped(candidate) : r.candidates[candidate].dropped;
+    report.blocks = r.candidates[candidate].blocks;
     if (c.predicted[chosen] > kInfeasible / 2)
-      report.predicted = std::expm1(c.predicted[arm] - c.predicted[chosen]);
-    const Lead running = racing && arm != chosen ? r.race.lead(arm, chosen) : Lead{};
-    const double variance = r.arms[arm].variance_at(c.time_ns);
+      report.predicted = std::expm1(c.predicted[candidate] - c.predicted[chosen]);
+    const Lead running = racing && candidate != chosen ? r.race.lead(candidate, chosen) : Lead{};
+    const double variance = r.candidates[candidate].variance_at(c.time_ns);
     report.remembered = !racing && report.blocks == 0 && variance < kUnknownSd * kUnknownSd;
     const bool known = racing ? running.rounds > 0 : report.blocks > 0 || report.remembered;
     if (known && !report.chosen) {
-      report.lead = std::expm1(racing ? running.mean : r.arms[arm].gap);
+      report.lead = std::expm1(racing ? running.mean : r.candidates[candidate].gap);
       report.error = racing ? std::min(running.error, kUnknownSd) : std::sqrt(variance);
     }
     for (std::size_t i = 0; i < c.slots; ++i) {
-      const Context::Place& place = c.place(arm, i);
+      const WorkloadMix::Place& place = c.place(candidate, i);
       if (place.mode != Mode::kPaused)
         report.assignments.push_back({slots[i].client, place.partition, place.mode});
     }
     const auto by_client = [](const auto& a, const auto& b) { return a.client < b.client; };
     std::sort(report.assignments.begin(), report.assignments.end(), by_client);
     for (std::size_t i = 0; i < c.slots; ++i) {
-      if (c.place(arm, i).mode == Mode::kPaused) continue;
-      ClientReport client = this->report(c, slots, i, arm, chosen);
+      if (c.place(candidate, i).mode == Mode::kPaused) continue;
+      ClientReport client = this->report(c, slots, i, candidate, chosen);
       if (!client.measured && present) {  // the model's
-        const LogSpeed modelled = log_speed(client.client, report.assignments, c.hashes[arm]);
+        const LogSpeed modelled = log_speed(client.client, report.assignments, c.hashes[candidate]);
         client.speed = std::exp(modelled.log_mean);
         client.error = client.speed * modelled.error;
       }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the estimator keeps of one context. Included by estimator*.cpp only.
+// What the estimator keeps of one workload mix. Included by scheduler/estimator only.
 #pragma once
 
 #include <algorithm>
@@ -13,12 +13,12 @@
 
 namespace vitamin::scheduler {
 
-// Of an arm of which nothing is known: it may lead or lag by 30 % (the best fixed parts of an H200
-// lead sharing by 35 % and lag it by as much).
+// Of a candidate of which nothing is known: it may lead or lag by 30 % (the best fixed parts of an
+// H200 lead sharing by 35 % and lag it by as much).
 inline constexpr double kUnknownSd = 0.3;
 
 // Those of the race, and behind them up to as many that run one client alone.
-inline constexpr unsigned kMostArms = 2 * Race::kArms;
+inline constexpr unsigned kMostCandidates = 2 * Race::kCandidates;
 
 struct Watch {  // the usual value of kept blocks
   double mean = 0, variance = 0, count = 0;
@@ -26,10 +26,10 @@ struct Watch {  // the usual value of kept blocks
   double sd() const;
 };
 
-struct ArmState {
-  double gap = 0;  // of its value over the chosen arm's
+struct CandidateState {
+  double gap = 0;  // of its value over the chosen candidate's
   double variance = kUnknownSd * kUnknownSd;
-  std::uint64_t at_ns = 0;  // context time of the last change
+  std::uint64_t at_ns = 0;  // workload time of the last change
   unsigned blocks = 0;
   bool dropped = false;
   // What is known fades: its variance doubles in a half-life.
@@ -41,32 +41,32 @@ struct ArmState {
 };
 
 struct Estimator::Regime {
-  std::array<ArmState, kMostArms> arms{};
+  std::array<CandidateState, kMostCandidates> candidates{};
   Race race;
   bool racing = false;
   unsigned chosen = 0;
-  Choice why = Choice::kUnmeasured;
-  std::uint64_t began_ns = 0, raced_ns = 0;  // context time: the regime, its last race
+  ChoiceReason why = ChoiceReason::kUnmeasured;
+  std::uint64_t began_ns = 0, raced_ns = 0;  // workload time: the regime, its last race
   double decided_s = 0;
-  std::vector<Watch> rates, mixes;  // by slot; rates: under the chosen arm
-  std::vector<double> best;         // by slot: the highest log rate since the race began, or NaN
-  double alarm = 1;                 // false alarms made the watch less sensitive by this factor
-  bool unproved = false;            // left sharing, and sharing was not looked at since
-  double flattery = 0;              // what a block right behind a change shows parts better by
-  unsigned strange = 0;             // kept blocks in a row that differ from the usual
+  std::vector<Watch> rates, launch_work;  // by slot; rates: under the chosen candidate
+  std::vector<double> best;  // by slot: the highest log rate since the race began, or NaN
+  double alarm = 1;          // false alarms made the watch less sensitive by this factor
+  bool unproved = false;     // left sharing, and sharing was not looked at since
+  double flattery = 0;       // what a block right behind a change shows parts better by
+  unsigned strange = 0;      // kept blocks in a row that differ from the usual
   std::uint64_t used_ns = 0;
 };
 
-// The present look, of one block or several in a row under the same arm.
+// The present look, of one block or several in a row under the same candidate.
 struct Look {
   unsigned blocks = 0;
   double sum = 0;                   // of the blocks' values over that of the kept blocks before
   double length_s = 0, kept_s = 1;  // of both
-  double gap = 0, variance = 0;     // of the arm, as believed before
+  double gap = 0, variance = 0;     // of the candidate, as believed before
   double flattery = 0;              // of the regime, as believed before
 };
 
-struct Estimator::Context {
+struct Estimator::WorkloadMix {
   struct Place {
     PartitionId partition = kWholeDevice;
     Mode mode = Mode::kPaused;
@@ -75,12 +75,12 @@ struct Estimator::Context {
   std::size_t slots = 0;
   std::vector<Slot> clients;  // by slot, of the last visit
   std::uint64_t left_ns = 0;  // when that ended
-  std::vector<Place> places;  // by arm, then slot
-  std::array<std::uint64_t, kMostArms> hashes{};
-  std::array<double, kMostArms> predicted{};
-  unsigned arms = 0, racing_arms = 0;  // those behind racing_arms run one client alone
+  std::vector<Place> places;  // by candidate, then slot
+  std::array<std::uint64_t, kMostCandidates> hashes{};
+  std::array<double, kMostCandidates> predicted{};
+  unsigned candidate_count = 0, racing_count = 0;  // those behind racing_count run one client alone
   unsigned sheltered = Race::kNone;
-  std::array<std::uint8_t, kMostArms> tries{};  // of arms behind racing_arms
+  std::array<std::uint8_t, kMostCandidates> tries{};  // of candidates behind racing_count
   std::vector<Regime> regimes;
   unsigned regime = 0;
   std::uint64_t time_ns = 0, used_ns = 0, entered_ns = 0;
@@ -91,7 +91,9 @@ struct Estimator::Context {
   unsigned kept_run = 0;   // kept blocks in a row, measured without a change before or between
   double kept_before = 0;  // the value of the newest settled ones
 
-  const Place& place(unsigned arm, std::size_t slot) const { return places[arm * slots + slot]; }
+  const Place& place(unsigned candidate, std::size_t slot) const {
+    return places[candidate * slots + slot];
+  }
   Regime& now() { return regimes[regime]; }
   const Regime& now() const { return regimes[regime]; }
 };

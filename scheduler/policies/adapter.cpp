@@ -135,7 +135,7 @@ class Adapter final : public AllocationPolicy {
     eligible_.clear();
     bool any_runs_it = false;
     for (const Partition& partition : snapshot.pool.subspan(1)) {
-      if (partition.processors < operation.min_sms) continue;
+      if (partition.sms < operation.min_sms) continue;
       any_runs_it = true;
       if (!partition.compute.overlaps(others)) eligible_.push_back(partition.id);
     }

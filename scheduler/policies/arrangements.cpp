@@ -26,15 +26,15 @@ double margin_ns(const Service::Slack& slack, double speed) {
 
 Arrangements::Arrangements(std::span<const Partition> pool) {
   all_.push_back({});
-  const double whole = pool.front().processors;
+  const double whole = pool.front().sms;
   std::array<double, 3> nearest{1, 1, 1};
   for (const Partition& left : pool)
     for (const Partition& right : pool) {
       if (left.whole() || right.whole() || right.compute != pool.front().compute - left.compute)
         continue;
       if (std::none_of(all_.begin(), all_.end(),
-                       [&](const Arrangement& known) { return known.left_sms == left.processors; }))
-        all_.push_back({left.id, right.id, left.processors, right.processors, false});
+                       [&](const Arrangement& known) { return known.left_sms == left.sms; }))
+        all_.push_back({left.id, right.id, left.sms, right.sms, false});
     }
   // Near a quarter, a half and three quarters.
   for (std::size_t quarter = 0; quarter < nearest.size(); ++quarter) {
@@ -46,8 +46,8 @@ Arrangements::Arrangements(std::span<const Partition> pool) {
     }
     all_[best].raced = true;
   }
-  all_.push_back({kWholeDevice, kNoPartition, pool.front().processors});
-  all_.push_back({kNoPartition, kWholeDevice, 0, pool.front().processors, false});
+  all_.push_back({kWholeDevice, kNoPartition, pool.front().sms});
+  all_.push_back({kNoPartition, kWholeDevice, 0, pool.front().sms, false});
   tallies_.resize(all_.size());
 }
 

@@ -11,11 +11,11 @@ using hal::ComputeSet;
 
 namespace {
 
-// Entries come narrowest first: the first that is wide enough.
-std::size_t first_wide(std::span<const Partition> pool, std::uint32_t processors) {
-  const auto at = std::partition_point(
-      pool.begin() + 1, pool.end(),
-      [&](const Partition& partition) { return partition.processors < processors; });
+// Partitions come narrowest first: the first that is wide enough.
+std::size_t first_wide(std::span<const Partition> pool, std::uint32_t sms) {
+  const auto at =
+      std::partition_point(pool.begin() + 1, pool.end(),
+                           [&](const Partition& partition) { return partition.sms < sms; });
   return static_cast<std::size_t>(at - pool.begin());
 }
 
@@ -95,7 +95,7 @@ std::size_t Assigner::bind_minimum(std::span<const Operation> operations,
     PartitionId best = kNoPartition;
     for (std::size_t i = first; i < pool.size(); ++i) {
       const Partition& partition = pool[i];
-      if (best != kNoPartition && partition.processors > pool[best].processors) break;
+      if (best != kNoPartition && partition.sms > pool[best].sms) break;
       if (!available.contains(partition.compute) || partition.compute.overlaps(used_)) continue;
       if (place_before.contains(partition.compute)) {
         best = partition.id;
@@ -126,8 +126,8 @@ Assigner::Widening Assigner::best_widening(std::size_t index, const Operation& o
   Widening best;
   for (std::size_t i = now.id + 1U; i < pool.size(); ++i) {
     const Partition& partition = pool[i];
-    if (!room.contains(partition.compute) || partition.processors == now.processors) continue;
-    const float more = static_cast<float>(partition.processors - now.processors);
+    if (!room.contains(partition.compute) || partition.sms == now.sms) continue;
+    const float more = static_cast<float>(partition.sms - now.sms);
     const float gain = (reference_[index] / operation.curve[partition.id] - from) / more;
     const bool better = gain > best.gain;
     // Among equals, where it is already.

@@ -29,7 +29,7 @@ To saturated(std::uint32_t value) {
 
 vitamin_partition flat(const Partition& partition) {
   auto out = sized<vitamin_partition>();
-  out.sms = partition.processors;
+  out.sms = partition.sms;
   out.units = partition.compute.bits();
   return out;
 }

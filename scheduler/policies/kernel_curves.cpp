@@ -19,12 +19,11 @@ std::span<const float> KernelCurves::of(std::uint64_t kernel) {
   std::vector<float>& curve = at->second;
   if (!fresh) return curve;
   const bool measured = profile_ != nullptr && profile_->predict(kernel, 1).ns > 0;
-  const auto whole = static_cast<float>(pool_.front().processors);
+  const auto whole = static_cast<float>(pool_.front().sms);
   for (const Partition& partition : pool_) {
-    const auto sms = static_cast<float>(std::max(1U, partition.processors));
-    curve.push_back(measured
-                        ? static_cast<float>(profile_->predict(kernel, partition.processors).ns)
-                        : kUnknownNs * (1 - kSharedWork + kSharedWork * whole / sms));
+    const auto sms = static_cast<float>(std::max(1U, partition.sms));
+    curve.push_back(measured ? static_cast<float>(profile_->predict(kernel, partition.sms).ns)
+                             : kUnknownNs * (1 - kSharedWork + kSharedWork * whole / sms));
   }
   // Nothing forces a launch to use all of a wider partition: where it seems slower that is noise.
   float best = curve.size() > 1 ? curve[1] : curve[0];

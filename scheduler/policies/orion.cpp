@@ -68,14 +68,13 @@ class Orion final : public AllocationPolicy {
       const Estimates::Speed known = snapshot.estimates->speed(client.id, {&alone, 1});
       if (known.mean > 0) return known.mean;
     }
-    return static_cast<float>(partition.processors) /
-           static_cast<float>(snapshot.pool.front().processors);
+    return static_cast<float>(partition.sms) / static_cast<float>(snapshot.pool.front().sms);
   }
 
   // Half of the SMs do nearly as well.
   static bool memory_bound(const Snapshot& snapshot, const Client& client) {
     for (const Partition& partition : snapshot.pool.subspan(1))
-      if (partition.processors >= snapshot.pool.front().processors / 2)
+      if (partition.sms >= snapshot.pool.front().sms / 2)
         return speed(snapshot, client, partition) > 1 / 1.5F;
     return false;
   }
@@ -83,8 +82,8 @@ class Orion final : public AllocationPolicy {
   // The narrowest width within a tenth of the best speed.
   static std::uint32_t useful_sms(const Snapshot& snapshot, const Client& client) {
     for (const Partition& partition : snapshot.pool.subspan(1))
-      if (speed(snapshot, client, partition) > 1 / 1.1F) return partition.processors;
-    return snapshot.pool.front().processors;
+      if (speed(snapshot, client, partition) > 1 / 1.1F) return partition.sms;
+    return snapshot.pool.front().sms;
   }
 
   OrionOptions options_;

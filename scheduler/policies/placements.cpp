@@ -9,14 +9,14 @@
 namespace vitamin::scheduler {
 namespace {
 
-std::uint32_t sms_of(const Launch& launch, PartitionId id) { return launch.pool[id].processors; }
+std::uint32_t sms_of(const Launch& launch, PartitionId id) { return launch.pool[id].sms; }
 
 class Random final : public PlacementPolicy {
  public:
   explicit Random(const RandomOptions& options) : options_(options), state_(options.seed) {}
 
   Placement place(const Launch& launch, std::span<const PartitionId> eligible) override {
-    const std::uint32_t all = launch.pool.front().processors;
+    const std::uint32_t all = launch.pool.front().sms;
     const std::uint32_t least = std::max(options_.min_sms, launch.demand.min_sms);
     const std::uint32_t most =
         options_.whole ? options_.max_sms : std::min(options_.max_sms, all - 1);
@@ -30,7 +30,7 @@ class Random final : public PlacementPolicy {
     }
     // Other clients hold what is in the range, or nothing there runs the launch.
     const bool held = std::ranges::any_of(launch.pool.subspan(1), [&](const Partition& partition) {
-      return partition.processors >= least && partition.processors <= most;
+      return partition.sms >= least && partition.sms <= most;
     });
     return held ? Placement{} : Placement{eligible.back(), 1};
   }

@@ -136,7 +136,7 @@ constexpr Former kFormer[] = {
     {"tpot-first", "lend", "the policy slo, which keeps no partition for idle clients"},
     {"tpot-first", "quiet", "nothing: clients say when they are idle"},
     {"tpot-first", "ahead", "nothing: what clients submit ahead is bounded beside others"},
-    {"tpot-first", "floor", "nothing: who waits for longer than policy.overdue_after is served"},
+    {"tpot-first", "floor", "nothing: who waits for longer than policy.starving_after is served"},
     {"tpot-first", "beside", "nothing: what others cost is measured"},
     {"orion", "processors", "sms"},
     {"temporal", "quantum", "slice, with a unit: slice=2ms"},

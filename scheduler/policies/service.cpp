@@ -111,45 +111,45 @@ std::uint64_t Service::alone_ns(const EstimateStore& store, StepKind kind, bool 
 }
 
 void Service::leave() {
-  units_.clear();
+  items_.clear();
   working_ = expects_ = false;
-  looked_ns_ = 0;
+  sampled_ns_ = 0;
   speed_ = -1;
 }
 
 bool Service::counts(std::uint64_t now_ns) const {
-  return working_ || expects_ || (!units_.empty() && now_ns - idle_ns_ < kPausesNs);
+  return working_ || expects_ || (!items_.empty() && now_ns - idle_ns_ < kPausesNs);
 }
 
 void Service::begin_step(const Step& step, std::uint64_t ready_ns, const EstimateStore& store) {
-  Unit unit;
+  WorkItem item;
   ++begun_;
-  unit.id = step.id;
-  unit.kind = step.kind;
-  unit.seen = true;
-  unit.ready_ns = ready_ns;
-  unit.bound_ns = bound_of(slo_, step.kind);
-  unit.due_ns = ready_ns + unit.bound_ns;
+  item.id = step.id;
+  item.kind = step.kind;
+  item.seen = true;
+  item.ready_ns = ready_ns;
+  item.bound_ns = bound_of(slo_, step.kind);
+  item.due_ns = ready_ns + item.bound_ns;
   if (cumulative_) {
     if (step.due_ns != 0)
-      unit.due_ns = step.due_ns;
+      item.due_ns = step.due_ns;
     else if (step.request != 0 && step.request == last_request_)
-      unit.due_ns = last_due_ns_ + unit.bound_ns;
+      item.due_ns = last_due_ns_ + item.bound_ns;
   }
   last_request_ = step.request;
-  last_due_ns_ = unit.promised_ns = unit.due_ns;
+  last_due_ns_ = item.promised_ns = item.due_ns;
   // What cannot be met alone is as late as alone, and by kAsAlone of that later.
   const std::uint64_t alone = alone_ns(store, step.kind, false);
-  if (ready_ns + alone > unit.due_ns) {
+  if (ready_ns + alone > item.due_ns) {
     const auto later = static_cast<std::uint64_t>((1 + kAsAlone) * to_double(alone));
-    unit.due_ns = ready_ns + later;
-    unit.bound_ns = std::max(unit.bound_ns, later);
+    item.due_ns = ready_ns + later;
+    item.bound_ns = std::max(item.bound_ns, later);
   }
   // The steps before, the client's own word, or as good as for ever.
-  unit.work_ns = to_double(alone != 0          ? alone
+  item.work_ns = to_double(alone != 0          ? alone
                            : step.work_ns != 0 ? step.work_ns
-                                               : kUnknownWork * unit.bound_ns);
-  units_.push_back(unit);
+                                               : kUnknownWork * item.bound_ns);
+  items_.push_back(item);
 }
 
 double Service::Cycles::mean_ns() const {
@@ -166,34 +166,34 @@ void Service::begin_period(std::uint64_t now_ns, const EstimateStore& store) {
     cycles_.span_ns = kept * cycles_.span_ns + to_double(now_ns - began_ns_);
   }
   began_ns_ = now_ns;
-  Unit unit;
+  WorkItem item;
   ++begun_;
-  unit.kind = phase_;
-  unit.period = unit.seen = true;
-  unit.ready_ns = now_ns;
-  unit.due_ns = ~std::uint64_t{0};
-  unit.lost_from_ns = to_double(kUnknownLostNs);
+  item.kind = phase_;
+  item.period = item.seen = true;
+  item.ready_ns = now_ns;
+  item.due_ns = ~std::uint64_t{0};
+  item.lost_from_ns = to_double(kUnknownLostNs);
   const Estimate* const known = store.find(key_of(program_, StepKind::kUnknown, true));
   const double mean = cycles_.mean_ns();
-  unit.control = true;
+  item.control = true;
   if (known != nullptr && known->n_eff >= kKnownPeriods && mean > 0) {
     const double most = std::exp(known->log_mean + z_ * std::sqrt(known->variance));
     const double bound = to_double(slo_.latency_ns);
-    unit.work_ns = mean;
-    unit.allowance_ns = bound > most ? bound - most : kAsAlone * std::min(kTailOfMean * mean, most);
-    unit.lost_from_ns = kLostPeriods * std::max(bound, most);
-    unit.control = periods_++ % kControls == 0;
+    item.work_ns = mean;
+    item.allowance_ns = bound > most ? bound - most : kAsAlone * std::min(kTailOfMean * mean, most);
+    item.lost_from_ns = kLostPeriods * std::max(bound, most);
+    item.control = periods_++ % kControls == 0;
   }
-  units_.push_back(unit);
+  items_.push_back(item);
 }
 
 void Service::stops(bool stop) {
-  for (Unit& unit : units_) {
-    if (!unit.period) continue;
-    const double lost = unit.worked_ns - unit.done_ns;
-    if (unit.stopped) margin_ns_ = std::max(margin_ns_, lost - unit.stopped_ns);
-    unit.stopped = stop;
-    unit.stopped_ns = lost;
+  for (WorkItem& item : items_) {
+    if (!item.period) continue;
+    const double lost = item.worked_ns - item.done_ns;
+    if (item.stopped) margin_ns_ = std::max(margin_ns_, lost - item.stopped_ns);
+    item.stopped = stop;
+    item.stopped_ns = lost;
   }
 }
 
@@ -209,43 +209,43 @@ void Service::correct(bool harmed) {
   window_ = window_harmed_ = 0;
 }
 
-void Service::finish(const Unit& unit, std::uint64_t now_ns, EstimateStore& store,
+void Service::finish(const WorkItem& item, std::uint64_t now_ns, EstimateStore& store,
                      std::uint64_t store_ns) {
   ++finished_;
-  if (!unit.period) {
-    late_ += now_ns > unit.promised_ns;
-    correct(now_ns > unit.due_ns &&
-            to_double(unit.ready_ns) + unit.done_ns <= to_double(unit.due_ns));
-    if (unit.done_ns > 0)
-      store.add(key_of(program_, unit.kind, false), std::log(unit.done_ns), 1, store_ns);
+  if (!item.period) {
+    late_ += now_ns > item.promised_ns;
+    correct(now_ns > item.due_ns &&
+            to_double(item.ready_ns) + item.done_ns <= to_double(item.due_ns));
+    if (item.done_ns > 0)
+      store.add(key_of(program_, item.kind, false), std::log(item.done_ns), 1, store_ns);
     return;
   }
-  late_ += unit.worked_ns > to_double(slo_.latency_ns);
+  late_ += item.worked_ns > to_double(slo_.latency_ns);
   ended_ns_ = now_ns;
-  last_done_ns_ = unit.done_ns;
+  last_done_ns_ = item.done_ns;
   margin_ns_ = std::max((1 - kForgets) * margin_ns_, kLeastMarginNs);
-  if (unit.stopped)
-    margin_ns_ = std::max(margin_ns_, unit.worked_ns - unit.done_ns - unit.stopped_ns);
-  if (!unit.control || unit.worked_ns <= 0) return;
-  if (unit.kind == StepKind::kUnknown)
-    paces_[static_cast<std::size_t>(unit.kind)].add(unit.work, unit.worked_ns, now_ns);
-  store.add(key_of(program_, StepKind::kUnknown, true), std::log(unit.worked_ns), 1, store_ns);
+  if (item.stopped)
+    margin_ns_ = std::max(margin_ns_, item.worked_ns - item.done_ns - item.stopped_ns);
+  if (!item.control || item.worked_ns <= 0) return;
+  if (item.kind == StepKind::kUnknown)
+    paces_[static_cast<std::size_t>(item.kind)].add(item.work, item.worked_ns, now_ns);
+  store.add(key_of(program_, StepKind::kUnknown, true), std::log(item.worked_ns), 1, store_ns);
 }
 
-// What it did since the last look, in the phase that it was in. What it reports after it began to
+// What it did since the last sample, in the phase that it was in. What it reports after it began to
 // pause it did before.
 void Service::advance(const Client& client, const Since& since) {
   double passed =
-      looked_ns_ != 0 && since.now_ns > looked_ns_ ? to_double(since.now_ns - looked_ns_) : 0;
+      sampled_ns_ != 0 && since.now_ns > sampled_ns_ ? to_double(since.now_ns - sampled_ns_) : 0;
   if (!working_) passed = 0;
   const double work = to_double(client.progress.work);
   const double done = std::max(0.0, work - before_);
   before_ = work;
-  looked_ns_ = since.now_ns;
+  sampled_ns_ = since.now_ns;
   speed_ = -1;
   // Of work of which it is not said what it is, one part is faster than another: only the whole
   // period has a pace.
-  const bool in_period = !units_.empty() && units_.back().period && phase_ == StepKind::kUnknown;
+  const bool in_period = !items_.empty() && items_.back().period && phase_ == StepKind::kUnknown;
   if (since.alone && since.settled && client.reports_progress && !in_period && passed > 0)
     pace().add(done, passed, since.now_ns);
   double got = since.alone ? passed : 0;  // of what is not known, the worst
@@ -253,23 +253,23 @@ void Service::advance(const Client& client, const Since& since) {
     got = done * pace().ns / pace().work;
     if (since.settled && passed > 0) speed_ = got / passed;
   }
-  for (Unit& unit : units_) {  // one after the other
-    if (unit.period) {
-      unit.worked_ns += passed;
-      unit.work += done;
-      unit.done_ns += got;
-      unit.control = unit.control && (since.alone || passed == 0);
+  for (WorkItem& item : items_) {  // one after the other
+    if (item.period) {
+      item.worked_ns += passed;
+      item.work += done;
+      item.done_ns += got;
+      item.control = item.control && (since.alone || passed == 0);
       continue;
     }
-    const bool last = &unit == &units_.back() || (&unit + 1)->period;
-    const double part = last ? got : std::min(got, std::max(0.0, unit.work_ns - unit.done_ns));
-    unit.done_ns += part;
+    const bool last = &item == &items_.back() || (&item + 1)->period;
+    const double part = last ? got : std::min(got, std::max(0.0, item.work_ns - item.done_ns));
+    item.done_ns += part;
     got -= part;
   }
 }
 
-void Service::look(const Client& client, Program program, const Since& since, EstimateStore& store,
-                   std::uint64_t store_ns) {
+void Service::sample(const Client& client, Program program, const Since& since,
+                     EstimateStore& store, std::uint64_t store_ns) {
   if (slo_ != client.slo || z_ == 0) {
     slo_ = client.slo;
     z_ = normal_quantile(static_cast<double>(slo_.quantile));
@@ -278,7 +278,7 @@ void Service::look(const Client& client, Program program, const Since& since, Es
   advance(client, since);
   const std::uint64_t now = since.now_ns;
   phase_ = client.phase;
-  for (Unit& unit : units_) unit.seen = false;
+  for (WorkItem& item : items_) item.seen = false;
   expects_ = false;
   bool steps = false;
   for (const Step& step : client.steps) {
@@ -287,9 +287,10 @@ void Service::look(const Client& client, Program program, const Since& since, Es
     const std::uint64_t ready = step.begin_ns != 0 ? step.begin_ns : step.ready_ns;
     if (ready > now + kLeadNs) continue;
     steps = expects_ = true;
-    const auto known = std::find_if(units_.begin(), units_.end(),
-                                    [&](const Unit& u) { return !u.period && u.id == step.id; });
-    if (known != units_.end())
+    const auto known = std::find_if(items_.begin(), items_.end(), [&](const WorkItem& u) {
+      return !u.period && u.id == step.id;
+    });
+    if (known != items_.end())
       known->seen = true;
     else
       begin_step(step, std::min(ready, step.ready_ns != 0 ? step.ready_ns : ready), store);
@@ -297,46 +298,46 @@ void Service::look(const Client& client, Program program, const Since& since, Es
   const bool worked = std::exchange(working_, works(client));
   if (worked && !working_) {
     idle_ns_ = now - std::min(now, kSaysPauseNs);
-    for (Unit& unit : units_)
-      if (unit.period) unit.worked_ns -= std::min(unit.worked_ns, to_double(kSaysPauseNs));
+    for (WorkItem& item : items_)
+      if (item.period) item.worked_ns -= std::min(item.worked_ns, to_double(kSaysPauseNs));
   }
   const auto period =
-      std::find_if(units_.begin(), units_.end(), [](const Unit& u) { return u.period; });
-  if (period != units_.end()) {
+      std::find_if(items_.begin(), items_.end(), [](const WorkItem& u) { return u.period; });
+  if (period != items_.end()) {
     // A period that is lost is a backlog, which a client that shares may never work off: when the
     // others have had as long as it had, another one begins.
     period->seen = !steps && client.active && period->worked_ns < 2 * period->lost_from_ns;
   }
-  for (const Unit& unit : units_)
-    if (!unit.seen) finish(unit, now, store, store_ns);
-  std::erase_if(units_, [](const Unit& unit) { return !unit.seen; });
-  if (!steps && working_ && slo_.latency_ns != 0 && units_.empty()) begin_period(now, store);
-  std::sort(units_.begin(), units_.end(),
-            [](const Unit& a, const Unit& b) { return a.due_ns < b.due_ns; });
+  for (const WorkItem& item : items_)
+    if (!item.seen) finish(item, now, store, store_ns);
+  std::erase_if(items_, [](const WorkItem& item) { return !item.seen; });
+  if (!steps && working_ && slo_.latency_ns != 0 && items_.empty()) begin_period(now, store);
+  std::sort(items_.begin(), items_.end(),
+            [](const WorkItem& a, const WorkItem& b) { return a.due_ns < b.due_ns; });
 }
 
 Service::Slack Service::slack(std::uint64_t now_ns) const {
   Slack worst;
   worst.margin_ns = to_double(kPausesNs);
   worst.learns = working_ && !pace().known(now_ns);
-  worst.lost = !units_.empty();
+  worst.lost = !items_.empty();
   double at = to_double(now_ns);
-  for (const Unit& unit : units_) {
-    if (unit.period ? unit.worked_ns > unit.lost_from_ns
-                    : now_ns > unit.due_ns + kLost * unit.bound_ns)
+  for (const WorkItem& item : items_) {
+    if (item.period ? item.worked_ns > item.lost_from_ns
+                    : now_ns > item.due_ns + kLost * item.bound_ns)
       continue;
     worst.lost = false;
-    double ns = 0, left = unit.work_ns;
-    if (unit.period) {
+    double ns = 0, left = item.work_ns;
+    if (item.period) {
       worst.in_period = true;
-      worst.learns = worst.learns || (unit.control && unit.work_ns == 0);
-      worst.control = unit.control;
-      worst.margin_ns = margin_ns_ + kReserve * unit.allowance_ns;
-      ns = unit.allowance_ns - (unit.worked_ns - unit.done_ns);
+      worst.learns = worst.learns || (item.control && item.work_ns == 0);
+      worst.control = item.control;
+      worst.margin_ns = margin_ns_ + kReserve * item.allowance_ns;
+      ns = item.allowance_ns - (item.worked_ns - item.done_ns);
     } else {
-      left = std::max(kOverrun * unit.work_ns, unit.work_ns - unit.done_ns);
-      at = std::max(at, to_double(unit.ready_ns)) + left;
-      ns = to_double(unit.due_ns) - (1 - usable_) * to_double(unit.bound_ns) - at;
+      left = std::max(kOverrun * item.work_ns, item.work_ns - item.done_ns);
+      at = std::max(at, to_double(item.ready_ns)) + left;
+      ns = to_double(item.due_ns) - (1 - usable_) * to_double(item.bound_ns) - at;
     }
     worst.remaining_ns += left;
     worst.ns = std::min(worst.ns, ns);

@@ -56,7 +56,7 @@ std::uint64_t bound_of(const Slo& slo, StepKind kind);
 
 class Service {
  public:
-  // What was in force since the last look.
+  // What was in force since the last sample.
   struct Since {
     std::uint64_t now_ns = 0;
     bool alone = false;    // nothing else ran, or was to run
@@ -66,8 +66,8 @@ class Service {
   Service(ClientId client, bool cumulative) : client_(client), cumulative_(cumulative) {}
 
   // What the client did since the last call.
-  void look(const Client& client, Program program, const Since& since, EstimateStore& store,
-            std::uint64_t store_ns);
+  void sample(const Client& client, Program program, const Since& since, EstimateStore& store,
+              std::uint64_t store_ns);
   // It is attached no longer, or has no bound.
   void leave();
 
@@ -79,7 +79,7 @@ class Service {
   bool counts(std::uint64_t now_ns) const;
   bool working() const { return working_; }
   std::uint64_t pauses_ns() const { return idle_ns_; }  // since then; while not working()
-  // How fast it was since the last look, relative to alone; negative: not known.
+  // How fast it was since the last sample, relative to alone; negative: not known.
   double speed() const { return speed_; }
 
   // Time that may still be lost; negative: too much was. `lost`: all work is late beyond hope.
@@ -107,7 +107,7 @@ class Service {
   double usable() const { return usable_; }  // part of the bound of steps
 
  private:
-  struct Unit {
+  struct WorkItem {
     std::uint64_t id = 0;  // of the step
     StepKind kind = StepKind::kUnknown;
     bool period = false, seen = false;
@@ -137,7 +137,8 @@ class Service {
   void begin_step(const Step& step, std::uint64_t ready_ns, const EstimateStore& store);
   void begin_period(std::uint64_t now_ns, const EstimateStore& store);
   void correct(bool harmed);  // of a step: the others made it late
-  void finish(const Unit& unit, std::uint64_t now_ns, EstimateStore& store, std::uint64_t store_ns);
+  void finish(const WorkItem& item, std::uint64_t now_ns, EstimateStore& store,
+              std::uint64_t store_ns);
   Pace& pace() { return paces_[static_cast<std::size_t>(phase_)]; }
   const Pace& pace() const { return paces_[static_cast<std::size_t>(phase_)]; }
 
@@ -147,11 +148,11 @@ class Service {
   double z_ = 0;  // of the quantile
   Program program_ = 0;
   StepKind phase_ = StepKind::kUnknown;
-  std::vector<Unit> units_;  // by due time; at most one period
+  std::vector<WorkItem> items_;  // by due time; at most one period
   std::uint64_t last_request_ = 0, last_due_ns_ = 0;
   std::array<Pace, 5> paces_;  // by phase
   bool working_ = false, expects_ = false;
-  std::uint64_t looked_ns_ = 0, idle_ns_ = 0;
+  std::uint64_t sampled_ns_ = 0, idle_ns_ = 0;
   double before_ = 0, speed_ = -1;
   // Of the newest periods: how many, what they took alone, the pauses behind them, all of the time.
   struct Cycles {

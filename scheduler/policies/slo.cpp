@@ -13,7 +13,7 @@ namespace {
 // Behind a change the work that was submitted before it drains: for so long nothing is measured.
 constexpr std::uint64_t kSettlesNs = 2 * kRunAheadNs;
 // Counters are read so often while a service works: beside others, alone.
-constexpr std::uint64_t kLeastLookNs = 1'000'000, kBesideNs = 2'000'000, kAloneNs = 10'000'000;
+constexpr std::uint64_t kLeastSampleNs = 1'000'000, kBesideNs = 2'000'000, kAloneNs = 10'000'000;
 // Services on both sides keep an arrangement for so long; with so much headroom there, the others
 // may go on, too.
 constexpr std::uint64_t kDwellsNs = 10'000'000;
@@ -62,12 +62,12 @@ double SloPolicy::others_work(const Snapshot& snapshot) {
 }
 
 // True: some service works, or is about to.
-bool SloPolicy::look(const Snapshot& snapshot) {
+bool SloPolicy::sample(const Snapshot& snapshot) {
   const std::uint64_t now = snapshot.now_ns;
   Service::Since since;
   since.now_ns = now;
   // A service that begins while the others have the device finds what they have submitted.
-  since.settled = chosen_ != kNone && looked_ns_ >= changed_ns_ + kSettlesNs;
+  since.settled = chosen_ != kNone && sampled_ns_ >= changed_ns_ + kSettlesNs;
   for (Kept& kept : services_) kept.present = false;
   bool any = false;
   for (const Client& client : snapshot.clients) {
@@ -78,8 +78,8 @@ bool SloPolicy::look(const Snapshot& snapshot) {
       at = services_.insert(at, Kept{Service(client.id, options_.cumulative)});
     at->present = true;
     since.alone = is_alone(*at, chosen_);
-    at->service.look(client, estimator_.program(client.id), since, estimator_.store(),
-                     estimator_.time_ns());
+    at->service.sample(client, estimator_.program(client.id), since, estimator_.store(),
+                       estimator_.time_ns());
     any = any || at->service.counts(now);
   }
   for (Kept& kept : services_)
@@ -87,9 +87,9 @@ bool SloPolicy::look(const Snapshot& snapshot) {
   return any;
 }
 
-// What has been done since the last look under what was in force.
+// What has been done since the last sample under what was in force.
 void SloPolicy::measure(std::uint64_t now_ns, double passed_ns, double work) {
-  if (looked_ns_ < changed_ns_ + kSettlesNs || passed_ns <= 0) return;
+  if (sampled_ns_ < changed_ns_ + kSettlesNs || passed_ns <= 0) return;
   if (chosen_ == kNone) return arrangements_.observe_idle(passed_ns, work);
   std::array<double, 2> slowest{-1, -1};  // left, right
   for (const Kept& kept : services_)
@@ -272,8 +272,7 @@ void SloPolicy::write(const Snapshot& snapshot, Allocation& out) const {
     // Predicted times are those on the whole device. What a service has submitted to its part stays
     // there when it gets the device.
     if (!bounded || row.partition != kWholeDevice || services_.size() > 1)
-      row.run_ahead_ns =
-          kRunAheadNs * snapshot.pool[row.partition].processors / snapshot.pool.front().processors;
+      row.run_ahead_ns = kRunAheadNs * snapshot.pool[row.partition].sms / snapshot.pool.front().sms;
   }
 }
 
@@ -305,17 +304,18 @@ std::uint64_t SloPolicy::wake_ns(std::uint64_t now_ns) const {
   if (now_ns < changed_ns_ + kSettlesNs) wake = std::min(wake, changed_ns_ + kSettlesNs);
   for (const Kept& kept : services_)
     if (!kept.service.working() && kept.service.counts(now_ns))
-      wake = std::min(wake, std::max(kept.service.pauses_ns() + kPausesNs, now_ns + kLeastLookNs));
+      wake =
+          std::min(wake, std::max(kept.service.pauses_ns() + kPausesNs, now_ns + kLeastSampleNs));
   return wake;
 }
 
 void SloPolicy::allocate(const Snapshot& snapshot, Allocation& out) {
   const std::uint64_t now = snapshot.now_ns;
-  const double passed = now > looked_ns_ && looked_ns_ != 0 ? to_double(now - looked_ns_) : 0;
+  const double passed = now > sampled_ns_ && sampled_ns_ != 0 ? to_double(now - sampled_ns_) : 0;
   const double work = others_work(snapshot);
-  const bool any = look(snapshot);
+  const bool any = sample(snapshot);
   measure(now, passed, work);
-  looked_ns_ = now;
+  sampled_ns_ = now;
   std::erase_if(services_, [](const Kept& kept) { return !kept.present; });
   if (options_.standing) stand(now);
   std::size_t next = kNone;

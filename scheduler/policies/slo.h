@@ -74,7 +74,7 @@ class SloPolicy final : public AllocationPolicy {
   };
 
   double others_work(const Snapshot& snapshot);
-  bool look(const Snapshot& snapshot);
+  bool sample(const Snapshot& snapshot);
   void measure(std::uint64_t now_ns, double passed_ns, double work);
   void stand(std::uint64_t now_ns);
   void take_sides(std::uint64_t now_ns);
@@ -112,7 +112,7 @@ class SloPolicy final : public AllocationPolicy {
   bool trying_ = false;      // whatever is lost, until the work under way has ended
   std::uint64_t tried_ = 0;  // Occasion::begun, then
   bool others_run_ = false;
-  std::uint64_t looked_ns_ = 0, changed_ns_ = 0;
+  std::uint64_t sampled_ns_ = 0, changed_ns_ = 0;
   double got_ = 0, could_ = 0;  // by the others while services worked, and with no bound
   static constexpr std::size_t kNone = ~std::size_t{0};
 };

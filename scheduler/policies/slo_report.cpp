@@ -45,14 +45,14 @@ void SloPolicy::promises(std::vector<Promise>& out) const {
 
 bool SloPolicy::keeps_bounds(std::size_t arrangement, const Service::Slack& slack) const {
   if (!situation_.two()) return arrangements_.bears(arrangement, slack, situation_.left);
-  return arrangements_.known(arrangement, situation_, looked_ns_) &&
+  return arrangements_.known(arrangement, situation_, sampled_ns_) &&
          arrangements_.headroom(arrangement, situation_, needs_) >= 1;
 }
 
 // One arrangement, for the clients of the last allocation.
 CandidateReport SloPolicy::report(std::size_t arrangement, const Service::Slack& slack) const {
   const Arrangement& at = arrangements_[arrangement];
-  const Arrangements::Measured known = arrangements_.measured(arrangement, situation_, looked_ns_);
+  const Arrangements::Measured known = arrangements_.measured(arrangement, situation_, sampled_ns_);
   CandidateReport report;
   report.chosen = arrangement == chosen_;
   report.keeps_bounds = keeps_bounds(arrangement, slack);
@@ -84,12 +84,12 @@ bool SloPolicy::explain(Findings& out) const {
   if (chosen_ == kNone) return false;  // no service works
   out = {};
   out.objective = "others";
-  const Service::Slack slack = worst(looked_ns_);
-  const double present = arrangements_.measured(chosen_, situation_, looked_ns_).others;
+  const Service::Slack slack = worst(sampled_ns_);
+  const double present = arrangements_.measured(chosen_, situation_, sampled_ns_).others;
   for (std::size_t i = 0; i < arrangements_.size(); ++i) {
     if (!arrangements_[i].raced && i != chosen_) continue;
     CandidateReport& one = out.candidates.emplace_back(report(i, slack));
-    const Arrangements::Measured known = arrangements_.measured(i, situation_, looked_ns_);
+    const Arrangements::Measured known = arrangements_.measured(i, situation_, sampled_ns_);
     if (present > 0 && known.known) one.lead = one.predicted = known.others / present - 1;
     if (i == arrangements_.alone() && !one.chosen) one.lead = one.predicted = -1;
   }
@@ -101,7 +101,8 @@ bool SloPolicy::explain(Findings& out) const {
           if (there.client == client.client && there.measured) best = std::max(best, there.speed);
       if (best > 0 && client.measured) client.costs = 1 - client.speed / best;
     }
-  out.choice = keeps_bounds(chosen_, slack) && slack.ns >= 0 ? Choice::kBounds : Choice::kLate;
+  out.choice =
+      keeps_bounds(chosen_, slack) && slack.ns >= 0 ? ChoiceReason::kBounds : ChoiceReason::kLate;
   return true;
 }
 

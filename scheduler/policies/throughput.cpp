@@ -94,7 +94,7 @@ class Algorithm1 final : public AllocationPolicy {
       row.mode = Mode::kPaused;
       row.rank = static_cast<std::uint8_t>(std::min<std::size_t>(i, 255));
       row.run_ahead_ns = kRunAheadNs;
-      if (wish.demand->min_sms > pool_.back().processors) {  // only the whole device runs it
+      if (wish.demand->min_sms > pool_.back().sms) {  // only the whole device runs it
         row.mode = Mode::kShared;
       } else if (i < kept.size() && kept[i] != kNoPartition) {
         row.mode = Mode::kExclusive;
@@ -162,7 +162,7 @@ class Algorithm1 final : public AllocationPolicy {
     for (std::size_t i = 0; i < operations_.size(); ++i) {
       const PartitionId at = operations_[i].preferred;
       if (at == kNoPartition || pool_[at].compute.overlaps(used) ||
-          pool_[at].processors < operations_[i].min_sms)
+          pool_[at].sms < operations_[i].min_sms)
         return plan;
       used |= pool_[at].compute;
       kept_[i] = at;

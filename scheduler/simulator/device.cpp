@@ -12,8 +12,8 @@
 
 namespace vitamin::sim {
 
-using runtime::EntryId;
-using runtime::kNoEntry;
+using runtime::kNoPartition;
+using runtime::PartitionId;
 using scheduler::StepKind;
 
 namespace {
@@ -21,19 +21,19 @@ namespace {
 // What others have moved lately is what the L2 cache holds: 60 MB, filled at the full bandwidth.
 constexpr double kCacheNs = 60e6 / kBandwidth * 1e9;
 
-// Of the processors of each entry, the share that is in each other one.
-std::vector<double> common_processors(const runtime::PoolLayout& layout) {
+// Of the SMs of each partition, the share that is in each other one.
+std::vector<double> common_sms(const runtime::PoolLayout& layout) {
   std::vector<double> common;
   common.reserve(layout.size() * layout.size());
-  for (const runtime::PoolEntry& a : layout.entries())
-    for (const runtime::PoolEntry& b : layout.entries()) {
+  for (const runtime::Partition& a : layout.partitions())
+    for (const runtime::Partition& b : layout.partitions()) {
       const hal::ComputeSet both = a.compute & b.compute;
-      const EntryId known = both == layout.all() ? runtime::kWholeDevice : layout.find(both);
-      // Units have nearly the same number of processors, where no entry says how many.
-      common.push_back(
-          known != kNoEntry
-              ? static_cast<double>(layout.at(known).processors) / static_cast<double>(a.processors)
-              : static_cast<double>(both.count()) / static_cast<double>(a.compute.count()));
+      const PartitionId known = both == layout.all() ? runtime::kWholeDevice : layout.find(both);
+      // Units have nearly the same number of SMs, where no partition says how many.
+      common.push_back(known != kNoPartition
+                           ? static_cast<double>(layout.at(known).sms) / static_cast<double>(a.sms)
+                           : static_cast<double>(both.count()) /
+                                 static_cast<double>(a.compute.count()));
     }
   return common;
 }
@@ -44,11 +44,11 @@ Device::Device(const runtime::PoolLayout& layout, const runtime::Profile& profil
                const DeviceOptions& options)
     : layout_(layout),
       profile_(profile),
-      estimator_(layout.entries(), options.seed),
-      scheduler_(layout.entries(), scheduler::make_fifo(), options.scheduler, &estimator_),
+      estimator_(layout.partitions(), options.seed),
+      scheduler_(layout.partitions(), scheduler::make_fifo(), options.scheduler, &estimator_),
       library_(library),
       options_(options),
-      common_(common_processors(layout)),
+      common_(common_sms(layout)),
       busy_(layout.size()),
       average_(layout.size()),
       taken_(layout.size()) {
@@ -69,33 +69,33 @@ void Device::add_service(std::vector<Request> requests) {
   scheduler::ClientTerms prefills;
   prefills.slo.ttft_ns = prefills.slo.latency_ns =
       static_cast<std::uint64_t>(options_.target_ttft_ms * 1e6);
-  service.prefill = lanes_.size();
-  add_lane(Role::kPrefill, runtime::fnv1a("prefill"), prefills).service = services_.size();
-  service.decode = lanes_.size();
-  add_lane(Role::kDecode, runtime::fnv1a("decode"), decodes).service = services_.size();
+  service.prefill = clients_.size();
+  add_client(Role::kPrefill, runtime::fnv1a("prefill"), prefills).service = services_.size();
+  service.decode = clients_.size();
+  add_client(Role::kDecode, runtime::fnv1a("decode"), decodes).service = services_.size();
   services_.push_back(std::move(service));
 }
 
 void Device::add_training(const Program& step) {
-  add_lane(Role::kTraining, runtime::fnv1a(step.name()), {}).program = &step;
+  add_client(Role::kTraining, runtime::fnv1a(step.name()), {}).program = &step;
 }
 
 void Device::add_job(const Job& job, std::vector<Request> requests) {
   scheduler::ClientTerms terms;
   // As vitamind has it of a latency class without a bound: as if the client were alone.
   if (job.serves() && options_.latency_class) terms.slo.latency_ns = 1;
-  const std::size_t index = lanes_.size();
-  Lane& lane =
-      add_lane(job.serves() ? Role::kDecode : Role::kTraining, runtime::fnv1a(job.name), terms);
-  lane.played = played_.size();
+  const std::size_t index = clients_.size();
+  SimulatedClient& client =
+      add_client(job.serves() ? Role::kDecode : Role::kTraining, runtime::fnv1a(job.name), terms);
+  client.played = played_.size();
   Played& played = played_.emplace_back(job, std::move(requests));
-  played.lane = index;
+  played.client = index;
   for (std::size_t i = 0; i < played.requests.size(); ++i)
     played.times[i].output_tokens = played.requests[i].output_tokens;
   std::vector<double> launches(job.kernels.size());
   played.work_ns.resize(job.kernels.size());
   for (const Job::Part& part : job.parts) {
-    played.usual_ns.push_back(alone_ns(job, part, processors(runtime::kWholeDevice)));
+    played.usual_ns.push_back(alone_ns(job, part, sms(runtime::kWholeDevice)));
     for (const Job::Operation& operation : part.operations)
       if (operation.call == Job::Call::kKernel) {
         played.work_ns[operation.of] += operation.ns + job.gap_ns;
@@ -116,9 +116,9 @@ Result Device::run() {
   for (const Played& played : played_)
     if (!played.requests.empty()) last_s = std::max(last_s, played.requests.back().at_s);
   const double limit_ns = (options_.limit_s > 0 ? options_.limit_s : last_s + 120) * 1e9;
-  reporting_ = scheduler_.policy().uses_progress && lanes_.size() > 1;
-  for (Lane& lane : lanes_)
-    if (lane.role == Role::kTraining && lane.played == kNone) begin_program(lane, false);
+  reporting_ = scheduler_.policy().uses_progress && clients_.size() > 1;
+  for (SimulatedClient& client : clients_)
+    if (client.role == Role::kTraining && client.played == kNone) begin_program(client, false);
   for (Played& played : played_) {
     const Job& job = played.player.job();
     if (job.serves()) continue;
@@ -136,25 +136,25 @@ Result Device::run() {
     }
     advance(next);
     for (std::size_t i = 0; i < running_.size();) {
-      Lane& lane = lanes_[running_[i]];
-      // Rounding must not leave a lane a fraction of a nanosecond before its end for ever.
-      if (lane.end_ns > now_ns_ + 0.5) {
+      SimulatedClient& client = clients_[running_[i]];
+      // Rounding must not leave a client a fraction of a nanosecond before its end for ever.
+      if (client.end_ns > now_ns_ + 0.5) {
         ++i;
         continue;
       }
-      if (lane.played != kNone && lane.position + 0.5 < lane.length) {
+      if (client.played != kNone && client.position + 0.5 < client.length) {
         // Its last blocks have their places: there may be room for others.
-        lane.occupancy = lane.kernel->share(part_of(lane.on));
-        lane.alone_until = 0;
+        client.occupancy = client.kernel->share(part_of(client.on));
+        client.alone_until = 0;
         rates_changed_ = true;
         ++i;
         continue;
       }
       running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
-      if (lane.played == kNone)
-        stopped(lane);
+      if (client.played == kNone)
+        stopped(client);
       else
-        kernel_ended(lane);
+        kernel_ended(client);
     }
     arrive();
     give_up_quiet();
@@ -178,8 +178,8 @@ bool Device::complete() const {
 
 double Device::next_event() const {
   double next = kForever;
-  for (const std::size_t index : running_) next = std::min(next, lanes_[index].end_ns);
-  for (const std::size_t index : quiet_) next = std::min(next, lanes_[index].quiet_until_ns);
+  for (const std::size_t index : running_) next = std::min(next, clients_[index].end_ns);
+  for (const std::size_t index : quiet_) next = std::min(next, clients_[index].quiet_until_ns);
   for (const Service& service : services_)
     if (service.arrived < service.requests.size())
       next = std::min(next, service.requests[service.arrived].at_s * 1e9);
@@ -207,118 +207,119 @@ void Device::advance(double to_ns) {
       const double until = std::min(to_ns, static_cast<double>(bin + 1) * bin_ns);
       if (result_.occupancy.size() <= bin) result_.occupancy.resize(bin + 1);
       for (const std::size_t index : running_) {
-        const Lane& lane = lanes_[index];
-        const double used = lane.alone ? 1 : lane.occupancy * lane.rate;
-        result_.occupancy[bin][static_cast<std::size_t>(lane.role)] +=
-            used * processors(lane.on) * (until - from) / bin_ns;
+        const SimulatedClient& client = clients_[index];
+        const double used = client.alone ? 1 : client.occupancy * client.rate;
+        result_.occupancy[bin][static_cast<std::size_t>(client.role)] +=
+            used * sms(client.on) * (until - from) / bin_ns;
       }
       from = until > from ? until : to_ns;
     }
     if (!played_.empty()) {
       const double kept = std::exp(-step / kCacheNs);
       for (const Played& played : played_) {
-        Lane& lane = lanes_[played.lane];
+        SimulatedClient& client = clients_[played.client];
         // Its kernels are outstanding between two of them, too.
-        if (reporting_ && !lane.running && lane.grant != scheduler::kNoGrant &&
+        if (reporting_ && !client.running && client.grant != scheduler::kNoGrant &&
             played.player.asked(now_ns_) > 0)
-          lane.busy_ns += step;
-        const double moves = lane.running ? lane.bandwidth * lane.rate : 0;
-        lane.moved = moves + (lane.moved - moves) * kept;
+          client.busy_ns += step;
+        const double moves = client.running ? client.bandwidth * client.rate : 0;
+        client.moved = moves + (client.moved - moves) * kept;
       }
     }
     for (const std::size_t index : running_) {
-      Lane& lane = lanes_[index];
-      lane.position += step * lane.rate;
-      lane.busy_ns += step;
-      result_.width_s[processors(lane.on)] += step * 1e-9;
+      SimulatedClient& client = clients_[index];
+      client.position += step * client.rate;
+      client.busy_ns += step;
+      result_.width_s[sms(client.on)] += step * 1e-9;
     }
   }
   now_ns_ = std::max(now_ns_, to_ns);
 }
 
-// Of what there is on each entry, what is on the processors of this one, relative to its own.
-double Device::overlapping(const std::vector<double>& by_entry, EntryId entry) const {
+// Of what there is on each partition, what is on the SMs of this one, relative to its own.
+double Device::overlapping(const std::vector<double>& by_partition, PartitionId partition) const {
   double sum = 0;
-  for (const EntryId other : occupied_)
-    sum += by_entry[other] * common_[std::size_t{entry} * layout_.size() + other];
+  for (const PartitionId other : occupied_)
+    sum += by_partition[other] * common_[std::size_t{partition} * layout_.size() + other];
   return sum;
 }
 
-// Which client slows which down, until the set of running lanes changes.
+// Which client slows which down, until the set of running clients changes.
 void Device::set_rates() {
-  for (const EntryId entry : occupied_) busy_[entry] = average_[entry] = taken_[entry] = 0;
+  for (const PartitionId partition : occupied_)
+    busy_[partition] = average_[partition] = taken_[partition] = 0;
   occupied_.clear();
   for (const std::size_t index : running_) {
-    const Lane& lane = lanes_[index];
-    if (std::find(occupied_.begin(), occupied_.end(), lane.on) == occupied_.end())
-      occupied_.push_back(lane.on);
-    busy_[lane.on] += lane.occupancy;
-    if (lane.played == kNone) average_[lane.on] += lane.occupancy;
+    const SimulatedClient& client = clients_[index];
+    if (std::find(occupied_.begin(), occupied_.end(), client.on) == occupied_.end())
+      occupied_.push_back(client.on);
+    busy_[client.on] += client.occupancy;
+    if (client.played == kNone) average_[client.on] += client.occupancy;
   }
   double bandwidth = 0;
   for (const std::size_t index : running_) {
-    Lane& lane = lanes_[index];
-    if (lane.played != kNone) {
-      lane.rate = kernel_rate(lane);
+    SimulatedClient& client = clients_[index];
+    if (client.played != kNone) {
+      client.rate = kernel_rate(client);
     } else {
-      const double others = overlapping(busy_, lane.on) - lane.occupancy;
-      lane.rate = 1 / lane.program->stretch(processors(lane.on), std::max(0.0, others));
+      const double others = overlapping(busy_, client.on) - client.occupancy;
+      client.rate = 1 / client.program->stretch(sms(client.on), std::max(0.0, others));
     }
-    bandwidth += lane.bandwidth * lane.rate;
+    bandwidth += client.bandwidth * client.rate;
   }
   for (const std::size_t index : running_) {
-    Lane& lane = lanes_[index];
-    if (lane.played != kNone) {
+    SimulatedClient& client = clients_[index];
+    if (client.played != kNone) {
       // Measured where others took all of the bandwidth; where they take less, or took it a moment
       // ago, it grows with the cube of that (CHOSEN: README.md).
       double lately = 0;
       for (const Played& played : played_)
-        if (&lanes_[played.lane] != &lane) lately += lanes_[played.lane].moved;
+        if (&clients_[played.client] != &client) lately += clients_[played.client].moved;
       const double taken =
-          std::clamp(std::max(lately, bandwidth - lane.bandwidth * lane.rate), 0.0, 1.0);
-      lane.slowed = 1 + (lane.kernel->beside - 1) * taken * taken * taken;
+          std::clamp(std::max(lately, bandwidth - client.bandwidth * client.rate), 0.0, 1.0);
+      client.slowed = 1 + (client.kernel->beside - 1) * taken * taken * taken;
     } else {
       // Only what waits for memory waits longer.
-      lane.slowed = 1 + std::min(1.0, lane.bandwidth) * std::max(0.0, bandwidth - 1);
+      client.slowed = 1 + std::min(1.0, client.bandwidth) * std::max(0.0, bandwidth - 1);
     }
   }
   for (const std::size_t index : running_) {
-    Lane& lane = lanes_[index];
-    lane.rate /= lane.slowed;
-    const double length = lane.played == kNone   ? (*lane.ends)[lane.stop]
-                          : lane.alone_until > 0 ? lane.alone_until
-                                                 : lane.length;
-    lane.end_ns = lane.rate > 0 ? now_ns_ + (length - lane.position) / lane.rate : kForever;
+    SimulatedClient& client = clients_[index];
+    client.rate /= client.slowed;
+    const double length = client.played == kNone   ? (*client.ends)[client.stop]
+                          : client.alone_until > 0 ? client.alone_until
+                                                   : client.length;
+    client.end_ns = client.rate > 0 ? now_ns_ + (length - client.position) / client.rate : kForever;
   }
   rates_changed_ = false;
 }
 
-// Of a recorded job's kernel: the kernel that began first takes its places first. Running lanes are
-// in the order in which they began.
-double Device::kernel_rate(const Lane& lane) {
-  if (lane.on == runtime::kWholeDevice && options_.turn_ns > 0)
-    return &lane == &lanes_[turn_] && now_ns_ >= turn_begins_ns_ ? 1 : 0;
-  if (lane.occupancy == 0) return 1;  // a copy or a fill
-  const double free = 1 - overlapping(taken_, lane.on);
-  const double taken = std::clamp(free, 0.0, lane.occupancy);
-  taken_[lane.on] += taken;
+// Of a recorded job's kernel: the kernel that began first takes its places first. Running clients
+// are in the order in which they began.
+double Device::kernel_rate(const SimulatedClient& client) {
+  if (client.on == runtime::kWholeDevice && options_.turn_ns > 0)
+    return &client == &clients_[turn_] && now_ns_ >= turn_begins_ns_ ? 1 : 0;
+  if (client.occupancy == 0) return 1;  // a copy or a fill
+  const double free = 1 - overlapping(taken_, client.on);
+  const double taken = std::clamp(free, 0.0, client.occupancy);
+  taken_[client.on] += taken;
   // Those that are simulated many kernels at once share on average (Program::stretch).
-  return taken / lane.occupancy / (1 + lane.occupancy * overlapping(average_, lane.on));
+  return taken / client.occupancy / (1 + client.occupancy * overlapping(average_, client.on));
 }
 
 // Who has the device goes on until its turn has ended or it has nothing to run.
 void Device::take_turns() {
   auto has_work = [&](std::size_t index) {
-    const Lane& lane = lanes_[index];
-    return lane.running ||
-           (lane.open == runtime::kWholeDevice && played_[lane.played].player.asked(now_ns_) > 0);
+    const SimulatedClient& client = clients_[index];
+    return client.running || (client.open == runtime::kWholeDevice &&
+                              played_[client.played].player.asked(now_ns_) > 0);
   };
   if (turn_ != kNone && now_ns_ < turn_ends_ns_ && has_work(turn_)) return;
   const std::size_t before = turn_;
-  for (std::size_t i = 1; i <= lanes_.size(); ++i) {
-    const std::size_t index = (before == kNone ? i : before + i) % lanes_.size();
-    const Lane& lane = lanes_[index];
-    if (lane.played == kNone || !lane.running || lane.on != runtime::kWholeDevice) continue;
+  for (std::size_t i = 1; i <= clients_.size(); ++i) {
+    const std::size_t index = (before == kNone ? i : before + i) % clients_.size();
+    const SimulatedClient& client = clients_[index];
+    if (client.played == kNone || !client.running || client.on != runtime::kWholeDevice) continue;
     turn_ = index;
     if (turn_ != before) turn_begins_ns_ = now_ns_ + (before == kNone ? 0 : options_.switch_ns);
     turn_ends_ns_ = std::max(now_ns_, turn_begins_ns_) + options_.turn_ns;
@@ -330,14 +331,15 @@ void Device::take_turns() {
 // --- recorded jobs ---------------------------------------------------------------------------
 
 void Device::begin_part(Played& played, const Job::Part& part, bool iteration_end) {
-  Lane& lane = lanes_[played.lane];
+  SimulatedClient& client = clients_[played.client];
   played.part = &part;
   played.iteration_end = iteration_end;
   played.part_ns = now_ns_;
   // A grant of so many launches is for one iteration at most.
-  if (iteration_end && lane.grant != scheduler::kNoGrant && !lane.running && lane.launches != 0)
-    end_grant(lane);
-  if (part.kind != StepKind::kUnknown && options_.says_steps) begin_step(lane, said_of(played));
+  if (iteration_end && client.grant != scheduler::kNoGrant && !client.running &&
+      client.launches != 0)
+    end_grant(client);
+  if (part.kind != StepKind::kUnknown && options_.says_steps) begin_step(client, said_of(played));
 }
 
 void Device::begin_request(Played& played, double at_ns) {
@@ -354,9 +356,9 @@ void Device::begin_request(Played& played, double at_ns) {
 // The device has ended a step, or what gives a token, which the host sees somewhat later.
 void Device::part_ended(Played& played) {
   const Job& job = played.player.job();
-  Lane& lane = lanes_[played.lane];
+  SimulatedClient& client = clients_[played.client];
   if (!job.serves()) {
-    ++lane.steps_done;
+    ++client.steps_done;
     played.player.play(job.parts[0], now_ns_);
     begin_part(played, job.parts[0], true);
     return;
@@ -381,153 +383,154 @@ void Device::part_ended(Played& played) {
   if (more && played.requests[played.request].at_s * 1e9 <= seen) begin_request(played, seen);
 }
 
-void Device::kernel_ended(Lane& lane) {
-  Played& played = played_[lane.played];
-  lane.running = false;
-  lane.ended_ns = now_ns_;
+void Device::kernel_ended(SimulatedClient& client) {
+  Played& played = played_[client.played];
+  client.running = false;
+  client.ended_ns = now_ns_;
   rates_changed_ = true;
   ++result_.operations;
-  ++lane.launched;
-  const auto number = static_cast<std::size_t>(lane.kernel - played.player.job().kernels.data());
-  lane.work_ns += played.work_ns[number];
-  if (lane.on != lane.open) lane.misplaced_ns += played.work_ns[number];
+  ++client.launched;
+  const auto number = static_cast<std::size_t>(client.kernel - played.player.job().kernels.data());
+  client.work_ns += played.work_ns[number];
+  if (client.on != client.open) client.misplaced_ns += played.work_ns[number];
   const bool last = played.player.ended(now_ns_);
-  if (lane.leaving) {
-    if (lane.leave_after == 0) {
-      lane.leaving = false;
-      give_back(lane, lane.held);
+  if (client.leaving) {
+    if (client.leave_after == 0) {
+      client.leaving = false;
+      give_back(client, client.held);
     } else {
-      --lane.leave_after;
+      --client.leave_after;
     }
-  } else if (lane.launches != 0 && --lane.launches == 0) {
-    end_grant(lane);
+  } else if (client.launches != 0 && --client.launches == 0) {
+    end_grant(client);
   }
   if (last) part_ended(played);
-  rest(lane);
+  rest(client);
 }
 
 // Starts what may start by now.
 void Device::play(Played& played) {
-  Lane& lane = lanes_[played.lane];
+  SimulatedClient& client = clients_[played.client];
   const Job& job = played.player.job();
   played.player.copy(now_ns_, &link_free_ns_);
   played.wake_ns = played.player.next_copy_ns();
-  const EntryId entry = lane.leaving ? lane.on : lane.open;
+  const PartitionId partition = client.leaving ? client.on : client.open;
   const Job::Operation* const operation = played.player.next();
-  if (lane.running || operation == nullptr) return;
-  if (entry == kNoEntry) {
-    if (!lane.wanting)
+  if (client.running || operation == nullptr) return;
+  if (partition == kNoPartition) {
+    if (!client.wanting)
       played.wake_ns = std::min(played.wake_ns, std::max(now_ns_, played.player.issued_ns()));
     return;
   }
-  double begin = std::max(played.player.ready_ns(), lane.ended_ns + job.gap_ns);
-  if (lane.on != entry && lane.on != kNoEntry) begin += options_.move_ns + options_.creation_ns;
+  double begin = std::max(played.player.ready_ns(), client.ended_ns + job.gap_ns);
+  if (client.on != partition && client.on != kNoPartition)
+    begin += options_.move_ns + options_.creation_ns;
   if (begin > now_ns_ + 0.5) {
     played.wake_ns = std::min(played.wake_ns, begin);
     return;
   }
-  lane.kernel = &job.kernels[operation->of];
-  lane.on = entry;
-  if (!lane.leaving) lane.held = lane.grant, lane.alone = lane.exclusive;
-  const double stretch = lane.kernel->stretch[processors(entry)];
-  lane.length = std::max(1.0, operation->ns * stretch);
-  lane.position = 0;
-  lane.bandwidth = lane.kernel->memory / stretch;
-  lane.alone_until = lane.alone ? 0 : lane.kernel->full(part_of(entry)) * lane.length;
-  lane.occupancy = lane.alone_until > 0 ? 1 : lane.kernel->share(part_of(entry));
-  lane.running = true;
-  lane.end_ns = kForever;  // until set_rates says
-  running_.push_back(played.lane);
+  client.kernel = &job.kernels[operation->of];
+  client.on = partition;
+  if (!client.leaving) client.held = client.grant, client.alone = client.exclusive;
+  const double stretch = client.kernel->stretch[sms(partition)];
+  client.length = std::max(1.0, operation->ns * stretch);
+  client.position = 0;
+  client.bandwidth = client.kernel->memory / stretch;
+  client.alone_until = client.alone ? 0 : client.kernel->full(part_of(partition)) * client.length;
+  client.occupancy = client.alone_until > 0 ? 1 : client.kernel->share(part_of(partition));
+  client.running = true;
+  client.end_ns = kForever;  // until set_rates says
+  running_.push_back(played.client);
   rates_changed_ = true;
 }
 
-// --- lanes -----------------------------------------------------------------------------------
+// --- clients -----------------------------------------------------------------------------------
 
-void Device::begin_program(Lane& lane, bool iteration_end) {
-  const Program& program = *lane.program;
-  const double whole = program.total_ns(program.processors());
+void Device::begin_program(SimulatedClient& client, bool iteration_end) {
+  const Program& program = *client.program;
+  const double whole = program.total_ns(program.sms());
   Said said;
   said.kernel = program.key();
   said.kind = program.kind();
   said.launch_ns = whole / program.kernels();
   said.work_ns = whole;
   said.iteration_end = iteration_end;
-  if (lane.role == Role::kDecode) {
+  if (client.role == Role::kDecode) {
     // Decodes that wait for room in the batch are work ahead of the deadline as well.
-    const Service& service = services_[lane.service];
+    const Service& service = services_[client.service];
     const double waiting = static_cast<double>(service.joining.size());
     said.work_ns = whole * (1 + waiting / static_cast<double>(service.batch.size()));
-    said.due_ns = lane.deadline_ns;
+    said.due_ns = client.deadline_ns;
   }
-  const bool prefills = lane.role == Role::kPrefill && options_.target_ttft_ms > 0;
-  if (prefills) said.due_ns = first_token_due_ns(services_[lane.service]);
+  const bool prefills = client.role == Role::kPrefill && options_.target_ttft_ms > 0;
+  if (prefills) said.due_ns = first_token_due_ns(services_[client.service]);
   // Its host has waited for the end of what was before: with nothing to submit, and no grant, it
   // was idle.
-  if (lane.role != Role::kTraining) rest(lane);
-  say(lane, said, lane.role == Role::kDecode || prefills);
-  if (!lane.running) start(lane);
+  if (client.role != Role::kTraining) rest(client);
+  say(client, said, client.role == Role::kDecode || prefills);
+  if (!client.running) start(client);
 }
 
-void Device::start(Lane& lane) {
-  if (lane.grant == scheduler::kNoGrant || lane.program == nullptr) return;
-  const std::uint32_t width = processors(lane.open);
-  const bool moved = lane.on != lane.open;
-  lane.held = lane.grant;
-  lane.on = lane.open;
-  lane.alone = lane.exclusive;
-  lane.ends = &lane.program->ends(width);
-  lane.position = (*lane.ends)[lane.next];
-  if (moved) lane.position -= options_.move_ns + options_.creation_ns;
-  lane.stop = lane.program->kernels();
-  if (lane.launches != 0) lane.stop = std::min(lane.stop, lane.next + lane.launches);
-  lane.bandwidth = lane.program->bandwidth(width);
-  lane.occupancy = std::min(1.0, lane.program->occupancy() / part_of(lane.on));
-  lane.started_ns = now_ns_;
-  lane.running = true;
-  lane.end_ns = kForever;  // until set_rates says
-  running_.push_back(static_cast<std::size_t>(&lane - lanes_.data()));
+void Device::start(SimulatedClient& client) {
+  if (client.grant == scheduler::kNoGrant || client.program == nullptr) return;
+  const std::uint32_t width = sms(client.open);
+  const bool moved = client.on != client.open;
+  client.held = client.grant;
+  client.on = client.open;
+  client.alone = client.exclusive;
+  client.ends = &client.program->ends(width);
+  client.position = (*client.ends)[client.next];
+  if (moved) client.position -= options_.move_ns + options_.creation_ns;
+  client.stop = client.program->kernels();
+  if (client.launches != 0) client.stop = std::min(client.stop, client.next + client.launches);
+  client.bandwidth = client.program->bandwidth(width);
+  client.occupancy = std::min(1.0, client.program->occupancy() / part_of(client.on));
+  client.started_ns = now_ns_;
+  client.running = true;
+  client.end_ns = kForever;  // until set_rates says
+  running_.push_back(static_cast<std::size_t>(&client - clients_.data()));
   rates_changed_ = true;
 }
 
-void Device::stopped(Lane& lane) {
-  lane.running = false;
+void Device::stopped(SimulatedClient& client) {
+  client.running = false;
   rates_changed_ = true;
-  const std::uint32_t launched = lane.stop - lane.next;
+  const std::uint32_t launched = client.stop - client.next;
   result_.operations += launched;
-  lane.launched += launched;
-  lane.work_ns += work(lane, lane.next, lane.stop);
-  const bool leaves = lane.held != lane.grant;
-  if (leaves && lane.on != lane.open)
-    lane.misplaced_ns += work(lane, std::max(lane.next, lane.drains), lane.stop);
-  lane.next = lane.stop;
-  const bool ended = lane.next == lane.program->kernels();
+  client.launched += launched;
+  client.work_ns += work(client, client.next, client.stop);
+  const bool leaves = client.held != client.grant;
+  if (leaves && client.on != client.open)
+    client.misplaced_ns += work(client, std::max(client.next, client.drains), client.stop);
+  client.next = client.stop;
+  const bool ended = client.next == client.program->kernels();
   if (leaves) {
-    give_back(lane, lane.held);
-  } else if (lane.launches != 0) {
-    lane.launches -= std::min(lane.launches, launched);
+    give_back(client, client.held);
+  } else if (client.launches != 0) {
+    client.launches -= std::min(client.launches, launched);
     // Such a grant is for one iteration at most.
-    if (lane.launches == 0 || ended) end_grant(lane);
+    if (client.launches == 0 || ended) end_grant(client);
   }
   if (ended)
-    program_ended(lane);
-  else if (lane.grant == scheduler::kNoGrant && (!lane.wanting || lane.asks_again))
-    begin_program(lane, false);
+    program_ended(client);
+  else if (client.grant == scheduler::kNoGrant && (!client.wanting || client.asks_again))
+    begin_program(client, false);
   else
-    start(lane);
+    start(client);
 }
 
-void Device::program_ended(Lane& lane) {
-  switch (lane.role) {
+void Device::program_ended(SimulatedClient& client) {
+  switch (client.role) {
     case Role::kTraining:
-      ++lane.steps_done;
-      lane.next = 0;
-      begin_program(lane, true);
+      ++client.steps_done;
+      client.next = 0;
+      begin_program(client, true);
       return;
     case Role::kDecode:
-      step_ended(services_[lane.service]);
+      step_ended(services_[client.service]);
       return;
     case Role::kPrefill: {
-      Service& service = services_[lane.service];
+      Service& service = services_[client.service];
       const std::vector<std::size_t> finishing = std::move(service.finishing);
       for (std::size_t i = 0; i < finishing.size(); ++i) service.prompts.pop_front();
       service.prompt_done = service.chunk_left;
@@ -546,13 +549,14 @@ Result Device::collect() {
       if (service.requests[i].at_s >= options_.warm_up_s ||
           service.requests.back().at_s < 10 * options_.warm_up_s)
         result.requests.push_back(service.times[i]);
-  for (const Lane& lane : lanes_)
-    if (lane.role == Role::kTraining && lane.program != nullptr) {
+  for (const SimulatedClient& client : clients_)
+    if (client.role == Role::kTraining && client.program != nullptr) {
       // The step under way counts by its share.
-      const double part = static_cast<double>(lane.next) / lane.program->kernels();
-      result.training.push_back({lane.program->name(),
-                                 (static_cast<double>(lane.steps_done) + part) / result.simulated_s,
-                                 1e9 / lane.program->total_ns(lane.program->processors())});
+      const double part = static_cast<double>(client.next) / client.program->kernels();
+      result.training.push_back(
+          {client.program->name(),
+           (static_cast<double>(client.steps_done) + part) / result.simulated_s,
+           1e9 / client.program->total_ns(client.program->sms())});
     }
   for (const Played& played : played_) {
     const Job& job = played.player.job();
@@ -562,12 +566,12 @@ Result Device::collect() {
           result.requests.push_back(played.times[i]);
       continue;
     }
-    const Lane& lane = lanes_[played.lane];
+    const SimulatedClient& client = clients_[played.client];
     const double kernels = static_cast<double>(
         std::count_if(job.parts[0].operations.begin(), job.parts[0].operations.end(),
                       [](const Job::Operation& each) { return each.call == Job::Call::kKernel; }));
     result.training.push_back({job.name,
-                               static_cast<double>(lane.launched) / kernels / result.simulated_s,
+                               static_cast<double>(client.launched) / kernels / result.simulated_s,
                                1e9 / played.usual_ns[0]});
   }
   const scheduler::SchedulerCounters& counters = scheduler_.counters();

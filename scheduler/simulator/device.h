@@ -10,7 +10,7 @@
 // number of kernels: all of them are simulated one by one, in a table of their ends, and none costs
 // an event.
 //
-// Model: a kernel takes T(m) on m processors (program.h); what is submitted when a grant is
+// Model: a kernel takes T(m) on m SMs (program.h); what is submitted when a grant is
 // revoked (`window_ns`) still runs, and no kernel is preempted; a move costs a 2 us edge. Clients
 // slow each other down when they ask for more than the memory's bandwidth together, or where their
 // partitions overlap, block by block (Program::stretch).
@@ -58,7 +58,7 @@ struct DeviceOptions {
   // hold a grant (vitamin_expect); else only when they ask for one.
   bool says_steps = true;
   double move_ns = 2'000;
-  double creation_ns = 0;  // of an entry at each grant: on-demand contexts cost 1.3 ms
+  double creation_ns = 0;  // of a partition at each grant: on-demand contexts cost 1.3 ms
   double warm_up_s = 3;    // requests that arrive earlier are not counted
   double limit_s = 0;      // ends there, whatever is unfinished; 0: 120 s behind the last one
   double occupancy_bin_s = 1;
@@ -78,7 +78,7 @@ class Device {
          const DeviceOptions& options);
   // What policies of this device are made for (scheduler::make()).
   scheduler::PolicyContext context() {
-    return {layout_.entries(), estimator_, &profile_, options_.seed};
+    return {layout_.partitions(), estimator_, &profile_, options_.seed};
   }
   void use(scheduler::Policy policy) { scheduler_.replace_policy(std::move(policy), 0); }
   // A service: a client that prefills and one that decodes.
@@ -95,7 +95,7 @@ class Device {
   static constexpr std::size_t kNone = ~std::size_t{0};
 
   // A client, of one stream.
-  struct Lane {
+  struct SimulatedClient {
     scheduler::ClientId client = scheduler::kNoClient;
     Role role = Role::kTraining;
     std::size_t service = 0;
@@ -103,11 +103,11 @@ class Device {
     std::uint32_t next = 0;            // kernel
     // The open grant, its partition and terms.
     scheduler::GrantId grant = scheduler::kNoGrant;
-    runtime::EntryId open = runtime::kNoEntry;
+    runtime::PartitionId open = runtime::kNoPartition;
     bool exclusive = false;
-    std::uint32_t launches = 0;                 // left; 0: no such end
-    double ahead_ns = 0;                        // of what it may submit
-    runtime::EntryId last = runtime::kNoEntry;  // of the grant before
+    std::uint32_t launches = 0;                         // left; 0: no such end
+    double ahead_ns = 0;                                // of what it may submit
+    runtime::PartitionId last = runtime::kNoPartition;  // of the grant before
     bool wanting = false;     // the scheduler believes that it has something to submit
     bool asks_again = false;  // its grant has ended, so that it says once more what it wants
     bool quiet = false;       // in quiet_
@@ -119,7 +119,7 @@ class Device {
     bool running = false;
     // The grant that it runs under, which may be revoked, and its partition.
     scheduler::GrantId held = scheduler::kNoGrant;
-    runtime::EntryId on = runtime::kNoEntry;
+    runtime::PartitionId on = runtime::kNoPartition;
     bool alone = false;        // that grant is exclusive
     std::uint32_t drains = 0;  // the grant was revoked when it had come to this kernel
     const std::vector<double>* ends = nullptr;  // of the program on that width
@@ -129,7 +129,7 @@ class Device {
     double rate = 1;
     double slowed = 1;  // of it, by what others take of the memory's bandwidth
     double bandwidth = 0;
-    double occupancy = 0;  // share of the processors of `on` that it keeps busy
+    double occupancy = 0;  // share of the SMs of `on` that it keeps busy
     double end_ns = 0;     // at this rate
     std::uint64_t steps_done = 0;
     std::uint64_t launched = 0;  // kernels, up to `next`
@@ -151,7 +151,7 @@ class Device {
     PlayedJob player;
     std::vector<Request> requests;
     std::vector<RequestTimes> times;
-    std::size_t lane = 0;
+    std::size_t client = 0;
     std::size_t request = 0;  // next or under way
     bool serving = false;
     const Job::Part* part = nullptr;  // that the device is at
@@ -182,7 +182,7 @@ class Device {
     std::uint32_t chunk_left = 0;        // tokens of the next prompt that the running chunk holds
     std::deque<Running> joining;
     std::vector<Running> batch;
-    std::size_t prefill = 0, decode = 0;  // lanes
+    std::size_t prefill = 0, decode = 0;  // clients
     std::size_t finished = 0;
   };
   struct Timer {
@@ -200,25 +200,25 @@ class Device {
   void next_step(Service& service);
   void step_ended(Service& service);
   void finish(Service& service, std::size_t request, double last_ns);
-  void stopped(Lane& lane);
-  void program_ended(Lane& lane);
-  void begin_program(Lane& lane, bool iteration_end);
-  void start(Lane& lane);
+  void stopped(SimulatedClient& client);
+  void program_ended(SimulatedClient& client);
+  void begin_program(SimulatedClient& client, bool iteration_end);
+  void start(SimulatedClient& client);
   void set_rates();
-  double overlapping(const std::vector<double>& by_entry, runtime::EntryId entry) const;
+  double overlapping(const std::vector<double>& by_partition, runtime::PartitionId partition) const;
   double next_event() const;
   void play(Played& played);
   void begin_request(Played& played, double at_ns);
   void begin_part(Played& played, const Job::Part& part, bool iteration_end);
-  void kernel_ended(Lane& lane);
+  void kernel_ended(SimulatedClient& client);
   void part_ended(Played& played);
   void take_turns();
-  double kernel_rate(const Lane& lane);
+  double kernel_rate(const SimulatedClient& client);
   bool complete() const;
   std::uint64_t now() const { return static_cast<std::uint64_t>(now_ns_); }
-  std::uint32_t processors(runtime::EntryId entry) const { return layout_.at(entry).processors; }
-  double part_of(runtime::EntryId entry) const {
-    return static_cast<double>(processors(entry)) / processors(runtime::kWholeDevice);
+  std::uint32_t sms(runtime::PartitionId partition) const { return layout_.at(partition).sms; }
+  double part_of(runtime::PartitionId partition) const {
+    return static_cast<double>(sms(partition)) / sms(runtime::kWholeDevice);
   }
   Result collect();
 
@@ -231,29 +231,30 @@ class Device {
     double due_ns = 0;     // 0: never
     bool iteration_end = false;
   };
-  Lane& add_lane(Role role, scheduler::Program program, const scheduler::ClientTerms& terms);
-  void say(Lane& lane, const Said& said, bool each_step);
-  void begin_step(Lane& lane, const Said& said);
-  void expect_step(Lane& lane, const Said& said, double ready_ns);
-  void end_step(Lane& lane);
-  void rest(Lane& lane);
-  void falls_quiet(Lane& lane, double for_ns);
+  SimulatedClient& add_client(Role role, scheduler::Program program,
+                              const scheduler::ClientTerms& terms);
+  void say(SimulatedClient& client, const Said& said, bool each_step);
+  void begin_step(SimulatedClient& client, const Said& said);
+  void expect_step(SimulatedClient& client, const Said& said, double ready_ns);
+  void end_step(SimulatedClient& client);
+  void rest(SimulatedClient& client);
+  void falls_quiet(SimulatedClient& client, double for_ns);
   void give_up_quiet();
-  void say_idle(Lane& lane);
+  void say_idle(SimulatedClient& client);
   void ask(Played& played);
   Said said_of(const Played& played) const;
-  bool has_work(const Lane& lane) const;
+  bool has_work(const SimulatedClient& client) const;
   void obey();
-  void report(const Lane& lane);
+  void report(const SimulatedClient& client);
   void follow(const scheduler::Decision& decision);
-  void take_terms(Lane& lane, const scheduler::Decision& decision);
-  void give_back(Lane& lane, scheduler::GrantId grant);
-  void end_grant(Lane& lane);
-  void drain(Lane& lane);
-  static std::uint32_t begun(const Lane& lane, double position);
-  static std::uint32_t ended(const Lane& lane);
-  std::uint32_t submitted(const Lane& lane) const;
-  double work(const Lane& lane, std::uint32_t from, std::uint32_t to) const;
+  void take_terms(SimulatedClient& client, const scheduler::Decision& decision);
+  void give_back(SimulatedClient& client, scheduler::GrantId grant);
+  void end_grant(SimulatedClient& client);
+  void drain(SimulatedClient& client);
+  static std::uint32_t begun(const SimulatedClient& client, double position);
+  static std::uint32_t ended(const SimulatedClient& client);
+  std::uint32_t submitted(const SimulatedClient& client) const;
+  double work(const SimulatedClient& client, std::uint32_t from, std::uint32_t to) const;
 
   const runtime::PoolLayout& layout_;
   const runtime::Profile& profile_;
@@ -261,22 +262,22 @@ class Device {
   scheduler::Scheduler scheduler_;
   Library& library_;
   DeviceOptions options_;
-  std::vector<Lane> lanes_;
+  std::vector<SimulatedClient> clients_;
   std::vector<Service> services_;
   std::deque<Played> played_;
   double link_free_ns_ = 0;
-  std::size_t turn_ = kNone;  // lane whose turn it is
+  std::size_t turn_ = kNone;  // client whose turn it is
   double turn_ends_ns_ = 0, turn_begins_ns_ = 0;
-  std::vector<std::size_t> running_;  // lanes, in the order in which they began
-  std::vector<std::size_t> quiet_;    // lanes that hold a grant and have nothing to run
+  std::vector<std::size_t> running_;  // clients, in the order in which they began
+  std::vector<std::size_t> quiet_;    // clients that hold a grant and have nothing to run
   // Clients report their progress, and give back what they do not use.
   bool reporting_ = false;
-  // Of the processors of entry a, the share that is in entry b, too: [a * entries + b].
+  // Of the SMs of partition a, the share that is in partition b, too: [a * partitions + b].
   std::vector<double> common_;
-  // By entry: the sum over running lanes of `occupancy`; of those that are simulated many kernels
-  // at once; what is taken by recorded jobs' kernels that began earlier.
+  // By partition: the sum over running clients of `occupancy`; of those that are simulated many
+  // kernels at once; what is taken by recorded jobs' kernels that began earlier.
   std::vector<double> busy_, average_, taken_;
-  std::vector<runtime::EntryId> occupied_;  // entries on which some lane runs
+  std::vector<runtime::PartitionId> occupied_;  // partitions on which some client runs
   std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
   double now_ns_ = 0;
   bool rates_changed_ = false;

@@ -23,53 +23,53 @@ std::uint64_t to_ns(double ns) { return static_cast<std::uint64_t>(ns); }
 
 }  // namespace
 
-Device::Lane& Device::add_lane(Role role, scheduler::Program program,
-                               const scheduler::ClientTerms& terms) {
-  Lane& lane = lanes_.emplace_back();
-  lane.client = static_cast<scheduler::ClientId>(lanes_.size());
-  lane.role = role;
-  estimator_.identify(lane.client, program);
-  scheduler_.attach(lane.client, terms, 0);
-  return lane;
+Device::SimulatedClient& Device::add_client(Role role, scheduler::Program program,
+                                            const scheduler::ClientTerms& terms) {
+  SimulatedClient& client = clients_.emplace_back();
+  client.client = static_cast<scheduler::ClientId>(clients_.size());
+  client.role = role;
+  estimator_.identify(client.client, program);
+  scheduler_.attach(client.client, terms, 0);
+  return client;
 }
 
 // --- what clients say ------------------------------------------------------------------------
 
 // A client without a grant asks for one, and then says nothing more, but for its steps.
-void Device::say(Lane& lane, const Said& said, bool each_step) {
-  const bool again = std::exchange(lane.asks_again, false);
-  if (lane.grant != kNoGrant || (std::exchange(lane.wanting, true) && !again)) {
-    if (each_step && options_.says_steps) begin_step(lane, said);
+void Device::say(SimulatedClient& client, const Said& said, bool each_step) {
+  const bool again = std::exchange(client.asks_again, false);
+  if (client.grant != kNoGrant || (std::exchange(client.wanting, true) && !again)) {
+    if (each_step && options_.says_steps) begin_step(client, said);
     return;
   }
   if (said.due_ns != 0 || said.kind != StepKind::kUnknown || said.iteration_end)
-    begin_step(lane, said);
+    begin_step(client, said);
   scheduler::StreamDemand demand;
   demand.kernel = said.kernel;
   demand.predicted_ns = to_ns(said.launch_ns);
-  scheduler_.wants(lane.client, demand, now());
+  scheduler_.wants(client.client, demand, now());
 }
 
 // The step before it has ended.
-void Device::begin_step(Lane& lane, const Said& said) {
+void Device::begin_step(SimulatedClient& client, const Said& said) {
   scheduler::Step step;
-  step.id = lane.expected != 0 ? std::exchange(lane.expected, 0) : ++lane.steps;
-  step.client = lane.client;
+  step.id = client.expected != 0 ? std::exchange(client.expected, 0) : ++client.steps;
+  step.client = client.client;
   step.stream = 0;
   step.kind = said.kind;
   step.ready_ns = now();
   step.due_ns = to_ns(said.due_ns);
   step.work_ns = to_ns(said.work_ns);
-  end_step(lane);
-  lane.step = step.id;
+  end_step(client);
+  client.step = step.id;
   scheduler_.step_begin(step, now());
 }
 
-void Device::expect_step(Lane& lane, const Said& said, double ready_ns) {
-  if (lane.expected == 0) lane.expected = ++lane.steps;
+void Device::expect_step(SimulatedClient& client, const Said& said, double ready_ns) {
+  if (client.expected == 0) client.expected = ++client.steps;
   scheduler::Step step;
-  step.id = lane.expected;
-  step.client = lane.client;
+  step.id = client.expected;
+  step.client = client.client;
   step.stream = 0;
   step.kind = said.kind;
   step.ready_ns = to_ns(ready_ns);
@@ -78,60 +78,61 @@ void Device::expect_step(Lane& lane, const Said& said, double ready_ns) {
   scheduler_.step_expected(step, now());
 }
 
-void Device::end_step(Lane& lane) {
-  if (lane.step != 0) scheduler_.step_end(lane.client, std::exchange(lane.step, 0), now());
+void Device::end_step(SimulatedClient& client) {
+  if (client.step != 0) scheduler_.step_end(client.client, std::exchange(client.step, 0), now());
 }
 
-void Device::say_idle(Lane& lane) {
-  scheduler_.idle(lane.client, 0, now());
-  end_step(lane);
+void Device::say_idle(SimulatedClient& client) {
+  scheduler_.idle(client.client, 0, now());
+  end_step(client);
 }
 
 // Nothing of the client runs. It keeps the grant that it has, for a while at least; without one it
 // has nothing to wait for.
-void Device::rest(Lane& lane) {
-  if (lane.played != kNone ? has_work(lane) : lane.running) return;
-  if (lane.grant == kNoGrant) {
-    if (std::exchange(lane.wanting, false)) say_idle(lane);
-  } else if (reporting_ && !has_work(lane)) {
-    falls_quiet(lane, kUnusedNs);
+void Device::rest(SimulatedClient& client) {
+  if (client.played != kNone ? has_work(client) : client.running) return;
+  if (client.grant == kNoGrant) {
+    if (std::exchange(client.wanting, false)) say_idle(client);
+  } else if (reporting_ && !has_work(client)) {
+    falls_quiet(client, kUnusedNs);
   }
 }
 
-bool Device::has_work(const Lane& lane) const {
-  if (lane.running) return true;
-  return lane.played != kNone ? played_[lane.played].player.asked(now_ns_) > 0
-                              : lane.program != nullptr;
+bool Device::has_work(const SimulatedClient& client) const {
+  if (client.running) return true;
+  return client.played != kNone ? played_[client.played].player.asked(now_ns_) > 0
+                                : client.program != nullptr;
 }
 
-void Device::falls_quiet(Lane& lane, double for_ns) {
-  lane.quiet_until_ns = now_ns_ + for_ns;
-  if (!std::exchange(lane.quiet, true))
-    quiet_.push_back(static_cast<std::size_t>(&lane - lanes_.data()));
+void Device::falls_quiet(SimulatedClient& client, double for_ns) {
+  client.quiet_until_ns = now_ns_ + for_ns;
+  if (!std::exchange(client.quiet, true))
+    quiet_.push_back(static_cast<std::size_t>(&client - clients_.data()));
 }
 
 void Device::give_up_quiet() {
   std::erase_if(quiet_, [&](std::size_t index) {
-    Lane& lane = lanes_[index];
-    const bool quiet = lane.grant != kNoGrant && !has_work(lane);
-    if (quiet && lane.quiet_until_ns > now_ns_) return false;
-    lane.quiet = false;
-    if (quiet) end_grant(lane), rest(lane);
+    SimulatedClient& client = clients_[index];
+    const bool quiet = client.grant != kNoGrant && !has_work(client);
+    if (quiet && client.quiet_until_ns > now_ns_) return false;
+    client.quiet = false;
+    if (quiet) end_grant(client), rest(client);
     return true;
   });
 }
 
 // A recorded job whose host has come to something asks for a grant.
 void Device::ask(Played& played) {
-  Lane& lane = lanes_[played.lane];
-  if (lane.grant != kNoGrant || (lane.wanting && !lane.asks_again) || !has_work(lane)) return;
+  SimulatedClient& client = clients_[played.client];
+  if (client.grant != kNoGrant || (client.wanting && !client.asks_again) || !has_work(client))
+    return;
   Said said = said_of(played);
   if (said.kind != StepKind::kUnknown && options_.says_steps) {  // it has said so
     said.kind = StepKind::kUnknown;
     said.due_ns = 0;
     said.iteration_end = false;
   }
-  say(lane, said, false);
+  say(client, said, false);
 }
 
 Device::Said Device::said_of(const Played& played) const {
@@ -149,19 +150,20 @@ Device::Said Device::said_of(const Played& played) const {
 }
 
 // Cumulative, the program under way included.
-void Device::report(const Lane& lane) {
-  double work_ns = lane.work_ns, misplaced_ns = lane.misplaced_ns;
-  std::uint64_t launches = lane.launched;
-  if (lane.running && lane.played == kNone) {
-    const std::uint32_t done = ended(lane);
-    work_ns += work(lane, lane.next, done);
-    launches += done - lane.next;
-    if (lane.held != lane.grant && lane.on != lane.open)
-      misplaced_ns += work(lane, std::max(lane.next, lane.drains), std::max(done, lane.drains));
+void Device::report(const SimulatedClient& client) {
+  double work_ns = client.work_ns, misplaced_ns = client.misplaced_ns;
+  std::uint64_t launches = client.launched;
+  if (client.running && client.played == kNone) {
+    const std::uint32_t done = ended(client);
+    work_ns += work(client, client.next, done);
+    launches += done - client.next;
+    if (client.held != client.grant && client.on != client.open)
+      misplaced_ns +=
+          work(client, std::max(client.next, client.drains), std::max(done, client.drains));
   }
-  if (launches == 0 && lane.busy_ns == 0) return;
-  scheduler_.progress(lane.client,
-                      {to_ns(work_ns), to_ns(lane.busy_ns), to_ns(misplaced_ns), launches});
+  if (launches == 0 && client.busy_ns == 0) return;
+  scheduler_.progress(client.client,
+                      {to_ns(work_ns), to_ns(client.busy_ns), to_ns(misplaced_ns), launches});
 }
 
 // --- what the scheduler decides ----------------------------------------------------------------
@@ -171,7 +173,7 @@ void Device::obey() {
   for (int round = 0; round < 64; ++round) {
     const auto start = std::chrono::steady_clock::now();
     if (reporting_ && scheduler_.may_plan(now()))
-      for (const Lane& lane : lanes_) report(lane);
+      for (const SimulatedClient& client : clients_) report(client);
     const auto given = scheduler_.decide(now());
     result_.deciding_s +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -181,7 +183,7 @@ void Device::obey() {
     for (const Decision& decision : decisions) follow(decision);
     // A revocation may have come with another grant.
     for (const Decision& decision : decisions)
-      if (Lane& lane = lanes_[decision.client - 1]; !has_work(lane)) rest(lane);
+      if (SimulatedClient& client = clients_[decision.client - 1]; !has_work(client)) rest(client);
   }
   for (Played& played : played_) play(played);
   if (options_.turn_ns > 0) take_turns();
@@ -189,114 +191,117 @@ void Device::obey() {
 }
 
 void Device::follow(const Decision& decision) {
-  Lane& lane = lanes_[decision.client - 1];
+  SimulatedClient& client = clients_[decision.client - 1];
   if (decision.kind == Decision::Kind::kAmend) {
-    if (decision.grant == lane.grant) take_terms(lane, decision);
+    if (decision.grant == client.grant) take_terms(client, decision);
     return;
   }
   // What the client submits from now on is not under the grant that it had.
   const bool revoked = decision.kind == Decision::Kind::kRevoke;
-  const scheduler::GrantId before = revoked ? decision.grant : lane.grant;
-  if (revoked && lane.grant == before) lane.grant = kNoGrant, lane.open = runtime::kNoEntry;
+  const scheduler::GrantId before = revoked ? decision.grant : client.grant;
+  if (revoked && client.grant == before)
+    client.grant = kNoGrant, client.open = runtime::kNoPartition;
   if (!revoked) {
-    lane.grant = decision.grant;
-    lane.open = decision.partition;
-    lane.exclusive = decision.mode == scheduler::Mode::kExclusive;
-    if (lane.last != runtime::kNoEntry && lane.last != lane.open) ++result_.moves;
-    lane.last = lane.open;
+    client.grant = decision.grant;
+    client.open = decision.partition;
+    client.exclusive = decision.mode == scheduler::Mode::kExclusive;
+    if (client.last != runtime::kNoPartition && client.last != client.open) ++result_.moves;
+    client.last = client.open;
   }
   if (before != kNoGrant) {
-    if (lane.running && lane.held == before)
-      drain(lane);
+    if (client.running && client.held == before)
+      drain(client);
     else
-      give_back(lane, before);
+      give_back(client, before);
   }
   if (revoked) return;
-  take_terms(lane, decision);
-  if (!has_work(lane)) {
-    if (!lane.quiet) falls_quiet(lane, kUnclaimedNs);
-  } else if (!lane.running && lane.played == kNone) {  // a recorded job begins in play()
-    start(lane);
+  take_terms(client, decision);
+  if (!has_work(client)) {
+    if (!client.quiet) falls_quiet(client, kUnclaimedNs);
+  } else if (!client.running && client.played == kNone) {  // a recorded job begins in play()
+    start(client);
   }
 }
 
-void Device::take_terms(Lane& lane, const Decision& decision) {
-  lane.launches = decision.launches;
-  lane.ahead_ns = decision.run_ahead_ns == scheduler::kNever
-                      ? kForever
-                      : static_cast<double>(decision.run_ahead_ns);
-  if (lane.played != kNone || !lane.running || lane.held != lane.grant) return;
+void Device::take_terms(SimulatedClient& client, const Decision& decision) {
+  client.launches = decision.launches;
+  client.ahead_ns = decision.run_ahead_ns == scheduler::kNever
+                        ? kForever
+                        : static_cast<double>(decision.run_ahead_ns);
+  if (client.played != kNone || !client.running || client.held != client.grant) return;
   // Of the program under way: so many launches from now on.
-  lane.stop = lane.program->kernels();
-  if (lane.launches != 0) {
-    lane.launches += begun(lane, lane.position) - lane.next;
-    lane.stop = std::min(lane.stop, lane.next + lane.launches);
+  client.stop = client.program->kernels();
+  if (client.launches != 0) {
+    client.launches += begun(client, client.position) - client.next;
+    client.stop = std::min(client.stop, client.next + client.launches);
   }
   rates_changed_ = true;
 }
 
-void Device::give_back(Lane& lane, scheduler::GrantId grant) {
-  scheduler_.returned(lane.client, 0, grant, now());
+void Device::give_back(SimulatedClient& client, scheduler::GrantId grant) {
+  scheduler_.returned(client.client, 0, grant, now());
 }
 
 // The open grant, of which nothing runs: its launches are used up, or it is of no use.
-void Device::end_grant(Lane& lane) {
-  give_back(lane, std::exchange(lane.grant, kNoGrant));
-  lane.open = runtime::kNoEntry;
-  lane.asks_again = true;
+void Device::end_grant(SimulatedClient& client) {
+  give_back(client, std::exchange(client.grant, kNoGrant));
+  client.open = runtime::kNoPartition;
+  client.asks_again = true;
 }
 
 // Stops behind what is submitted already.
-void Device::drain(Lane& lane) {
-  if (lane.played == kNone) {
-    lane.drains = ended(lane);
-    lane.stop = submitted(lane);
+void Device::drain(SimulatedClient& client) {
+  if (client.played == kNone) {
+    client.drains = ended(client);
+    client.stop = submitted(client);
     rates_changed_ = true;
     return;
   }
-  const PlayedJob& player = played_[lane.played].player;
-  const std::uint32_t width = processors(lane.on);
-  double left = std::min(options_.window_ns, lane.ahead_ns) - (lane.length - lane.position);
-  lane.leaving = true;
-  lane.leave_after = 0;
+  const PlayedJob& player = played_[client.played].player;
+  const std::uint32_t width = sms(client.on);
+  double left = std::min(options_.window_ns, client.ahead_ns) - (client.length - client.position);
+  client.leaving = true;
+  client.leave_after = 0;
   for (std::size_t i = 1, asked = player.asked(now_ns_); i < asked && left > 0; ++i) {
     const Job::Operation& operation = player.ahead(i);
     left -= player.job().gap_ns +
             operation.ns * static_cast<double>(player.job().kernels[operation.of].stretch[width]);
-    ++lane.leave_after;
+    ++client.leave_after;
   }
 }
 
 // Kernels of the program under way that have begun by that position in it.
-std::uint32_t Device::begun(const Lane& lane, double position) {
-  const std::vector<double>& ends = *lane.ends;
-  const auto end = std::lower_bound(ends.begin() + lane.next + 1, ends.end(), position);
+std::uint32_t Device::begun(const SimulatedClient& client, double position) {
+  const std::vector<double>& ends = *client.ends;
+  const auto end = std::lower_bound(ends.begin() + client.next + 1, ends.end(), position);
   return static_cast<std::uint32_t>(std::min(end, ends.end() - 1) - ends.begin());
 }
 
 // Those that have ended.
-std::uint32_t Device::ended(const Lane& lane) {
-  const std::vector<double>& ends = *lane.ends;
-  const auto next = std::upper_bound(ends.begin() + lane.next + 1, ends.end(), lane.position);
+std::uint32_t Device::ended(const SimulatedClient& client) {
+  const std::vector<double>& ends = *client.ends;
+  const auto next = std::upper_bound(ends.begin() + client.next + 1, ends.end(), client.position);
   return static_cast<std::uint32_t>(next - ends.begin()) - 1;
 }
 
 // Those that its host has submitted by now, those before it was given what it runs on included.
 // What was submitted runs on, whatever happens.
-std::uint32_t Device::submitted(const Lane& lane) const {
-  const std::uint32_t current = begun(lane, lane.position);
-  std::uint32_t count = begun(lane, lane.position + std::min(options_.window_ns, lane.ahead_ns));
+std::uint32_t Device::submitted(const SimulatedClient& client) const {
+  const std::uint32_t current = begun(client, client.position);
+  std::uint32_t count =
+      begun(client, client.position + std::min(options_.window_ns, client.ahead_ns));
   // A host that is slower than that.
-  if (const double host_ns = lane.program->host_ns(); host_ns > 0)
-    count = std::min(
-        count, lane.next + 1 + static_cast<std::uint32_t>((now_ns_ - lane.started_ns) / host_ns));
-  return std::clamp(count, current, std::max(current, lane.stop));
+  if (const double host_ns = client.program->host_ns(); host_ns > 0)
+    count =
+        std::min(count, client.next + 1 +
+                            static_cast<std::uint32_t>((now_ns_ - client.started_ns) / host_ns));
+  return std::clamp(count, current, std::max(current, client.stop));
 }
 
 // Of kernels [from, to) of its program, as its counter weighs them: their times on the whole
 // device.
-double Device::work(const Lane& lane, std::uint32_t from, std::uint32_t to) const {
-  const std::vector<double>& ends = lane.program->ends(processors(runtime::kWholeDevice));
+double Device::work(const SimulatedClient& client, std::uint32_t from, std::uint32_t to) const {
+  const std::vector<double>& ends = client.program->ends(sms(runtime::kWholeDevice));
   return ends[to] - ends[from];
 }
 

@@ -32,16 +32,16 @@ void Device::arrive() {
   for (; !timers_.empty() && timers_.top().at_ns <= now_ns_; timers_.pop()) {
     Service& service = services_[timers_.top().service];
     service.joining.push_back(timers_.top().joins);
-    if (lanes_[service.decode].program == nullptr) next_step(service);
+    if (clients_[service.decode].program == nullptr) next_step(service);
   }
 }
 
 // As many tokens of the prompts, in order, as a chunk holds.
 void Device::next_chunk(Service& service) {
-  Lane& lane = lanes_[service.prefill];
+  SimulatedClient& client = clients_[service.prefill];
   if (service.prompts.empty()) {
-    lane.program = nullptr;
-    rest(lane);
+    client.program = nullptr;
+    rest(client);
     return;
   }
   std::uint32_t tokens = 0;
@@ -61,16 +61,16 @@ void Device::next_chunk(Service& service) {
     done = 0;
     if (tokens == kPrefillChunk) break;
   }
-  lane.program = &library_.prefill(tokens, before);
-  lane.next = 0;
-  begin_program(lane, true);
+  client.program = &library_.prefill(tokens, before);
+  client.next = 0;
+  begin_program(client, true);
 }
 
 // When the chunk under way has to end for the prompts in it and behind it that can still have their
 // first token in time to have it; where none can, when it should have ended.
 double Device::first_token_due_ns(const Service& service) {
-  const Program& under_way = *lanes_[service.prefill].program;
-  const double soonest_ns = now_ns_ + under_way.total_ns(under_way.processors());
+  const Program& under_way = *clients_[service.prefill].program;
+  const double soonest_ns = now_ns_ + under_way.total_ns(under_way.sms());
   double due_ns = kForever, late_ns = kForever, ahead_ns = 0;
   for (std::size_t i = 0; i < std::min(service.prompts.size(), kLooksAhead); ++i) {
     const Request& asked = service.requests[service.prompts[i]];
@@ -82,7 +82,7 @@ double Device::first_token_due_ns(const Service& service) {
     while (done < asked.prompt_tokens) {
       const std::uint32_t tokens = std::min(asked.prompt_tokens - done, kPrefillChunk);
       const Program& chunk = library_.prefill(tokens, done);
-      ahead_ns += chunk.total_ns(chunk.processors());
+      ahead_ns += chunk.total_ns(chunk.sms());
       done += tokens;
     }
     const double by_ns = (asked.at_s * 1e3 + options_.target_ttft_ms) * 1e6 - ahead_ns;
@@ -106,18 +106,18 @@ void Device::prompt_ended(Service& service, std::size_t request) {
   const Running joins{request, asked.output_tokens - 1, asked.prompt_tokens, now_ns_,
                       now_ns_ + tpot_ns};
   timers_.push({ready, static_cast<std::size_t>(&service - services_.data()), joins});
-  Lane& lane = lanes_[service.decode];
-  if (lane.program != nullptr) return;
+  SimulatedClient& client = clients_[service.decode];
+  if (client.program != nullptr) return;
   const Program& program = library_.decode(1, asked.prompt_tokens);
   Said said;
   said.kind = program.kind();
-  said.work_ns = program.total_ns(program.processors());
+  said.work_ns = program.total_ns(program.sms());
   said.due_ns = joins.due_ns;
-  expect_step(lane, said, ready);
+  expect_step(client, said, ready);
 }
 
 void Device::next_step(Service& service) {
-  Lane& lane = lanes_[service.decode];
+  SimulatedClient& client = clients_[service.decode];
   std::uint64_t context = 0;
   for (const Running& running : service.batch) context += running.context;
   while (!service.joining.empty() && service.batch.size() < kDecodeBatch &&
@@ -127,19 +127,19 @@ void Device::next_step(Service& service) {
     service.joining.pop_front();
   }
   if (service.batch.empty()) {
-    lane.program = nullptr;
-    rest(lane);
+    client.program = nullptr;
+    rest(client);
     return;
   }
-  lane.deadline_ns = kForever;
+  client.deadline_ns = kForever;
   for (const Running& running : service.batch)
-    lane.deadline_ns = std::min(lane.deadline_ns, running.due_ns);
+    client.deadline_ns = std::min(client.deadline_ns, running.due_ns);
   // Requests that find no room in the batch wait for their token, too.
   for (const Running& running : service.joining)
-    lane.deadline_ns = std::min(lane.deadline_ns, running.due_ns);
-  lane.program = &library_.decode(static_cast<std::uint32_t>(service.batch.size()), context);
-  lane.next = 0;
-  begin_program(lane, true);
+    client.deadline_ns = std::min(client.deadline_ns, running.due_ns);
+  client.program = &library_.decode(static_cast<std::uint32_t>(service.batch.size()), context);
+  client.next = 0;
+  begin_program(client, true);
 }
 
 void Device::step_ended(Service& service) {

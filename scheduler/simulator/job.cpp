@@ -28,9 +28,8 @@ class Reader {
     words >> word;
     if (word == "name") return words >> job.name ? "" : "the name is missing";
     if (word == "processors")
-      return words >> job.processors && job.processors > 0 && job.processors <= 4096
-                 ? ""
-                 : "processors must be 1 to 4096";
+      return words >> job.sms && job.sms > 0 && job.sms <= 4096 ? ""
+                                                                : "processors must be 1 to 4096";
     if (word == "launch") return time(words, &job.launch_ns);
     if (word == "return") return time(words, &job.return_ns);
     if (word == "gap") return time(words, &job.gap_ns);
@@ -74,7 +73,7 @@ class Reader {
       return "a kernel needs a number, blocks, blocks a processor holds, a share of the bandwidth, "
              "how much longer it takes where there is none left";
     if (number != job.kernels.size()) return "kernels are numbered from 0, in order";
-    if (job.processors == 0) return "kernels come behind the processors";
+    if (job.sms == 0) return "kernels come behind the processors";
     runtime::Profile profile;
     profile.describe(1, "", known.blocks, known.resident);
     std::string word;
@@ -88,16 +87,16 @@ class Reader {
         kernel.name = word + kernel.name;
         break;
       }
-      if (width == 0 || width > job.processors || !(ns > 0) || !std::isfinite(ns))
+      if (width == 0 || width > job.sms || !(ns > 0) || !std::isfinite(ns))
         return "'" + word + "' is no width and time";
       profile.merge(1, {width, 100, ns, 0});
     }
-    kernel.stretch.assign(job.processors + 1, 1);
-    const double whole = profile.predict(1, job.processors).ns;
+    kernel.stretch.assign(job.sms + 1, 1);
+    const double whole = profile.predict(1, job.sms).ns;
     if (known.blocks > 0 && whole > 0) {
-      for (std::uint32_t m = 1; m <= job.processors; ++m)
+      for (std::uint32_t m = 1; m <= job.sms; ++m)
         kernel.stretch[m] = static_cast<float>(profile.predict(1, m).ns / whole);
-      const double places = std::max(1U, known.resident) * static_cast<double>(job.processors);
+      const double places = std::max(1U, known.resident) * static_cast<double>(job.sms);
       kernel.waves = static_cast<double>(known.blocks) / places;
     }
     job.kernels.push_back(std::move(kernel));

@@ -7,12 +7,12 @@
 //
 //     vitamin-job 1
 //     name RN
-//     processors 132                    of the device that the times are of
+//     processors 132             of the device that the times are of
 //     launch 4100                       ns from the host's call to the start, where nothing waits
 //     return 5200                       ns from an end to the host's going on that waited for it
 //     gap 1300                          ns between two kernels that depend on each other
 //     kernel 0 1568 4 0.8 2.1 32:30500 64:15400 132:7900 cutlass_gemm
-//            number, blocks (0: it needs no processors), blocks a processor holds, share of the
+//            number, blocks (0: it needs no SMs), blocks a processor holds, share of the
 //            memory's bandwidth on the whole device, times as long beside a program on the other
 //            half of the device that does nothing but move memory, width:ns ..., name
 //     part step                         step | prefill | decode; operations count from 0 in each
@@ -53,18 +53,18 @@ struct Job {
   };
   struct Kernel {
     std::string name;
-    double waves = 0;   // times that its blocks fill the whole device; 0: it needs no processors
-    double memory = 0;  // of the bandwidth, on the whole device
-    double beside = 1;  // times as long where others take all of the bandwidth
-    std::vector<float> stretch;  // by processors: time against the whole device's
-    // On this part of the device's processors: of its time, while blocks of it still wait for
+    double waves = 0;            // times that its blocks fill the whole device; 0: it needs no SMs
+    double memory = 0;           // of the bandwidth, on the whole device
+    double beside = 1;           // times as long where others take all of the bandwidth
+    std::vector<float> stretch;  // by SMs: time against the whole device's
+    // On this part of the device's SMs: of its time, while blocks of it still wait for
     // places, it takes them all; afterwards, so many of the places there.
     double full(double part) const;
     double share(double part) const;
   };
 
   std::string name;
-  std::uint32_t processors = 0;
+  std::uint32_t sms = 0;
   double launch_ns = 0, return_ns = 0, gap_ns = 0;
   std::vector<Kernel> kernels;
   std::vector<Part> parts;

@@ -68,10 +68,10 @@ struct Result {
   // grant before; revocations; streams served by age; policies that were replaced by fifo.
   std::uint64_t plans = 0, grants = 0, moves = 0, revoked = 0, aged = 0, faults = 0;
   double deciding_s = 0, wall_s = 0;
-  // Processors in use by role (prefill, decode, best effort), for each of `occupancy_bin_s`.
+  // SMs in use by role (prefill, decode, best effort), for each of `occupancy_bin_s`.
   double occupancy_bin_s = 0;
   std::vector<std::array<double, 3>> occupancy;
-  std::map<std::uint32_t, double> width_s;  // device time by the width of the entry
+  std::map<std::uint32_t, double> width_s;  // device time by the width of the partition
   std::string message;                      // why the policy was replaced
 
   Violations violations(const Slo& slo) const;

@@ -107,7 +107,7 @@ std::size_t PlayedJob::asked(double by_ns) const {
   return static_cast<std::size_t>(end - kernels_.begin());
 }
 
-double alone_ns(const Job& job, const Job::Part& part, std::uint32_t processors) {
+double alone_ns(const Job& job, const Job::Part& part, std::uint32_t sms) {
   constexpr unsigned kTimes = 6, kCounted = 3;
   PlayedJob played(job);
   double now = 0, link = 0, counted_from = 0;
@@ -128,7 +128,7 @@ double alone_ns(const Job& job, const Job::Part& part, std::uint32_t processors)
       continue;
     }
     const Job::Kernel& kernel = job.kernels[operation->of];
-    now = std::max(now + job.gap_ns, ready) + operation->ns * kernel.stretch[processors];
+    now = std::max(now + job.gap_ns, ready) + operation->ns * kernel.stretch[sms];
     if (!played.ended(now)) continue;
     if (++ended == kTimes - kCounted) counted_from = now;
     played.play(part, now);

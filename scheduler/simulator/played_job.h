@@ -80,7 +80,7 @@ class PlayedJob {
   std::vector<double> ends_;       // of the newest operations, by serial
 };
 
-// Nanoseconds of a part that is repeated alone on so many processors, two at most under way.
-double alone_ns(const Job& job, const Job::Part& part, std::uint32_t processors);
+// Nanoseconds of a part that is repeated alone on so many SMs, two at most under way.
+double alone_ns(const Job& job, const Job::Part& part, std::uint32_t sms);
 
 }  // namespace vitamin::sim

@@ -7,64 +7,63 @@
 
 namespace vitamin::sim {
 
-float kernel_ns(const Kernel& kernel, std::uint32_t processors, std::uint32_t all) {
+float kernel_ns(const Kernel& kernel, std::uint32_t sms, std::uint32_t all) {
   const float useful = std::min(kernel.useful, static_cast<float>(all));
-  const float m = static_cast<float>(processors);
+  const float m = static_cast<float>(sms);
   if (m >= useful) return kernel.ns;
   return kernel.latency + (kernel.ns - kernel.latency) * useful / m;
 }
 
 Program::Program(std::uint64_t key, std::string name, scheduler::StepKind kind,
-                 std::vector<Kernel> kernels, double bytes, std::uint32_t processors)
+                 std::vector<Kernel> kernels, double bytes, std::uint32_t sms)
     : key_(key),
       name_(std::move(name)),
       kind_(kind),
       kernels_(std::move(kernels)),
       bytes_(bytes),
-      processors_(processors) {
+      sms_(sms) {
   double busy = 0;
   for (const Kernel& kernel : kernels_)
-    busy += static_cast<double>(kernel.ns *
-                                std::min(1.0F, kernel.useful / static_cast<float>(processors)));
-  occupancy_ = busy / total_ns(processors);
+    busy +=
+        static_cast<double>(kernel.ns * std::min(1.0F, kernel.useful / static_cast<float>(sms)));
+  occupancy_ = busy / total_ns(sms);
 }
 
-const std::vector<double>& Program::ends(std::uint32_t processors) const {
-  const auto [at, fresh] = ends_.try_emplace(processors);
+const std::vector<double>& Program::ends(std::uint32_t sms) const {
+  const auto [at, fresh] = ends_.try_emplace(sms);
   if (!fresh) return at->second;
   std::vector<double>& ends = at->second;
   ends.reserve(kernels_.size() + 1);
   double time = 0;
   ends.push_back(0);
   for (const Kernel& kernel : kernels_) {
-    const float device = kernel_ns(kernel, processors, processors_) + kGapNs;
+    const float device = kernel_ns(kernel, sms, sms_) + kGapNs;
     time += static_cast<double>(std::max(device, kernel.host_ns));
     ends.push_back(time);
   }
   return ends;
 }
 
-double Program::stretch(std::uint32_t processors, double others) const {
+double Program::stretch(std::uint32_t sms, double others) const {
   constexpr double kGrid = 64;  // as fine as it needs to be
   const auto step = static_cast<std::uint64_t>(others * kGrid + 0.5);
   if (step == 0) return 1;
-  const auto [at, fresh] = stretches_.try_emplace(step << 32 | processors);
+  const auto [at, fresh] = stretches_.try_emplace(step << 32 | sms);
   if (!fresh) return at->second;
   const double met = static_cast<double>(step) / kGrid;
   double time = 0;
   for (const Kernel& kernel : kernels_) {
     const double wants =
-        std::min(1.0, static_cast<double>(kernel.useful) / static_cast<double>(processors));
-    const double device =
-        static_cast<double>(kernel_ns(kernel, processors, processors_)) * (1 + wants * met) +
-        static_cast<double>(kGapNs);
+        std::min(1.0, static_cast<double>(kernel.useful) / static_cast<double>(sms));
+    const double device = static_cast<double>(kernel_ns(kernel, sms, sms_)) * (1 + wants * met) +
+                          static_cast<double>(kGapNs);
     time += std::max(device, static_cast<double>(kernel.host_ns));
   }
-  return at->second = time / total_ns(processors);
+  return at->second = time / total_ns(sms);
 }
 
-double Program::bandwidth(std::uint32_t processors) const {
-  return bytes_ / (total_ns(processors) * 1e-9) / kBandwidth;
+double Program::bandwidth(std::uint32_t sms) const {
+  return bytes_ / (total_ns(sms) * 1e-9) / kBandwidth;
 }
 
 }  // namespace vitamin::sim

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A program: the kernels of one prefill chunk, decode step or training step, in stream order, and
-// how long each takes on any number of processors.
+// how long each takes on any number of SMs.
 //
 // Threads: a Library belongs to one thread; programs do not change once made.
 #pragma once
@@ -20,38 +20,38 @@ namespace vitamin::sim {
 struct Kernel {
   float ns = 0;       // on the whole device
   float latency = 0;  // of it, what no processor shortens
-  float useful = 1;   // processors beyond which it gets no faster
+  float useful = 1;   // SMs beyond which it gets no faster
   float host_ns = 0;  // the host needs so long for each launch: the next starts no sooner
 };
 
 // The gap between two dependent kernels of one stream (h200.md: 1.57 to 1.63 us).
 inline constexpr float kGapNs = 1600;
 
-float kernel_ns(const Kernel& kernel, std::uint32_t processors, std::uint32_t all);
+float kernel_ns(const Kernel& kernel, std::uint32_t sms, std::uint32_t all);
 
 class Program {
  public:
   Program(std::uint64_t key, std::string name, scheduler::StepKind kind,
-          std::vector<Kernel> kernels, double bytes, std::uint32_t processors);
+          std::vector<Kernel> kernels, double bytes, std::uint32_t sms);
 
   std::uint64_t key() const { return key_; }
   const std::string& name() const { return name_; }
   scheduler::StepKind kind() const { return kind_; }
   std::uint32_t kernels() const { return static_cast<std::uint32_t>(kernels_.size()); }
-  std::uint32_t processors() const { return processors_; }  // of the whole device
-  // End of each kernel, gaps included, on so many processors, nanoseconds from the start. [0] = 0.
-  const std::vector<double>& ends(std::uint32_t processors) const;
-  double total_ns(std::uint32_t processors) const { return ends(processors).back(); }
+  std::uint32_t sms() const { return sms_; }  // of the whole device
+  // End of each kernel, gaps included, on so many SMs, nanoseconds from the start. [0] = 0.
+  const std::vector<double>& ends(std::uint32_t sms) const;
+  double total_ns(std::uint32_t sms) const { return ends(sms).back(); }
   // Share of the device's memory bandwidth that it uses while it runs alone on that width.
-  double bandwidth(std::uint32_t processors) const;
+  double bandwidth(std::uint32_t sms) const;
   // The host needs so long for each launch; 0: no time to speak of.
   double host_ns() const { return static_cast<double>(kernels_.front().host_ns); }
-  // Share of the processors that it keeps busy, on average, on the whole device.
+  // Share of the SMs that it keeps busy, on average, on the whole device.
   double occupancy() const { return occupancy_; }
-  // How many times as long it takes on so many processors when others are busy on `others` of them,
+  // How many times as long it takes on so many SMs when others are busy on `others` of them,
   // on average: a kernel that wants a share u of them finds that it has to share, block by block,
   // and takes 1 + u * others as long; the host's pace stays what it is.
-  double stretch(std::uint32_t processors, double others) const;
+  double stretch(std::uint32_t sms, double others) const;
 
  private:
   std::uint64_t key_;
@@ -59,7 +59,7 @@ class Program {
   scheduler::StepKind kind_;
   std::vector<Kernel> kernels_;
   double bytes_;
-  std::uint32_t processors_;
+  std::uint32_t sms_;
   double occupancy_ = 0;
   mutable std::unordered_map<std::uint32_t, std::vector<double>> ends_;
   mutable std::unordered_map<std::uint64_t, double> stretches_;

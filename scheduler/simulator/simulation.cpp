@@ -19,12 +19,12 @@ std::string problem(const Setup& setup) {
       for (const std::string& other : known) names += (names.empty() ? "" : ", ") + other;
       return "the training job '" + name + "' is unknown; known: " + names;
     }
-  const std::uint32_t processors = h200().processors;
+  const std::uint32_t sms = h200().sms;
   for (const Setup::Recorded& recorded : setup.jobs) {
     const Job& job = recorded.job;
-    if (job.processors != processors)
-      return "job " + job.name + " was recorded on " + std::to_string(job.processors) +
-             " processors; what is simulated has " + std::to_string(processors);
+    if (job.sms != sms)
+      return "job " + job.name + " was recorded on " + std::to_string(job.sms) +
+             " processors; what is simulated has " + std::to_string(sms);
     if (job.serves() == recorded.requests.empty())
       return "job " + job.name +
              (job.serves() ? " answers requests, and there are none" : " answers no requests");
@@ -34,15 +34,15 @@ std::string problem(const Setup& setup) {
 
 hal::Result<Result> run_device(const Setup& setup, unsigned gpu, const std::string& policy) {
   const runtime::PoolLayout layout = runtime::PoolLayout::build(h200(), setup.pool);
-  Library library(layout.at(0).processors);
+  Library library(layout.at(0).sms);
   runtime::Profile profile;
   library.measure(profile, layout);
   for (const Setup::Recorded& recorded : setup.jobs)
     for (const Job::Part& part : recorded.job.parts) {
       profile.describe(part.key, recorded.job.name + " " + part.name, 0, 0);
-      for (const runtime::PoolEntry& entry : layout.entries())
+      for (const runtime::Partition& partition : layout.partitions())
         profile.merge(part.key,
-                      {entry.processors, 100, alone_ns(recorded.job, part, entry.processors), 0});
+                      {partition.sms, 100, alone_ns(recorded.job, part, partition.sms), 0});
     }
   DeviceOptions options = setup.device;
   options.seed = setup.seed + gpu;

@@ -31,7 +31,7 @@ Kernel product(double parameters, double tokens) {
   const double compute_ns = 2 * parameters * tokens / kFlops * 1e9;
   if (memory_ns > compute_ns)
     return {static_cast<float>(memory_ns + 1000), 1000, kMemoryBoundUseful, 0};
-  // Tiles of 128 x 256: fewer tiles than processors leave some of them idle.
+  // Tiles of 128 x 256: fewer tiles than SMs leave some of them idle.
   const double columns = parameters / 4096;
   const double tiles = std::ceil(tokens / 128) * std::ceil(columns / 256);
   const auto useful = static_cast<float>(std::clamp(tiles, 8.0, 1e6));
@@ -76,7 +76,7 @@ constexpr Measured kTraining[] = {
 
 // Times by the measured quantiles (log-linear between them), their tail bent so that they add up to
 // the measured busy time, in an order that repeats as layers do.
-std::vector<Kernel> training_kernels(const Measured& measured, std::uint32_t processors) {
+std::vector<Kernel> training_kernels(const Measured& measured, std::uint32_t sms) {
   constexpr std::array<double, 5> kAt = {0, 0.1, 0.5, 0.9, 1};
   std::vector<double> times(measured.kernels);
   auto fill = [&](double tail) {
@@ -110,7 +110,7 @@ std::vector<Kernel> training_kernels(const Measured& measured, std::uint32_t pro
   for (unsigned i = 0; i < measured.kernels; ++i) {
     const auto ns = static_cast<float>(times[i * 997ULL % measured.kernels]);
     const float share = std::clamp((ns - 2000) / 28000, 0.0F, 1.0F);
-    const float useful = 8 + share * (static_cast<float>(processors) - 8);
+    const float useful = 8 + share * (static_cast<float>(sms) - 8);
     kernels.push_back({ns, std::min(ns / 2, 1200.0F), useful, static_cast<float>(most)});
   }
   return kernels;
@@ -120,9 +120,9 @@ std::vector<Kernel> training_kernels(const Measured& measured, std::uint32_t pro
 
 hal::DeviceInfo h200() {
   hal::DeviceInfo info;
-  info.processors_per_unit.assign(15, 8);
-  info.processors_per_unit.push_back(12);
-  info.processors = 132;
+  info.sms_per_unit.assign(15, 8);
+  info.sms_per_unit.push_back(12);
+  info.sms = 132;
   return info;
 }
 
@@ -151,8 +151,8 @@ const Program& Library::decode(std::uint32_t batch, std::uint64_t context) {
   kernels.push_back(product(kHead, tokens));
   kernels.push_back(small());
   bytes += kHead * 2;
-  at->second = std::make_unique<Program>(key, "decode", StepKind::kDecode, std::move(kernels),
-                                         bytes, processors_);
+  at->second =
+      std::make_unique<Program>(key, "decode", StepKind::kDecode, std::move(kernels), bytes, sms_);
   return *at->second;
 }
 
@@ -182,7 +182,7 @@ const Program& Library::prefill(std::uint32_t tokens, std::uint32_t before) {
   }
   kernels.push_back(product(kHead, 1));
   at->second = std::make_unique<Program>(key, "prefill", StepKind::kPrefill, std::move(kernels),
-                                         bytes, processors_);
+                                         bytes, sms_);
   return *at->second;
 }
 
@@ -191,9 +191,9 @@ const Program* Library::training(const std::string& name) {
     if (name != measured.name) continue;
     const auto [at, fresh] = programs_.try_emplace(measured.key);
     if (fresh)
-      at->second = std::make_unique<Program>(measured.key, name, StepKind::kUnknown,
-                                             training_kernels(measured, processors_),
-                                             measured.bytes, processors_);
+      at->second =
+          std::make_unique<Program>(measured.key, name, StepKind::kUnknown,
+                                    training_kernels(measured, sms_), measured.bytes, sms_);
     return at->second.get();
   }
   return nullptr;
@@ -208,9 +208,8 @@ void Library::measure(runtime::Profile& profile, const runtime::PoolLayout& layo
   for (const std::string& name : training_names()) programs.push_back(training(name));
   for (const Program* program : programs) {
     profile.describe(program->key(), program->name(), 0, 0);
-    for (const runtime::PoolEntry& entry : layout.entries())
-      profile.merge(program->key(),
-                    {entry.processors, 100, program->total_ns(entry.processors), 0});
+    for (const runtime::Partition& partition : layout.partitions())
+      profile.merge(program->key(), {partition.sms, 100, program->total_ns(partition.sms), 0});
   }
 }
 

@@ -6,7 +6,7 @@
 // the GPU is busy, quantiles of kernel times, 1.6 us between dependent kernels, 790 TFLOP/s bf16,
 // 4.1 TB/s. Computed: sizes and operations of Llama-3.1-8B's layers, 13 launches a layer (a decoder
 // without eager Python's launches). ASSUMED, since it was not measured: memory-bound kernels stop
-// gaining at 72 processors; kernels of a training step use more processors the longer they take
+// gaining at 72 SMs; kernels of a training step use more SMs the longer they take
 // (8 up to 2 us, all from 30 us on).
 #pragma once
 
@@ -33,7 +33,7 @@ hal::DeviceInfo h200();
 
 class Library {
  public:
-  explicit Library(std::uint32_t processors) : processors_(processors) {}
+  explicit Library(std::uint32_t sms) : sms_(sms) {}
   // One decode step of `batch` requests that have `context` tokens together. Sizes are rounded to
   // a grid of about 6 % so that few programs are made.
   const Program& decode(std::uint32_t batch, std::uint64_t context);
@@ -47,7 +47,7 @@ class Library {
 
  private:
   using Programs = std::unordered_map<std::uint64_t, std::unique_ptr<Program>>;
-  std::uint32_t processors_;
+  std::uint32_t sms_;
   Programs programs_;
 };
 

@@ -36,9 +36,9 @@ void fill(stats::ProcessPage& page, std::string words) {
   if (part == nullptr) return;
   stats::DevicePage& device = *part;
   device.pool.device_name.set("fake device");
-  device.pool.processors.set(132);
+  device.pool.sms.set(132);
   device.pool.units.set(16);
-  device.pool.entries.set(59);
+  device.pool.partitions.set(59);
   device.launches.seen.set(number("seen"));
   device.launches.bound.set(number("bound"));
   device.launches.bridged.set(number("bridged"));

@@ -323,6 +323,38 @@ TEST_CASE("a bound under a policy that ignores bounds is reported as having no e
   CHECK(both.no_effect.size() == 3);
 }
 
+TEST_CASE("names of the release before are read, with a line that says what they are called now") {
+  const std::string key =
+      "'policy.overdue_after' is now 'policy.starving_after'; the former name is read in this "
+      "release only";
+  const std::string value =
+      "'home' is now 'fallback'; the former name is read in this release only";
+  const Loaded file = read(
+      "policy.overdue_after = \"3s\"\nfailure.lost = \"home\"\n"
+      "[devices.\"GPU-1*\".policy]\noverdue_after = \"4s\"\n");
+  CHECK(file.why() == "");
+  REQUIRE(file.renamed.size() == 3);
+  CHECK(text_of(file.renamed[0], false).find(": " + key) != std::string::npos);
+  CHECK(text_of(file.renamed[1], false) == "v.toml:2:16: " + value);
+  CHECK(text_of(file.renamed[2], false) == "v.toml:4:1: " + key);
+  CHECK(file.configuration.policy.starving_after_ns == 3'000'000'000);
+  CHECK(file.configuration.failure.lost == OnLoss::kFallback);
+  CHECK(file.configuration.for_device("GPU-1x", "").policy.starving_after_ns == 4'000'000'000);
+
+  const std::vector<Assignment> assignments = {{"policy.overdue_after", "5s", "the command line"},
+                                               {"failure.lost", "home", "the command line"}};
+  const Loaded words = load_texts({}, assignments, "");
+  CHECK(words.why() == "");
+  REQUIRE(words.renamed.size() == 2);
+  CHECK(text_of(words.renamed[0], false) == "the command line: " + key);
+  CHECK(text_of(words.renamed[1], false) == "the command line: " + value);
+  CHECK(words.configuration.policy.starving_after_ns == 5'000'000'000);
+
+  CHECK(read("policy.starving_after = \"3s\"\nfailure.lost = \"whole\"\n").renamed.empty());
+  CHECK(read("failure.lost = \"hom\"\n").why().find("one of \"fallback\" \"whole\"") !=
+        std::string::npos);
+}
+
 TEST_CASE("a weight under a policy that ignores weights is reported as having no effect") {
   const auto no_effect = [](const std::string& policy) {
     const Loaded loaded = read(policy + "\n[[class]]\nname = \"s\"\nweight = 2\n");

@@ -18,7 +18,7 @@ using hal::ComputeSet;
 
 TEST_CASE("SMs on which a client has several grants count once, for as long as it has one") {
   const runtime::PoolLayout layout = scheduler::h200();
-  const scheduler::UnitWidths widths(layout.entries());
+  const scheduler::UnitWidths widths(layout.partitions());
   Usage usage;
   usage.takes(ComputeSet::range(0, 2), widths, 100);  // 16 SMs
   usage.takes(ComputeSet::range(1, 2), widths, 200);  // 8 more
@@ -36,13 +36,13 @@ TEST_CASE("SMs on which a client has several grants count once, for as long as i
   CHECK(totals.sm_ns == 100 * 16 + 100 * 24 + 200 * 16);
   CHECK(totals.held_ns == 400);
   // The last unit of this device is wider.
-  usage.takes(layout.entries().front().compute, widths, 1'000'000);
+  usage.takes(layout.partitions().front().compute, widths, 1'000'000);
   CHECK(usage.sms() == 132);
 }
 
 TEST_CASE("busy SMs are those that a client had while it measured busy time") {
   const runtime::PoolLayout layout = scheduler::h200();
-  const scheduler::UnitWidths widths(layout.entries());
+  const scheduler::UnitWidths widths(layout.partitions());
   Usage usage;
   usage.takes(ComputeSet::range(0, 1), widths, 0);  // 8 SMs
   usage.busy(0, 1000);

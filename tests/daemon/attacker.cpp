@@ -72,7 +72,7 @@ struct Target {
 
 class Records {
  public:
-  explicit Records(std::size_t entries) : entries_(entries) {}
+  explicit Records(std::size_t partitions) : partitions_(partitions) {}
 
   // A random valid record.
   Record next() {
@@ -87,19 +87,19 @@ class Records {
         protocol::Timed timed;
         timed.mean_ns = 1 + random_() % 1'000'000;
         timed.launches = 1 + static_cast<std::uint32_t>(random_() % 100);
-        timed.processors = 1 + static_cast<std::uint32_t>(random_() % 132);
+        timed.sms = 1 + static_cast<std::uint32_t>(random_() % 132);
         return of(timed, lane);
       }
       case 3: {
         protocol::Returned returned;
         returned.word = random_();
-        returned.entry = static_cast<std::uint32_t>(random_() % entries_);
+        returned.partition = static_cast<std::uint32_t>(random_() % partitions_);
         return of(returned, lane);
       }
       case 4: {
         protocol::Holding holding;
         holding.word = random_();
-        holding.entry = 1 + static_cast<std::uint32_t>(random_() % (entries_ - 1));
+        holding.partition = 1 + static_cast<std::uint32_t>(random_() % (partitions_ - 1));
         return of(holding, lane);
       }
       default:
@@ -115,7 +115,7 @@ class Records {
   }
   Record ready(std::uint32_t lane) {
     protocol::Ready ready;
-    ready.processors = 1 + static_cast<std::uint32_t>(random_() % 133);
+    ready.sms = 1 + static_cast<std::uint32_t>(random_() % 133);
     ready.predicted_ns = random_() % 1'000'000;
     ready.deadline_in_ns = random_() % 2 * (random_() % 1'000'000);
     ready.moves_on = random_() % 2;
@@ -125,13 +125,13 @@ class Records {
   }
   Record hint(std::uint32_t lane) {
     protocol::HintRecord hint;
-    hint.processors = static_cast<std::uint32_t>(random_() % 133);
+    hint.sms = static_cast<std::uint32_t>(random_() % 133);
     hint.ready_in_ns = random_() % 1'000'000;
     hint.cancelled = random_() % 4 == 0;
     hint.kind = static_cast<std::uint8_t>(random_() % 4);
     return of(hint, lane);
   }
-  std::size_t entries_;
+  std::size_t partitions_;
   std::mt19937_64 random_{7};
 };
 

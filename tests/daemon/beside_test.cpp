@@ -126,7 +126,7 @@ TEST_CASE(
   const Reached trains = run("slo", {.services = 0, .seconds = 10});
   const Reached both = run("slo", {.load = 1.5, .seconds = 20});
   say("never pauses", both);
-  CHECK(both.longest_pause_ms <= 1'030);  // SchedulerOptions::overdue_after_ns, and a drain
+  CHECK(both.longest_pause_ms <= 1'030);  // SchedulerOptions::starving_after_ns, and a drain
   CHECK(both.steps_per_s[0] >= 0.2 * trains.steps_per_s[0]);
 }
 
@@ -161,7 +161,7 @@ TEST_CASE("other clients submit little ahead while a latency client is connected
   std::uint64_t most = 0;  // also while the service is idle: a request may arrive at any time
   while (machine.now() < 1.2e9) {
     machine.run(machine.now() + 1e6);
-    if (job.choice.entry != kNoEntry) most = std::max(most, job.choice.ahead_ns);
+    if (job.choice.partition != kNoPartition) most = std::max(most, job.choice.ahead_ns);
   }
   CHECK(most <= 2 * kMs);  // scheduler::kRunAheadNs
   machine.remove(service);

@@ -15,9 +15,9 @@ inline hal::DeviceInfo device_like_an_h200(std::string uuid = "GPU-member") {
   hal::DeviceInfo info;
   info.name = "member";
   info.uuid = std::move(uuid);
-  info.processors = 132;
-  info.processors_per_unit.assign(15, 8);
-  info.processors_per_unit.push_back(12);
+  info.sms = 132;
+  info.sms_per_unit.assign(15, 8);
+  info.sms_per_unit.push_back(12);
   return info;
 }
 

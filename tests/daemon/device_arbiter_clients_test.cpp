@@ -17,12 +17,10 @@ TEST_CASE("other kernels do not look like other scaling, and old times lose weig
   Node node(std::string("fifo"));
   node.arbiter.attach(1);
   node.wants(1);
-  const auto said = [&](std::uint32_t processors, std::uint64_t ns, std::uint64_t whole_ns,
+  const auto said = [&](std::uint32_t sms, std::uint64_t ns, std::uint64_t whole_ns,
                         std::uint32_t launches = 400) {
     node.arbiter.request(
-        1,
-        protocol::Timed{
-            .mean_ns = ns, .launches = launches, .processors = processors, .whole_ns = whole_ns},
+        1, protocol::Timed{.mean_ns = ns, .launches = launches, .sms = sms, .whole_ns = whole_ns},
         node.now);
   };
   const std::uint64_t curve = node.arbiter.profile().kernels().empty() ? 2 : 0;
@@ -47,7 +45,7 @@ TEST_CASE("other kernels do not look like other scaling, and old times lose weig
   node.arbiter.attach(2);
   node.wants(2);
   for (const DeviceArbiter::GrantStatus& hold : node.arbiter.held())
-    if (!hold.open) node.returns_closed(hold.client, hold.entry);
+    if (!hold.open) node.returns_closed(hold.client, hold.partition);
   REQUIRE(node.arbiter.held().size() == 2);
   said(16, 30'000, 10'000);
   CHECK(node.arbiter.profile().predict(curve, 16).ns == alone);
@@ -77,7 +75,7 @@ TEST_CASE("clients get partitions if they progress faster there, else the whole 
             std::max(node.now + 1, std::min({node.arbiter.wake_at(), until, node.now + 5'000'000}));
         const auto held = node.arbiter.held();
         if (std::any_of(held.begin(), held.end(), [](const DeviceArbiter::GrantStatus& hold) {
-              return hold.open && hold.entry != runtime::kWholeDevice;
+              return hold.open && hold.partition != runtime::kWholeDevice;
             }))
           parts_ns += next - node.now;
         for (const DeviceArbiter::GrantStatus& hold : held) {
@@ -85,7 +83,7 @@ TEST_CASE("clients get partitions if they progress faster there, else the whole 
           const double passed = static_cast<double>(next - node.now);
           work[hold.client].busy_ns += passed;
           work[hold.client].done +=
-              passed * (hold.entry == runtime::kWholeDevice ? 0.5 : 0.5 * on_parts);
+              passed * (hold.partition == runtime::kWholeDevice ? 0.5 : 0.5 * on_parts);
         }
         node.now = next;
         if (node.arbiter.wants_progress(node.now))
@@ -98,7 +96,7 @@ TEST_CASE("clients get partitions if they progress faster there, else the whole 
         for (int round = 0; round < 4; ++round) {
           node.arbiter.step(node.now);
           for (const DeviceArbiter::GrantStatus& hold : node.arbiter.held())
-            if (!hold.open) node.returns_closed(hold.client, hold.entry);
+            if (!hold.open) node.returns_closed(hold.client, hold.partition);
         }
       }
       return static_cast<double>(parts_ns) / static_cast<double>(for_ns);
@@ -151,7 +149,7 @@ TEST_CASE("a lane of an older client is granted no partition on which it drains"
     CHECK(node.grants.size() == (minor < 7 ? 1 : 2));
     node.returns(1, first);
     REQUIRE(node.grants.size() == 2);
-    CHECK(node.grants[1].second.entry == first.entry);
+    CHECK(node.grants[1].second.partition == first.partition);
     CHECK(node.grants[1].second.word != first.word);
     CHECK(node.arbiter.counters().stale == 0);
     CHECK(node.arbiter.held().size() == 1);
@@ -166,7 +164,7 @@ class Decisions final : public daemon::GrantSink {
   }
   bool grant(ClientId client, const protocol::Grant& grant) override {
     last[client] = grant;
-    if (client == kHonest) told.insert(told.end(), {grant.word, grant.entry, grant.launches});
+    if (client == kHonest) told.insert(told.end(), {grant.word, grant.partition, grant.launches});
     return true;
   }
   void gates_closed(ClientId client) override {
@@ -190,14 +188,14 @@ std::vector<std::uint64_t> decided_beside_a_victim(std::size_t records) {
   auto ready = [](LaneId lane) {
     protocol::Ready said;
     said.head.lane = lane;
-    said.processors = 1;
+    said.sms = 1;
     return said;
   };
   auto returned = [&](ClientId client) {
     protocol::Returned said;
     said.head.lane = out.last[client].head.lane;
     said.word = out.last[client].word;
-    said.entry = out.last[client].entry;
+    said.partition = out.last[client].partition;
     return said;
   };
   // Both clients repeat these records, one in each step.
@@ -208,7 +206,7 @@ std::vector<std::uint64_t> decided_beside_a_victim(std::size_t records) {
     protocol::HintRecord hint;
     hint.head.lane = lane;
     hint.ready_in_ns = 300;
-    hint.processors = 8;
+    hint.sms = 8;
     switch (turn % 4) {
       case 0:
         return arbiter.request(client, ready(lane), now);

@@ -99,27 +99,27 @@ class Node : public daemon::GrantSink {
   }
   void gates_closed(ClientId) override { ++closed; }
 
-  void wants(ClientId client, std::uint32_t processors = 1, bool moves_on = false) {
+  void wants(ClientId client, std::uint32_t sms = 1, bool moves_on = false) {
     protocol::Ready ready;
-    ready.processors = processors;
+    ready.sms = sms;
     ready.moves_on = moves_on ? 1 : 0;
     arbiter.request(client, ready, now);
     arbiter.step(now);
   }
   // Returns the client's closed grant on the partition.
-  void returns_closed(ClientId client, EntryId entry) {
+  void returns_closed(ClientId client, PartitionId partition) {
     for (const auto& [to, grant] : given)
-      if (to == client && grant.entry == entry) last_word[{to, entry}] = grant.word;
+      if (to == client && grant.partition == partition) last_word[{to, partition}] = grant.word;
     protocol::Returned returned;
-    returned.word = last_word[{client, entry}];
-    returned.entry = entry;
+    returned.word = last_word[{client, partition}];
+    returned.partition = partition;
     arbiter.request(client, returned, now);
     arbiter.step(now);
   }
   void returns(ClientId client, const protocol::Grant& grant) {
     protocol::Returned returned;
     returned.word = grant.word;
-    returned.entry = grant.entry;
+    returned.partition = grant.partition;
     arbiter.request(client, returned, now);
     arbiter.step(now);
   }
@@ -130,7 +130,7 @@ class Node : public daemon::GrantSink {
   std::map<LaneId, protocol::LeaseWord> words;
   std::vector<std::pair<ClientId, protocol::Grant>> grants;
   std::vector<std::pair<ClientId, protocol::Grant>> given;  // never cleared
-  std::map<std::pair<ClientId, EntryId>, protocol::LeaseWord> last_word;
+  std::map<std::pair<ClientId, PartitionId>, protocol::LeaseWord> last_word;
   int closed = 0;
   bool full = false;
   std::uint64_t now = 1;

@@ -23,7 +23,7 @@ TEST_CASE("a lane that requests is granted a partition and its lease word equals
   CHECK(node.words[0] == grant.word);
   CHECK(protocol::gate_of(grant.word) == Gate::kOpen);
   CHECK(protocol::epoch_of(grant.word) == 7);
-  CHECK(node.layout.at(static_cast<EntryId>(grant.entry)).compute.bits() == 0b11);
+  CHECK(node.layout.at(static_cast<PartitionId>(grant.partition)).compute.bits() == 0b11);
 }
 
 TEST_CASE("an announcement begins a step, which the next announcement or Idle ends") {
@@ -55,7 +55,7 @@ TEST_CASE("an announcement begins a step, which the next announcement or Idle en
   hint.kind = ready.kind;
   hint.ready_in_ns = 500;
   hint.deadline_in_ns = 9'000'000;
-  hint.processors = 4;
+  hint.sms = 4;
   node.arbiter.request(1, hint, node.now);
   node.arbiter.step(node.now);
   REQUIRE(policy_steps.seen.size() == 2);
@@ -117,7 +117,7 @@ TEST_CASE("a launch without an announcement ends the step that launches had anno
   // A step that was announced ahead of its launches stays.
   protocol::HintRecord hint;
   hint.kind = static_cast<std::uint8_t>(OperationClass::kDecode);
-  hint.processors = 1;
+  hint.sms = 1;
   hint.deadline_in_ns = 9'000'000;
   node.arbiter.request(1, hint, node.now);
   launches(OperationClass::kUnknown, false);
@@ -158,7 +158,7 @@ TEST_CASE("a client that does not answer is overdue; one that reports draining i
       node.now += 1000;
       protocol::Draining draining;
       draining.word = first.word;
-      draining.entry = first.entry;
+      draining.partition = first.partition;
       draining.outstanding = 1;
       if (answers) node.arbiter.request(1, draining, node.now);
       node.arbiter.step(node.now);
@@ -195,7 +195,7 @@ TEST_CASE("a client that always drains for long has its drain time bounded") {
       } else {
         protocol::Draining draining;
         draining.word = grant->second.word;
-        draining.entry = held.entry;
+        draining.partition = held.partition;
         node.arbiter.request(hostile, draining, node.now);
       }
     }
@@ -215,14 +215,14 @@ TEST_CASE("times at SM counts of no partition are not kept") {
   timed.mean_ns = 1000;
   timed.launches = 1;
   for (std::uint32_t width = 1; width <= 16; ++width) {
-    const bool known = std::any_of(node.layout.entries().begin(), node.layout.entries().end(),
-                                   [&](const auto& entry) { return entry.processors == width; });
+    const bool known = std::any_of(node.layout.partitions().begin(), node.layout.partitions().end(),
+                                   [&](const auto& partition) { return partition.sms == width; });
     if (known) continue;
-    timed.processors = width;
+    timed.sms = width;
     node.arbiter.request(1, timed, node.now);
   }
   CHECK(node.arbiter.profile().version() == version);
-  timed.processors = 16;
+  timed.sms = 16;
   node.arbiter.request(1, timed, node.now);
   CHECK(node.arbiter.profile().version() != version);
 }
@@ -279,8 +279,8 @@ TEST_CASE("fallback partitions are disjoint for as many clients as there are uni
   for (ClientId id = 1; id <= 4; ++id) {
     const auto fallback = node.arbiter.attach(id);
     CHECK_FALSE(fallback.shared);
-    CHECK_FALSE(node.layout.at(fallback.entry).compute.overlaps(taken));
-    taken |= node.layout.at(fallback.entry).compute;
+    CHECK_FALSE(node.layout.at(fallback.partition).compute.overlaps(taken));
+    taken |= node.layout.at(fallback.partition).compute;
   }
   CHECK(node.arbiter.attach(5).shared);
   node.arbiter.forget(2, 1);
@@ -292,19 +292,19 @@ TEST_CASE("lease_changed is called once before the first grant and once after th
    public:
     using Node::Node;
     bool grant(ClientId client, const protocol::Grant& grant) override {
-      CHECK(has.contains({client, static_cast<EntryId>(grant.entry)}));
+      CHECK(has.contains({client, static_cast<PartitionId>(grant.partition)}));
       return Node::grant(client, grant);
     }
-    void lease_changed(ClientId client, EntryId entry, bool held) override {
+    void lease_changed(ClientId client, PartitionId partition, bool held) override {
       if (held)
-        CHECK(has.insert({client, entry}).second);
+        CHECK(has.insert({client, partition}).second);
       else
-        CHECK(has.erase({client, entry}) == 1);
+        CHECK(has.erase({client, partition}) == 1);
     }
-    std::set<std::pair<ClientId, EntryId>> has;
+    std::set<std::pair<ClientId, PartitionId>> has;
   };
   Recording node(0b0011);
-  const EntryId entry = node.layout.find(hal::ComputeSet(0b0011));
+  const PartitionId partition = node.layout.find(hal::ComputeSet(0b0011));
   const auto asks = [&](LaneId lane) {
     protocol::Ready ready;
     ready.head.lane = lane;
@@ -317,14 +317,14 @@ TEST_CASE("lease_changed is called once before the first grant and once after th
   REQUIRE(node.grants.size() == 2);
   CHECK(node.has.size() == 1);
   for (const LaneId lane : {0, 1}) {
-    CHECK(node.has.contains({1, entry}));
+    CHECK(node.has.contains({1, partition}));
     protocol::Idle idle;
     idle.head.lane = lane;
     node.arbiter.request(1, idle, node.now);
     protocol::Returned returned;
     returned.head.lane = lane;
     returned.word = node.grants[lane].second.word;
-    returned.entry = entry;
+    returned.partition = partition;
     node.arbiter.request(1, returned, node.now);
   }
   CHECK(node.has.empty());
@@ -348,9 +348,9 @@ TEST_CASE("lease_changed is called once before the first grant and once after th
     protocol::Holding holding;
     holding.head.lane = 2;
     holding.word = node.grants.back().second.word;
-    holding.entry = entry;
+    holding.partition = partition;
     node.arbiter.request(2, holding, node.now);
-    CHECK(node.has == std::set<std::pair<ClientId, EntryId>>{{2, entry}});
+    CHECK(node.has == std::set<std::pair<ClientId, PartitionId>>{{2, partition}});
   }
 }
 
@@ -476,7 +476,7 @@ TEST_CASE("a lane with the most grants waits for its own work without delaying o
   const auto held = node.arbiter.held();
   const auto drains =
       std::find_if(held.rbegin(), held.rend(), [](const auto& one) { return one.client == 2; });
-  node.returns_closed(2, drains->entry);
+  node.returns_closed(2, drains->partition);
   REQUIRE(node.grants.size() == 1);
   CHECK(node.grants[0].first == 2);
   CHECK(node.lanes_of(2)[0] == node.most);

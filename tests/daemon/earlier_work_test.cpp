@@ -18,15 +18,15 @@ TEST_CASE("after a restart units with earlier work are not granted before it has
   node.arbiter.attach(2);
   protocol::Holding holding;
   holding.word = protocol::lease_word(6, 3, Gate::kOpen);  // of the former daemon
-  holding.entry = node.layout.find(hal::ComputeSet(0b1111));
+  holding.partition = node.layout.find(hal::ComputeSet(0b1111));
   holding.outstanding = 2;
-  node.arbiter.accept_earlier_work(1, static_cast<EntryId>(holding.entry), 1000);
+  node.arbiter.accept_earlier_work(1, static_cast<PartitionId>(holding.partition), 1000);
   node.arbiter.request(1, holding, node.now);
   node.wants(2);
   CHECK(node.grants.empty());
   protocol::Returned returned;
   returned.word = holding.word;
-  returned.entry = holding.entry;
+  returned.partition = holding.partition;
   node.arbiter.request(1, returned, node.now);
   node.arbiter.step(node.now);
   CHECK(node.grants.size() == 1);
@@ -34,10 +34,10 @@ TEST_CASE("after a restart units with earlier work are not granted before it has
 
 TEST_CASE("what an absent process may hold is granted to no other client before it reports") {
   Node node(0b1111);
-  const EntryId entry = node.layout.find(hal::ComputeSet(0b1111));
-  const EntryId fallback = node.layout.find(hal::ComputeSet(0b0001));
+  const PartitionId partition = node.layout.find(hal::ComputeSet(0b1111));
+  const PartitionId fallback = node.layout.find(hal::ComputeSet(0b0001));
   const auto expect = [&] {
-    node.arbiter.reserve_for_absent(9, 70, entry, 50'000, node.now);
+    node.arbiter.reserve_for_absent(9, 70, partition, 50'000, node.now);
     node.arbiter.reserve_for_absent(9, 70, fallback, 50'000, node.now);
   };
   const auto attach = [&](ClientId client, std::uint64_t process) {
@@ -45,10 +45,10 @@ TEST_CASE("what an absent process may hold is granted to no other client before 
     traits.process = process;
     node.arbiter.attach(client, traits);
   };
-  const auto tells = [&](EntryId where) {
+  const auto tells = [&](PartitionId where) {
     protocol::Holding holding;
     holding.word = protocol::lease_word(6, 3, Gate::kOpen);
-    holding.entry = where;
+    holding.partition = where;
     holding.outstanding = 1;
     node.arbiter.request(1, holding, node.now);
     node.arbiter.step(node.now);
@@ -60,15 +60,15 @@ TEST_CASE("what an absent process may hold is granted to no other client before 
   CHECK(node.arbiter.held().empty());  // an absent process is not shown as a client
   SUBCASE("it reports work, which ends") {
     attach(1, 70);
-    node.arbiter.accept_earlier_work(1, entry, 50'000);
-    tells(entry);
+    node.arbiter.accept_earlier_work(1, partition, 50'000);
+    tells(partition);
     node.arbiter.request(1, protocol::Idle{}, node.now);
     node.arbiter.step(node.now);
     CHECK(node.grants.empty());
     CHECK(node.arbiter.held().size() == 1);
     protocol::Returned returned;
     returned.word = protocol::lease_word(6, 3, Gate::kOpen);
-    returned.entry = entry;
+    returned.partition = partition;
     node.arbiter.request(1, returned, node.now);
     node.arbiter.step(node.now);
     CHECK(node.grants.size() == 1);
@@ -108,14 +108,14 @@ TEST_CASE("a late report of an older session does not affect the newer session")
   Node node(0b1111);
   daemon::ClientTraits traits;
   traits.process = 70;
-  const EntryId entry = node.layout.find(hal::ComputeSet(0b0011));
+  const PartitionId partition = node.layout.find(hal::ComputeSet(0b0011));
   for (const ClientId id : {1, 2}) {
     node.arbiter.attach(id, traits);
-    node.arbiter.accept_earlier_work(id, entry, 1'000'000);
+    node.arbiter.accept_earlier_work(id, partition, 1'000'000);
   }
   protocol::Holding holding;
   holding.word = protocol::lease_word(6, 3, Gate::kOpen);
-  holding.entry = entry;
+  holding.partition = partition;
   holding.outstanding = 1;
   for (const ClientId id : {1, 2}) node.arbiter.request(id, holding, node.now);
   REQUIRE(node.arbiter.held().size() == 1);
@@ -135,9 +135,9 @@ TEST_CASE("earlier work on units that another client holds is waited for, too") 
   const protocol::Grant lease = node.grants[0].second;
   protocol::Holding holding;
   holding.word = protocol::lease_word(6, 3, Gate::kOpen);
-  holding.entry = lease.entry;
+  holding.partition = lease.partition;
   holding.outstanding = 1;
-  node.arbiter.accept_earlier_work(2, static_cast<EntryId>(holding.entry), 1'000'000);
+  node.arbiter.accept_earlier_work(2, static_cast<PartitionId>(holding.partition), 1'000'000);
   node.arbiter.request(2, holding, node.now);
   CHECK(node.arbiter.counters().overlaps == 1);
   CHECK(node.arbiter.counters().stale == 0);
@@ -154,7 +154,7 @@ TEST_CASE("earlier work on units that another client holds is waited for, too") 
   SUBCASE("it ends") {
     protocol::Returned returned;
     returned.word = holding.word;
-    returned.entry = holding.entry;
+    returned.partition = holding.partition;
     node.arbiter.request(2, returned, node.now);
     node.arbiter.step(node.now);
   }
@@ -181,13 +181,13 @@ TEST_CASE("grants of an older session are transferred to the newer one in one st
     node.arbiter.attach(3, {.process = process});
     protocol::Holding holding;
     holding.word = lease.word;
-    holding.entry = lease.entry;
+    holding.partition = lease.partition;
     holding.outstanding = 1;
     node.arbiter.request(3, holding, node.now);
     protocol::Holding fallback;  // on one of the same units
     fallback.head.lane = 1;
     fallback.word = protocol::lease_word(0, 1, Gate::kOpen);
-    fallback.entry = node.layout.find(hal::ComputeSet(0b0001));
+    fallback.partition = node.layout.find(hal::ComputeSet(0b0001));
     fallback.outstanding = 1;
     node.arbiter.request(3, fallback, node.now);
     node.arbiter.step(node.now);
@@ -208,15 +208,15 @@ TEST_CASE("grants of an older session are transferred to the newer one in one st
     node.returns(3, lease);
     REQUIRE(node.grants.size() == 2);  // the units that are free meanwhile
     CHECK(node.grants[1].first == 2);
-    CHECK(node.grants[1].second.entry == node.layout.find(hal::ComputeSet(0b0010)));
+    CHECK(node.grants[1].second.partition == node.layout.find(hal::ComputeSet(0b0010)));
     protocol::Returned returned;
     returned.head.lane = 1;
     returned.word = fallback.word;
-    returned.entry = fallback.entry;
+    returned.partition = fallback.partition;
     node.arbiter.request(3, returned, node.now);
     node.arbiter.step(node.now);
     REQUIRE(node.grants.size() == 3);
-    CHECK(node.grants[2].second.entry == lease.entry);
+    CHECK(node.grants[2].second.partition == lease.partition);
     CHECK(node.arbiter.counters().overlaps == 0);
     CHECK(node.arbiter.counters().stale == 0);
   }
@@ -233,7 +233,7 @@ TEST_CASE("earlier work that an older session reported is transferred, too, in a
       protocol::Holding holding;
       holding.head.lane = lane;
       holding.word = word;
-      holding.entry = node.layout.find(hal::ComputeSet(units));
+      holding.partition = node.layout.find(hal::ComputeSet(units));
       holding.outstanding = 1;
       node.arbiter.request(client, holding, node.now);
     };
@@ -262,13 +262,13 @@ TEST_CASE("earlier work that an older session reported is transferred, too, in a
       protocol::Returned returned;
       returned.head.lane = lane;
       returned.word = fallback;
-      returned.entry = node.layout.find(hal::ComputeSet(lane == 0 ? 0b0010 : 0b0001));
+      returned.partition = node.layout.find(hal::ComputeSet(lane == 0 ? 0b0010 : 0b0001));
       CHECK(node.grants.size() == lane);  // the units that are free meanwhile
       node.arbiter.request(2, returned, node.now);
       node.arbiter.step(node.now);
     }
     REQUIRE(node.grants.size() == 2);
-    CHECK(node.grants[1].second.entry == node.layout.find(hal::ComputeSet(0b0011)));
+    CHECK(node.grants[1].second.partition == node.layout.find(hal::ComputeSet(0b0011)));
     CHECK(node.arbiter.counters().stale == 0);
   }
 }
@@ -282,7 +282,7 @@ TEST_CASE("records of a session that has a newer one are ignored, and no two gra
   node.arbiter.attach(2, {.process = 40});
   protocol::Holding holding;
   holding.word = lease.word;
-  holding.entry = lease.entry;
+  holding.partition = lease.partition;
   holding.outstanding = 1;
   node.arbiter.request(2, holding, node.now);
   node.wants(1);  // was still in its ring
@@ -304,7 +304,7 @@ void tell(Node& node, std::uint64_t units, protocol::LeaseWord word) {
   protocol::Holding holding;
   holding.head.lane = static_cast<std::uint32_t>(units);
   holding.word = word;
-  holding.entry = node.layout.find(hal::ComputeSet(units));
+  holding.partition = node.layout.find(hal::ComputeSet(units));
   holding.outstanding = 1;
   node.arbiter.request(1, holding, node.now);
 }
@@ -322,10 +322,10 @@ TEST_CASE("no client takes units by reporting work that does not exist") {
     node.arbiter.attach(1, {.process = 40});
     node.arbiter.attach(2, {.process = 41});
     protocol::Holding holding;
-    for (EntryId entry = 1; entry < node.layout.size(); ++entry)
+    for (PartitionId partition = 1; partition < node.layout.size(); ++partition)
       for (const protocol::LeaseWord word :
            {kBefore, kFallback, protocol::lease_word(8, 0, Gate::kNone)}) {
-        holding.entry = entry;
+        holding.partition = partition;
         holding.word = word;
         node.arbiter.request(1, holding, node.now);
       }
@@ -333,19 +333,19 @@ TEST_CASE("no client takes units by reporting work that does not exist") {
     CHECK(node.arbiter.counters().stale == 3 * (node.layout.size() - 1));
     node.wants(2);
     REQUIRE(node.grants.size() == 1);
-    CHECK(node.grants[0].second.entry == node.layout.find(hal::ComputeSet(0b1100)));
+    CHECK(node.grants[0].second.partition == node.layout.find(hal::ComputeSet(0b1100)));
   }
   SUBCASE("in its own fallback partition, which it has never used") {
     Node node(0b1100);
     const DeviceArbiter::Fallback own = node.arbiter.attach(1, {.process = 40});
-    tell(node, node.layout.at(own.entry).compute.bits(), kFallback);
+    tell(node, node.layout.at(own.partition).compute.bits(), kFallback);
     CHECK(node.arbiter.held().empty());
   }
   SUBCASE("in another process's fallback partition") {
     Node node(0b1100);
     const DeviceArbiter::Fallback other = node.arbiter.attach(2, {.process = 41});
     node.arbiter.attach(1, {.process = 40});
-    tell(node, node.layout.at(other.entry).compute.bits(), kFallback);
+    tell(node, node.layout.at(other.partition).compute.bits(), kFallback);
     CHECK(node.arbiter.held().empty());
   }
 }
@@ -402,7 +402,7 @@ TEST_CASE("reports of earlier work never exceed what the client held, nor the ti
       protocol::Draining draining;
       draining.head.lane = 0b0011;
       draining.word = kBefore;
-      draining.entry = node.layout.find(hal::ComputeSet(0b0011));
+      draining.partition = node.layout.find(hal::ComputeSet(0b0011));
       draining.outstanding = 1;
       node.arbiter.request(1, draining, node.now += 2'000);
       node.arbiter.step(node.now);
@@ -423,29 +423,29 @@ TEST_CASE(
   const auto before = node.given;
   node.arbiter.attach(2, {.process = 40});
   std::vector<protocol::Holding> told;
-  const auto tell = [&](EntryId entry, protocol::LeaseWord word) {
+  const auto tell = [&](PartitionId partition, protocol::LeaseWord word) {
     protocol::Holding holding;
     holding.word = word;
-    holding.entry = entry;
+    holding.partition = partition;
     holding.outstanding = 1;
     node.arbiter.request(2, holding, node.now);
     told.push_back(holding);
   };
   for (const DeviceArbiter::GrantStatus& held : node.arbiter.held())
     if (std::none_of(told.begin(), told.end(),
-                     [&](const auto& one) { return one.entry == held.entry; }))
+                     [&](const auto& one) { return one.partition == held.partition; }))
       for (const auto& [to, grant] : before)  // a client reports a partition once
-        if (grant.entry == held.entry) {
-          tell(held.entry, grant.word);
+        if (grant.partition == held.partition) {
+          tell(held.partition, grant.word);
           break;
         }
   REQUIRE(told.size() > 1);
   // And its fallback partitions, one of each daemon that it lost.
-  for (EntryId entry = 1; told.size() < node.most + 4; ++entry)
+  for (PartitionId partition = 1; told.size() < node.most + 4; ++partition)
     if (std::none_of(told.begin(), told.end(),
-                     [&](const auto& one) { return one.entry == entry; })) {
-      node.arbiter.accept_earlier_work(2, entry, 1'000'000);
-      tell(entry, protocol::lease_word(0, 1, Gate::kOpen));
+                     [&](const auto& one) { return one.partition == partition; })) {
+      node.arbiter.accept_earlier_work(2, partition, 1'000'000);
+      tell(partition, protocol::lease_word(0, 1, Gate::kOpen));
     }
   CHECK(node.arbiter.counters().overlaps == 0);
   node.arbiter.forget(1, node.now);
@@ -458,7 +458,7 @@ TEST_CASE(
     if (!node.grants.empty()) break;
     protocol::Returned returned;
     returned.word = holding.word;
-    returned.entry = holding.entry;
+    returned.partition = holding.partition;
     node.arbiter.request(2, returned, node.now);
     node.arbiter.step(node.now);
     --left;
@@ -470,19 +470,19 @@ TEST_CASE(
 TEST_CASE("reports beyond the grants that a lane can have are counted as overlaps") {
   Moving node;
   node.arbiter.attach(1);
-  const auto entries = static_cast<EntryId>(node.layout.size());
-  for (EntryId entry = 1; entry < entries; ++entry) {
+  const auto partitions = static_cast<PartitionId>(node.layout.size());
+  for (PartitionId partition = 1; partition < partitions; ++partition) {
     protocol::Holding holding;
     holding.word = protocol::lease_word(6, 1, Gate::kOpen);
-    holding.entry = entry;
+    holding.partition = partition;
     holding.outstanding = 1;
-    node.arbiter.accept_earlier_work(1, entry, 1'000'000);
+    node.arbiter.accept_earlier_work(1, partition, 1'000'000);
     node.arbiter.request(1, holding, node.now);
   }
   const std::size_t held = node.lanes_of(1)[0];
   CHECK(held >= node.most);
   CHECK(held <= 2 * node.most);
-  CHECK(node.arbiter.counters().overlaps == entries - 1U - held);
+  CHECK(node.arbiter.counters().overlaps == partitions - 1U - held);
 }
 
 }  // namespace vitamin::daemon

@@ -32,10 +32,10 @@
 namespace vitamin::tests {
 namespace {
 
-using runtime::EntryId;
-using runtime::kNoEntry;
+using protocol::LaneId;
+using runtime::kNoPartition;
 using runtime::kWholeDevice;
-using runtime::LaneId;
+using runtime::PartitionId;
 using scheduler::ClientId;
 
 constexpr std::uint64_t kMs = 1'000'000;
@@ -66,12 +66,12 @@ struct Honest {
   Honest(std::uint64_t process_, const runtime::PoolLayout& layout)
       : process(process_), leases(layout, [] {}) {}
   struct Operation {
-    EntryId entry;
+    PartitionId partition;
     std::uint64_t ends_ns;
-    bool leased;
+    bool counts_outstanding;
   };
   struct Lane {
-    runtime::Choice choice{kNoEntry, 0};
+    runtime::Choice choice{kNoPartition, 0};
     std::deque<Operation> running;
   };
   std::uint64_t process;
@@ -84,7 +84,7 @@ struct Honest {
 struct Intruder {
   struct Grant {
     LaneId lane;
-    EntryId entry;
+    PartitionId partition;
     protocol::LeaseWord word;
     std::uint64_t ends_ns = 0;  // when the greedy client's kernel ends, once its gate is closed
   };
@@ -117,13 +117,13 @@ class Node final : public daemon::GrantSink {
         other_(other),
         random_(seed),
         layout_(runtime::PoolLayout::build(device())) {
-    for (const runtime::PoolEntry& entry : layout_.entries())
-      if (!entry.whole()) eligible_.push_back(entry.id);
+    for (const runtime::Partition& partition : layout_.partitions())
+      if (!partition.whole()) eligible_.push_back(partition.id);
     eligible_.push_back(kWholeDevice);
     settings_.answer_within_ns = kAnswerWithin;
     settings_.drain_within_ns = 20 * kAnswerWithin;
     settings_.scheduler.quantum_ns = kMs / 2;
-    settings_.scheduler.overdue_after_ns = 10 * kMs;
+    settings_.scheduler.starving_after_ns = 10 * kMs;
     for (std::size_t i = 0; i < kHonest; ++i)
       honest_.push_back(std::make_unique<Honest>(1 + i, layout_));
   }
@@ -157,7 +157,7 @@ class Node final : public daemon::GrantSink {
   bool grant(ClientId id, const protocol::Grant& grant) override {
     Session* s = known(id);
     if (s == nullptr) return true;
-    if (s == intruder_.session.get()) may_hold_.insert(static_cast<EntryId>(grant.entry));
+    if (s == intruder_.session.get()) may_hold_.insert(static_cast<PartitionId>(grant.partition));
     if (s->rings.grants.write(protocol::encode(grant)) != protocol::RingState::kOk) return false;
     s->rings.grants.publish();
     return true;
@@ -168,8 +168,8 @@ class Node final : public daemon::GrantSink {
       changes.store(changes.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
     }
   }
-  void lease_changed(ClientId id, EntryId entry, bool held) override {
-    if (const Session* s = known(id)) record_.holds(s->slot, entry, held);
+  void lease_changed(ClientId id, PartitionId partition, bool held) override {
+    if (const Session* s = known(id)) record_.holds(s->slot, partition, held);
   }
   void reported_earlier_work(ClientId id) override {
     if (const Session* s = known(id)) record_.reported({s->process, 1}, kDevice);
@@ -192,8 +192,8 @@ class Node final : public daemon::GrantSink {
         daemon::LeaseRecord(64, now_, settings_.drain_within_ns, epoch_ == 1 ? nullptr : &record_);
     for (const daemon::ProcessIdentity& process : record_.absent(kDevice)) {
       const ClientId absent = next_id_++;
-      for (const EntryId entry : record_.before(process, kDevice))
-        arbiter_->reserve_for_absent(absent, process.process, entry, record_.believed_until(),
+      for (const PartitionId partition : record_.before(process, kDevice))
+        arbiter_->reserve_for_absent(absent, process.process, partition, record_.believed_until(),
                                      now_);
     }
     // The intruder connects first.
@@ -210,15 +210,15 @@ class Node final : public daemon::GrantSink {
     arbiter_ = nullptr;
   }
 
-  std::unique_ptr<Session> attach(std::uint64_t process, EntryId& fallback) {
+  std::unique_ptr<Session> attach(std::uint64_t process, PartitionId& fallback) {
     auto session = std::make_unique<Session>();
     session->id = next_id_++;
     session->process = process;
     daemon::ClientTraits traits;
     traits.process = process;
-    fallback = arbiter_->attach(session->id, traits).entry;
-    for (const EntryId entry : record_.before({process, 1}, kDevice))
-      arbiter_->accept_earlier_work(session->id, entry, record_.believed_until());
+    fallback = arbiter_->attach(session->id, traits).partition;
+    for (const PartitionId partition : record_.before({process, 1}, kDevice))
+      arbiter_->accept_earlier_work(session->id, partition, record_.believed_until());
     session->slot = record_.begin({process, 1}, kDevice, fallback);
     return session;
   }
@@ -252,7 +252,7 @@ class Node final : public daemon::GrantSink {
     protocol::RingState state = protocol::RingState::kEmpty;
     for (int i = 0; i < 64; ++i) {
       if ((state = session.rings.requests.read(copy)) != protocol::RingState::kOk) break;
-      const auto request = protocol::decode_request(copy, {layout_.size(), device().processors});
+      const auto request = protocol::decode_request(copy, {layout_.size(), device().sms});
       if (!request) return false;
       arbiter_->request(session.id, *request, now_);
     }
@@ -274,19 +274,19 @@ class Node final : public daemon::GrantSink {
     const auto held = arbiter_->held();
     for (const auto& one : held)
       if (intruder_.session != nullptr && one.client == intruder_.session->id)
-        result_.never_had += may_hold_.contains(one.entry) ? 0 : 1;
+        result_.never_had += may_hold_.contains(one.partition) ? 0 : 1;
     for (std::size_t i = 0; i < held.size(); ++i)
       for (std::size_t j = 0; j < i; ++j)
         if (held[i].client != held[j].client && !held[i].shared && !held[j].shared &&
             !held[i].adopted && !held[j].adopted &&
-            layout_.at(held[i].entry).compute.overlaps(layout_.at(held[j].entry).compute))
+            layout_.at(held[i].partition).compute.overlaps(layout_.at(held[j].partition).compute))
           ++result_.overlapping;
   }
 
   // --- correct clients: submit all the time
   void step(Honest& c) {
     if (c.session == nullptr) {
-      EntryId fallback = kNoEntry;
+      PartitionId fallback = kNoPartition;
       c.session = attach(c.process, fallback);
       client::Link link(c.session->own, c.session->daemons);
       link.fallback = fallback;
@@ -298,32 +298,33 @@ class Node final : public daemon::GrantSink {
     const auto index = static_cast<LaneId>(below(c.lanes.size()));
     Honest::Lane& lane = c.lanes[index];
     while (!lane.running.empty() && lane.running.front().ends_ns <= now_) {
-      if (lane.running.front().leased) c.leases.retired(lane.running.front().entry, index, 1);
+      if (lane.running.front().counts_outstanding)
+        c.leases.retired(lane.running.front().partition, index, 1);
       lane.running.pop_front();
     }
     if (below(4) == 0) c.leases.service(now_);
     if (lane.running.size() >= 4) return;
-    if (lane.choice.launches == 0 || !c.leases.admits(lane.choice.entry, index)) {
+    if (lane.choice.launches == 0 || !c.leases.admits(lane.choice.partition, index)) {
       runtime::ReadyOperation operation;
-      operation.lane = index;
-      operation.processors = 1 + index * 5;
+      operation.stream = index;
+      operation.sms = 1 + index * 5;
       lane.choice = c.leases.grant(index, operation, eligible_, now_);
-      if (lane.choice.entry == kNoEntry) return;
+      if (lane.choice.partition == kNoPartition) return;
     }
     if (lane.choice.launches != runtime::kUntilChanged) --lane.choice.launches;
-    const EntryId entry = lane.choice.entry;
+    const PartitionId partition = lane.choice.partition;
     c.leases.progressed();
-    if (lane.choice.leased) c.leases.submitted(entry, index);
-    lane.running.push_back({entry, now_ + 500 + below(20'000), lane.choice.leased});
+    if (lane.choice.counts_outstanding) c.leases.submitted(partition, index);
+    lane.running.push_back({partition, now_ + 500 + below(20'000), lane.choice.counts_outstanding});
     ++result_.all;
-    result_.on_parts += entry != kWholeDevice && !c.leases.in_fallback() ? 1 : 0;
+    result_.on_parts += partition != kWholeDevice && !c.leases.in_fallback() ? 1 : 0;
   }
 
   // --- the intruder
   bool is_connected() {
     if (intruder_.session != nullptr) return true;
     if (now_ < intruder_.comes_back_ns) return false;
-    EntryId fallback = kNoEntry;
+    PartitionId fallback = kNoPartition;
     intruder_.session = attach(intruder_.process, fallback);
     Session& s = *intruder_.session;
     intruder_.requests = {s.own.requests, s.own.request_tail, s.daemons.request_head};
@@ -339,9 +340,10 @@ class Node final : public daemon::GrantSink {
   void take_answers() {
     protocol::Record copy;
     while (intruder_.answers.read(copy) == protocol::RingState::kOk) {
-      const auto reply = protocol::decode_reply(copy, {layout_.size(), device().processors});
+      const auto reply = protocol::decode_reply(copy, {layout_.size(), device().sms});
       const auto& grant = std::get<protocol::Grant>(*reply);
-      intruder_.grants.push_back({grant.head.lane, static_cast<EntryId>(grant.entry), grant.word});
+      intruder_.grants.push_back(
+          {grant.head.lane, static_cast<PartitionId>(grant.partition), grant.word});
     }
     intruder_.answers.release();
     if (intruder_.grants.size() > 4'000)
@@ -357,13 +359,13 @@ class Node final : public daemon::GrantSink {
   template <class T>
   void answer(const Intruder::Grant& grant, T typed) {
     typed.word = grant.word;
-    typed.entry = grant.entry;
+    typed.partition = grant.partition;
     send(typed, grant.lane);
   }
 
   protocol::Ready ready() {
     protocol::Ready wants;
-    wants.processors = 1 + static_cast<std::uint32_t>(below(16));
+    wants.sms = 1 + static_cast<std::uint32_t>(below(16));
     return wants;
   }
 
@@ -397,14 +399,14 @@ class Node final : public daemon::GrantSink {
   }
 
   void claim_everything() {
-    for (EntryId entry = 1; entry < layout_.size(); ++entry) {
+    for (PartitionId partition = 1; partition < layout_.size(); ++partition) {
       protocol::Holding holding;
       holding.word = protocol::lease_word(epoch_ + 1 + static_cast<std::uint32_t>(below(3)), 1,
                                           protocol::Gate::kOpen);
-      holding.entry = entry;
-      send(holding, static_cast<LaneId>(entry));
-      intruder_.grants.push_back({static_cast<LaneId>(entry), entry, holding.word});
-      if (entry % 64 == 0) daemon_step();
+      holding.partition = partition;
+      send(holding, static_cast<LaneId>(partition));
+      intruder_.grants.push_back({static_cast<LaneId>(partition), partition, holding.word});
+      if (partition % 64 == 0) daemon_step();
       if (intruder_.session == nullptr) return;
     }
   }
@@ -442,13 +444,13 @@ class Node final : public daemon::GrantSink {
         case 4: {
           protocol::Holding holding;
           holding.word = below(2) == 0 ? random_() : protocol::lease_word(0, 1, {});
-          holding.entry = 1 + static_cast<std::uint32_t>(below(layout_.size() - 1));
+          holding.partition = 1 + static_cast<std::uint32_t>(below(layout_.size() - 1));
           send(holding, lane);
           break;
         }
         case 5: {
           protocol::HintRecord hint;
-          hint.processors = static_cast<std::uint32_t>(below(device().processors));
+          hint.sms = static_cast<std::uint32_t>(below(device().sms));
           hint.ready_in_ns = below(kMs);
           hint.deadline_in_ns = below(2) * below(kMs);
           hint.cancelled = below(4) == 0;
@@ -459,7 +461,7 @@ class Node final : public daemon::GrantSink {
           protocol::Timed timed;
           timed.mean_ns = 1 + random_() % protocol::kLongest;
           timed.launches = 1 + static_cast<std::uint32_t>(random_());
-          timed.processors = 1 + static_cast<std::uint32_t>(below(device().processors));
+          timed.sms = 1 + static_cast<std::uint32_t>(below(device().sms));
           if (timed.launches != 0) send(timed, lane);
           break;
         }
@@ -479,7 +481,7 @@ class Node final : public daemon::GrantSink {
           wants.moves_on = static_cast<std::uint8_t>(below(2));
           wants.iteration_end = static_cast<std::uint8_t>(below(2));
           wants.predicted_ns = below(kMs);
-          wants.last_entry = static_cast<std::uint16_t>(below(layout_.size()));
+          wants.last_partition = static_cast<std::uint16_t>(below(layout_.size()));
           send(wants, lane);
         }
       }
@@ -500,15 +502,15 @@ class Node final : public daemon::GrantSink {
   Other other_;
   std::mt19937_64 random_;
   runtime::PoolLayout layout_;
-  std::vector<EntryId> eligible_;
+  std::vector<PartitionId> eligible_;
   daemon::ArbiterSettings settings_;
   std::unique_ptr<daemon::DeviceArbiter> arbiter_;
   daemon::LeaseRecord record_;
   std::vector<std::unique_ptr<Honest>> honest_;
   Intruder intruder_;
-  std::set<EntryId> may_hold_;     // partitions that the present intruder was granted
-  bool hoards_ = false;            // the present intruder
-  std::uint64_t reported_ns_ = 0;  // when hoard() last reported
+  std::set<PartitionId> may_hold_;  // partitions that the present intruder was granted
+  bool hoards_ = false;             // the present intruder
+  std::uint64_t reported_ns_ = 0;   // when hoard() last reported
   std::uint32_t epoch_ = 0;
   ClientId next_id_ = 1;
   std::uint64_t now_ = kMs;

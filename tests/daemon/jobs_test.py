@@ -62,7 +62,7 @@ class Jobs(DaemonTest):
         self.assertEqual(daemon.ask("job-end 12")["sm_seconds"], 0)
 
     def test_the_processes_of_a_job_have_its_share_together(self):
-        daemon = self.daemon("--policy", "throughput", "--set", "policy.overdue_after=1h")
+        daemon = self.daemon("--policy", "throughput", "--set", "policy.starving_after=1h")
         self.begin(daemon, "12.0", 50)
         self.begin(daemon, "13.0", 50)
         workers = [self.member(daemon, "work", 100000, environment={"MEMBER_JOB": step})

@@ -20,8 +20,8 @@
 namespace vitamin::daemon {
 namespace {
 
-using runtime::EntryId;
-using runtime::LaneId;
+using protocol::LaneId;
+using runtime::PartitionId;
 
 const hal::DeviceInfo kInfo{hal::Vendor::kSoftware, "d", "GPU-0", 16, {4, 4, 4, 4}, 1000};
 constexpr ClientId kClient = 1;
@@ -30,8 +30,8 @@ constexpr ClientId kClient = 1;
 class Node final : public daemon::GrantSink {
  public:
   explicit Node(const char* policy_ = "static:units=0-3") : policy(policy_), client(layout, [] {}) {
-    for (const runtime::PoolEntry& entry : layout.entries())
-      if (!entry.whole()) eligible.push_back(entry.id);
+    for (const runtime::Partition& partition : layout.partitions())
+      if (!partition.whole()) eligible.push_back(partition.id);
     eligible.push_back(runtime::kWholeDevice);
   }
 
@@ -45,11 +45,11 @@ class Node final : public daemon::GrantSink {
     daemons = std::make_unique<protocol::DaemonSegment>();
     rings = {*daemons, *own};
     client::Link link(*own, *daemons);
-    link.fallback = arbiter->attach(kClient).entry;
+    link.fallback = arbiter->attach(kClient).partition;
     link.answer_within_ns = kAnswerWithin;
     record = daemon::LeaseRecord(1, now, 100 * kAnswerWithin, epoch == 1 ? nullptr : &record);
-    for (const EntryId entry : record.before({1, 1}, 1))
-      arbiter->accept_earlier_work(kClient, entry, record.believed_until());
+    for (const PartitionId partition : record.before({1, 1}, 1))
+      arbiter->accept_earlier_work(kClient, partition, record.believed_until());
     slot = record.begin({1, 1}, 1, link.fallback);
     client.connect(link, now);
   }
@@ -59,7 +59,7 @@ class Node final : public daemon::GrantSink {
     now += 1000;
     protocol::Record copy;
     while (rings.requests.read(copy) == protocol::RingState::kOk) {
-      const auto request = protocol::decode_request(copy, {layout.size(), kInfo.processors});
+      const auto request = protocol::decode_request(copy, {layout.size(), kInfo.sms});
       REQUIRE(request);
       if (const auto* said = std::get_if<protocol::Ready>(&*request)) ready = *said;
       if (const auto* said = std::get_if<protocol::HintRecord>(&*request)) hinted = *said;
@@ -71,16 +71,17 @@ class Node final : public daemon::GrantSink {
   }
 
   // The partition to which the lane's operation went.
-  EntryId submit(LaneId lane) {
+  PartitionId submit(LaneId lane) {
     runtime::ReadyOperation operation;
-    operation.lane = lane;
-    operation.processors = 1;
+    operation.stream = lane;
+    operation.sms = 1;
     runtime::Choice choice;
-    while ((choice = client.grant(lane, operation, eligible, now)).entry == runtime::kNoEntry)
+    while ((choice = client.grant(lane, operation, eligible, now)).partition ==
+           runtime::kNoPartition)
       turn();
-    leased = choice.leased;
-    if (leased) client.submitted(choice.entry, lane);
-    return choice.entry;
+    counts_outstanding = choice.counts_outstanding;
+    if (counts_outstanding) client.submitted(choice.partition, lane);
+    return choice.partition;
   }
 
   void set_word(ClientId, LaneId lane, protocol::LeaseWord word) override {
@@ -91,8 +92,8 @@ class Node final : public daemon::GrantSink {
     rings.grants.publish();
     return true;
   }
-  void lease_changed(ClientId, EntryId entry, bool held) override {
-    record.holds(slot, entry, held);
+  void lease_changed(ClientId, PartitionId partition, bool held) override {
+    record.holds(slot, partition, held);
   }
   void gates_closed(ClientId) override {
     daemons->gate_changes.store(daemons->gate_changes.load(std::memory_order_relaxed) + 1,
@@ -102,7 +103,7 @@ class Node final : public daemon::GrantSink {
   static constexpr std::uint64_t kAnswerWithin = 10'000'000;
   const char* policy;
   runtime::PoolLayout layout = runtime::PoolLayout::build(kInfo);
-  std::vector<EntryId> eligible;
+  std::vector<PartitionId> eligible;
   std::unique_ptr<protocol::ClientSegment> own;
   std::unique_ptr<protocol::DaemonSegment> daemons;
   protocol::DaemonEnds rings;
@@ -110,9 +111,9 @@ class Node final : public daemon::GrantSink {
   daemon::LeaseRecord record;
   std::size_t slot = daemon::LeaseRecord::kNoSlot;
   client::LeaseClient client;
-  bool leased = false;          // the last submission counts as outstanding
-  protocol::Ready ready;        // the last one that the daemon received
-  protocol::HintRecord hinted;  // the last one that the daemon received
+  bool counts_outstanding = false;  // the last submission counts as outstanding
+  protocol::Ready ready;            // the last one that the daemon received
+  protocol::HintRecord hinted;      // the last one that the daemon received
   std::uint32_t epoch = 0;
   std::uint64_t now = 1'000'000;
 };
@@ -124,22 +125,22 @@ TEST_CASE("work that runs at a reconnection keeps its lease until it ends, and n
     CAPTURE(fallback);
     Node node;
     node.start_daemon();
-    const EntryId before = node.submit(0);
+    const PartitionId before = node.submit(0);
     node.turn();
     node.client.lose();
-    EntryId entry = before;
+    PartitionId partition = before;
     if (fallback) {  // the lease's work ends, and new work begins in the fallback partition
       node.client.retired(before, 0, 1);
-      entry = node.submit(0);
-      CHECK(entry != before);
+      partition = node.submit(0);
+      CHECK(partition != before);
     }
     node.start_daemon();
     node.turn();
     const auto held = node.arbiter->held();
     REQUIRE(held.size() == 1);
-    CHECK(held[0].entry == entry);
+    CHECK(held[0].partition == partition);
     CHECK_FALSE(held[0].open);
-    node.client.retired(entry, 0, 1);
+    node.client.retired(partition, 0, 1);
     for (int i = 0; i < 3; ++i) node.turn();
     CHECK(node.arbiter->held().empty());
     CHECK(node.arbiter->counters().overdue == 0);
@@ -151,17 +152,17 @@ TEST_CASE("work that runs at a reconnection keeps its lease until it ends, and n
 TEST_CASE("work of a lease and fallback work on one partition hold it until both have ended") {
   Node node("static:units=0-0,parts=1");
   node.start_daemon();
-  const EntryId entry = node.submit(0);
+  const PartitionId partition = node.submit(0);
   node.client.lose();
-  REQUIRE(node.submit(0) == entry);
+  REQUIRE(node.submit(0) == partition);
   node.start_daemon();
   node.turn();
   CHECK(node.arbiter->counters().overlaps == 0);
-  node.client.retired(entry, 0, 1);
+  node.client.retired(partition, 0, 1);
   for (int i = 0; i < 3; ++i) node.turn();
   REQUIRE(node.arbiter->held().size() == 1);  // the newer work still runs
-  CHECK(node.client.outstanding(0, entry) == 1);
-  node.client.retired(entry, 0, 1);
+  CHECK(node.client.outstanding(0, partition) == 1);
+  node.client.retired(partition, 0, 1);
   for (int i = 0; i < 3; ++i) node.turn();
   CHECK(node.arbiter->held().empty());
   CHECK(node.arbiter->counters().stale == 0);
@@ -173,12 +174,12 @@ TEST_CASE("all running work is reported even if the ring was full at the reconne
   Node node;
   node.start_daemon();
   node.client.lose();
-  std::vector<EntryId> entries;
-  for (LaneId lane = 0; lane < kMany; ++lane) entries.push_back(node.submit(lane));
+  std::vector<PartitionId> partitions;
+  for (LaneId lane = 0; lane < kMany; ++lane) partitions.push_back(node.submit(lane));
   node.start_daemon();
   for (int i = 0; i < 6; ++i) node.turn();
   CHECK(node.arbiter->held().size() == kMany);
-  for (LaneId lane = 0; lane < kMany; ++lane) node.client.retired(entries[lane], lane, 1);
+  for (LaneId lane = 0; lane < kMany; ++lane) node.client.retired(partitions[lane], lane, 1);
   for (int i = 0; i < 6; ++i) node.turn();
   CHECK(node.arbiter->held().empty());
   CHECK(node.arbiter->counters().overdue == 0);
@@ -201,12 +202,12 @@ TEST_CASE("advice out of range is clamped, and the client is not evicted for it"
     operation.queued_ns = kEver;
     operation.ready_at_ns = said;
     operation.deadline_ns = said;
-    operation.processors = 17;  // of 16 SMs: only the whole device takes it
+    operation.sms = 17;  // of 16 SMs: only the whole device takes it
     const std::uint64_t at = node.now;
     node.client.grant(0, operation, node.eligible, at);
     runtime::Hint hint;
-    hint.lane = 1;
-    hint.processors = 4;
+    hint.stream = 1;
+    hint.sms = 4;
     hint.ready_at_ns = said;
     hint.deadline_ns = said;
     hint.queued_ns = kEver;
@@ -225,9 +226,10 @@ TEST_CASE("an operation that is retried still waits, however long the process ha
   Node node;
   node.start_daemon();
   runtime::ReadyOperation operation;
-  operation.processors = 1;
+  operation.sms = 1;
   const auto try_again = [&] {
-    return node.client.grant(0, operation, node.eligible, node.now).entry == runtime::kNoEntry;
+    return node.client.grant(0, operation, node.eligible, node.now).partition ==
+           runtime::kNoPartition;
   };
   for (int i = 0; i < 20; ++i) {  // the daemon does not answer
     REQUIRE(try_again());
@@ -243,16 +245,16 @@ TEST_CASE("an operation that is retried still waits, however long the process ha
 TEST_CASE("completions are counted while the daemon wants them, misplaced ones separately") {
   Node node;
   node.start_daemon();
-  const EntryId entry = node.submit(0);
+  const PartitionId partition = node.submit(0);
   node.turn();
   CHECK_FALSE(node.client.reports());
   node.daemons->reporting.store(2, std::memory_order_release);
   node.gates_closed(kClient);
   node.turn();
   REQUIRE(node.client.reports());
-  node.client.completed(entry, 0, 3, 30);
-  node.client.completed(runtime::kNoEntry, 0, 1, 10);
-  node.client.completed(entry + 1, 0, 0, 0);
+  node.client.completed(partition, 0, 3, 30);
+  node.client.completed(runtime::kNoPartition, 0, 1, 10);
+  node.client.completed(partition + 1, 0, 0, 0);
   node.client.busy(500);
   node.client.busy(70);
   CHECK(node.own->launches.load() == 4);
@@ -271,12 +273,12 @@ TEST_CASE("completions are counted while the daemon wants them, misplaced ones s
 TEST_CASE("a lost daemon gets no reports, and the next one counts from zero") {
   Node node;
   node.start_daemon();
-  const EntryId entry = node.submit(0);
+  const PartitionId partition = node.submit(0);
   node.daemons->reporting.store(1, std::memory_order_release);
   node.gates_closed(kClient);
   node.turn();
   REQUIRE(node.client.reports());
-  node.client.completed(entry, 0, 3, 3);
+  node.client.completed(partition, 0, 3, 3);
   node.client.lose();
   node.client.service(node.now);
   CHECK_FALSE(node.client.reports());
@@ -289,13 +291,13 @@ TEST_CASE("a lost daemon gets no reports, and the next one counts from zero") {
 TEST_CASE("a forked child reports nothing") {
   Node node;
   node.start_daemon();
-  const EntryId entry = node.submit(0);
+  const PartitionId partition = node.submit(0);
   node.daemons->reporting.store(1, std::memory_order_release);
   node.gates_closed(kClient);
   node.turn();
   const pid_t child = ::fork();
   if (child == 0) {
-    node.client.completed(entry, 0, 3, 3);
+    node.client.completed(partition, 0, 3, 3);
     node.client.busy(3);
     ::_exit(node.own->work.load() == 0 && node.own->busy_ns.load() == 0 ? 0 : 1);
   }
@@ -310,13 +312,13 @@ TEST_CASE("a client that reports returns grants after a millisecond without work
     CAPTURE(reports);
     Node node;
     node.start_daemon();
-    const EntryId entry = node.submit(0);
+    const PartitionId partition = node.submit(0);
     node.daemons->reporting.store(reports ? 1 : 0, std::memory_order_release);
     node.gates_closed(kClient);
     node.client.outstanding(true);
     for (int i = 0; i < 3'000; ++i) node.turn();
     CHECK(node.arbiter->held().size() == 1);
-    node.client.retired(entry, 0, 1);
+    node.client.retired(partition, 0, 1);
     node.client.outstanding(false);
     CHECK(node.client.parked() != reports);
     for (int i = 0; i < 900; ++i) node.turn();
@@ -324,7 +326,7 @@ TEST_CASE("a client that reports returns grants after a millisecond without work
     for (int i = 0; i < 300; ++i) node.turn();
     CHECK(node.arbiter->held().empty() == reports);
     CHECK(node.client.parked());
-    CHECK(node.submit(0) == entry);
+    CHECK(node.submit(0) == partition);
     CHECK(node.arbiter->counters().stale == 0);
   }
 }
@@ -333,13 +335,13 @@ TEST_CASE("a client that reports returns grants after a millisecond without work
 TEST_CASE("a millisecond without work begins when the last work ended") {
   Node node;
   node.start_daemon();
-  const EntryId entry = node.submit(0);
+  const PartitionId partition = node.submit(0);
   node.daemons->reporting.store(1, std::memory_order_release);
   node.gates_closed(kClient);
   node.client.outstanding(true);
   node.turn();
   node.now += 30'000'000;
-  node.client.retired(entry, 0, 1);
+  node.client.retired(partition, 0, 1);
   node.client.outstanding(false);
   for (int i = 0; i < 900; ++i) node.turn();
   CHECK(node.arbiter->held().size() == 1);
@@ -355,11 +357,11 @@ TEST_CASE("an unclaimed grant is kept while a client that reports has work") {
   node.gates_closed(kClient);
   node.turn();
   runtime::ReadyOperation graph;
-  graph.processors = 1;
+  graph.sms = 1;
   for (int step = 0; step < 4; ++step) {
     CAPTURE(step);
-    const EntryId entry = node.client.grant(0, graph, node.eligible, node.now).entry;
-    CHECK((entry == runtime::kNoEntry) == (step == 0));
+    const PartitionId partition = node.client.grant(0, graph, node.eligible, node.now).partition;
+    CHECK((partition == runtime::kNoPartition) == (step == 0));
     node.client.outstanding(true);
     for (int i = 0; i < 27'000; ++i) node.turn();
     node.client.outstanding(false);
@@ -372,19 +374,19 @@ TEST_CASE("an unclaimed grant is kept while a client that reports has work") {
 
 TEST_CASE(
     "a lease of the whole device is returned when its work has ended, a shared grant at once") {
-  for (const bool leased : {true, false}) {
-    CAPTURE(leased);
-    Node node(leased ? "exclusive" : "fifo");
+  for (const bool counts_outstanding : {true, false}) {
+    CAPTURE(counts_outstanding);
+    Node node(counts_outstanding ? "exclusive" : "fifo");
     node.start_daemon();
     CHECK(node.submit(0) == runtime::kWholeDevice);
     CHECK(node.submit(0) == runtime::kWholeDevice);
-    CHECK(node.leased == leased);
-    CHECK(node.client.outstanding(0, runtime::kWholeDevice) == (leased ? 2 : 0));
+    CHECK(node.counts_outstanding == counts_outstanding);
+    CHECK(node.client.outstanding(0, runtime::kWholeDevice) == (counts_outstanding ? 2 : 0));
     node.set_word(kClient, 0, 0);
     node.gates_closed(kClient);
     for (int i = 0; i < 3; ++i) node.turn();
-    CHECK(node.arbiter->held().empty() == !leased);
-    if (!leased) continue;
+    CHECK(node.arbiter->held().empty() == !counts_outstanding);
+    if (!counts_outstanding) continue;
     node.client.retired(runtime::kWholeDevice, 0, 1);
     for (int i = 0; i < 3; ++i) node.turn();
     CHECK(node.arbiter->held().size() == 1);
@@ -397,17 +399,17 @@ TEST_CASE(
 
 // The client may lose the daemon between the two, as long as the process lives.
 TEST_CASE("work under a lease of the whole device is reported, under a shared grant it is not") {
-  for (const bool leased : {true, false}) {
-    CAPTURE(leased);
-    Node node(leased ? "exclusive" : "fifo");
+  for (const bool counts_outstanding : {true, false}) {
+    CAPTURE(counts_outstanding);
+    Node node(counts_outstanding ? "exclusive" : "fifo");
     node.start_daemon();
     CHECK(node.submit(0) == runtime::kWholeDevice);
     node.client.lose();
     node.start_daemon();
     for (int i = 0; i < 3; ++i) node.turn();
-    REQUIRE(node.arbiter->held().size() == (leased ? 1 : 0));
-    if (leased) {
-      CHECK(node.arbiter->held()[0].entry == runtime::kWholeDevice);
+    REQUIRE(node.arbiter->held().size() == (counts_outstanding ? 1 : 0));
+    if (counts_outstanding) {
+      CHECK(node.arbiter->held()[0].partition == runtime::kWholeDevice);
       CHECK(node.arbiter->held()[0].adopted);
       CHECK_FALSE(node.arbiter->held()[0].shared);
       node.client.retired(runtime::kWholeDevice, 0, 1);
@@ -431,7 +433,7 @@ TEST_CASE("an amendment applies unless the grant was returned") {
     protocol::Grant grant;
     grant.word = word;
     grant.amends = before;
-    grant.entry = runtime::kWholeDevice;
+    grant.partition = runtime::kWholeDevice;
     grant.exclusive = 1;
     grant.launches = runtime::kUntilChanged;
     grant.ahead_ns = ahead_ns;
@@ -439,7 +441,7 @@ TEST_CASE("an amendment applies unless the grant was returned") {
     return grant;
   };
   runtime::ReadyOperation operation;
-  operation.processors = 1;
+  operation.sms = 1;
   const auto granted = [&] { return node.client.grant(0, operation, node.eligible, node.now); };
   for (const bool noticed : {false, true}) {
     CAPTURE(noticed);

@@ -20,7 +20,7 @@
 namespace vitamin::daemon {
 namespace {
 
-using runtime::EntryId;
+using runtime::PartitionId;
 
 constexpr std::uint64_t kSecond = 1'000'000'000, kBelieved = 60 * kSecond;
 constexpr ProcessIdentity kOne{40, 7}, kOther{41, 7}, kLater{40, 8};
@@ -46,7 +46,7 @@ LeaseRecord open(const Directory& directory, std::uint64_t now_ns, std::size_t s
   return record;
 }
 
-using Entries = std::vector<EntryId>;
+using Partitions = std::vector<PartitionId>;
 
 }  // namespace
 
@@ -70,7 +70,7 @@ TEST_CASE("the next daemon knows what each process held, and its fallback partit
   CHECK(next.absent(5) == std::vector{kOne});
   next.begin(kOne, 5, 3);
   CHECK(next.absent(5).empty());
-  CHECK(next.before(kOne, 5) == Entries{3, 9, 511});
+  CHECK(next.before(kOne, 5) == Partitions{3, 9, 511});
   CHECK(next.believed_until() == 62 * kSecond);
   CHECK(next.before(kOne, 6).empty());    // another device or another pool
   CHECK(next.before(kOther, 5).empty());  // its session had ended
@@ -90,15 +90,15 @@ TEST_CASE(
     LeaseRecord record = open(directory, 2 * kSecond);
     const std::size_t slot = record.begin(kOne, 5, 2);
     record.reported(kOne, 6);
-    CHECK(record.before(kOne, 5) == Entries{3, 9});
+    CHECK(record.before(kOne, 5) == Partitions{3, 9});
     record.reported(kOne, 5);
     CHECK(record.before(kOne, 5).empty());
-    CHECK(record.before(kOther, 5) == Entries{4, 8});
+    CHECK(record.before(kOther, 5) == Partitions{4, 8});
     record.holds(slot, 10, true);
   }
   const LeaseRecord next = open(directory, 3 * kSecond);
-  CHECK(next.before(kOne, 5) == Entries{2, 10});
-  CHECK(next.before(kOther, 5) == Entries{4, 8});
+  CHECK(next.before(kOne, 5) == Partitions{2, 10});
+  CHECK(next.before(kOther, 5) == Partitions{4, 8});
 }
 
 TEST_CASE("the next daemon knows the whole device as a lease, not as a fallback partition") {
@@ -109,7 +109,7 @@ TEST_CASE("the next daemon knows the whole device as a lease, not as a fallback 
     static_cast<void>(record.begin(kOther, 5, runtime::kWholeDevice));
   }
   const LeaseRecord next = open(directory, 2 * kSecond);
-  CHECK(next.before(kOne, 5) == Entries{runtime::kWholeDevice});
+  CHECK(next.before(kOne, 5) == Partitions{runtime::kWholeDevice});
   CHECK(next.before(kOther, 5).empty());
 }
 
@@ -122,12 +122,12 @@ TEST_CASE("what a former daemon's clients held outlives one short-lived daemon a
   { LeaseRecord soon = open(directory, 2 * kSecond); }
   {
     LeaseRecord again = open(directory, 2 * kSecond + kBelieved - 1);
-    CHECK(again.before(kOne, 5) == Entries{3, 9});
+    CHECK(again.before(kOne, 5) == Partitions{3, 9});
     // It reconnects and has another fallback partition now.
     again.begin(kOne, 5, 4);
   }
   const LeaseRecord late = open(directory, 3 * kSecond + 2 * kBelieved);
-  CHECK(late.before(kOne, 5) == Entries{4});
+  CHECK(late.before(kOne, 5) == Partitions{4});
 }
 
 TEST_CASE("a daemon that is killed between any two instructions leaves a correct record") {
@@ -138,17 +138,17 @@ TEST_CASE("a daemon that is killed between any two instructions leaves a correct
     LeaseRecord record = LeaseRecord::at(directory.file(), 4, kSecond, kBelieved, problem);
     const std::size_t slot = record.begin(kOne, 5, 3);
     record.holds(slot, 9, true);
-    for (EntryId entry = 10;; entry = entry == 100 ? 10 : entry + 1) {
-      record.holds(slot, entry, true);
-      record.holds(slot, entry, false);
-      record.end(record.begin(kOther, 5, entry));
+    for (PartitionId partition = 10;; partition = partition == 100 ? 10 : partition + 1) {
+      record.holds(slot, partition, true);
+      record.holds(slot, partition, false);
+      record.end(record.begin(kOther, 5, partition));
     }
   }
   ::usleep(20'000);
   ::kill(daemon, SIGKILL);
   ::waitpid(daemon, nullptr, 0);
   const LeaseRecord next = open(directory, 2 * kSecond);
-  const Entries had = next.before(kOne, 5);
+  const Partitions had = next.before(kOne, 5);
   CHECK(had.size() >= 2);
   CHECK(had.size() <= 3);
   CHECK(had[0] == 3);
@@ -169,7 +169,7 @@ TEST_CASE("closing removes the file unless it names a process that still runs") 
     LeaseRecord record = open(directory, kSecond);
     record.begin(self, 5, 3);
     record.close(2 * kSecond);
-    CHECK(open(directory, 3 * kSecond).before(self, 5) == Entries{3});
+    CHECK(open(directory, 3 * kSecond).before(self, 5) == Partitions{3});
   }
   SUBCASE("its process has ended") {
     LeaseRecord record = open(directory, kSecond);
@@ -201,7 +201,7 @@ TEST_CASE("a damaged file, or one that is not the user's own, is ignored") {
     good.assign((std::istreambuf_iterator<char>(file)), {});
   }
   write(good);
-  CHECK(open(directory, 2 * kSecond).before(kOne, 5) == Entries{3});
+  CHECK(open(directory, 2 * kSecond).before(kOne, 5) == Partitions{3});
   SUBCASE("cut") {
     for (std::size_t size = 0; size < good.size(); size += 37) {
       write(good.substr(0, size));
@@ -244,7 +244,7 @@ TEST_CASE("without a file the daemon runs and accepts what the former one record
   std::string problem;
   LeaseRecord record = LeaseRecord::at(directory.file(), 4, 2 * kSecond, kBelieved, problem);
   CHECK(problem.find(directory.file()) != std::string::npos);
-  CHECK(record.before(kOne, 5) == Entries{3});
+  CHECK(record.before(kOne, 5) == Partitions{3});
   CHECK(record.believed_until() == 62 * kSecond);
   const std::size_t slot = record.begin(kOne, 5, 3);
   CHECK(slot == LeaseRecord::kNoSlot);
@@ -262,7 +262,7 @@ TEST_CASE("sessions beyond the room of the record are not recorded and do no har
   record.end(a);
   CHECK(record.begin(kLater, 5, 5) == a);
   record.holds(b, 1, true);
-  CHECK(LeaseRecord(2, 2 * kSecond, kBelieved, &record).before(kOther, 5) == Entries{1, 4});
+  CHECK(LeaseRecord(2, 2 * kSecond, kBelieved, &record).before(kOther, 5) == Partitions{1, 4});
 }
 
 TEST_CASE("a process is identified by its id and start time, and one that has ended is not") {

@@ -30,9 +30,9 @@
 
 namespace vitamin::tests {
 
-using runtime::EntryId;
-using runtime::kNoEntry;
+using runtime::kNoPartition;
 using runtime::kWholeDevice;
+using runtime::PartitionId;
 using scheduler::ClientId;
 
 inline constexpr std::uint64_t kUs = 1'000, kMs = 1'000'000, kSecond = 1'000'000'000;
@@ -85,8 +85,8 @@ class Machine final : public daemon::GrantSink {
       : tick_(tick_ns),
         look_(static_cast<std::uint64_t>(kLookNs / tick_ns)),
         layout_(runtime::PoolLayout::build(device_like_an_h200())) {
-    for (const runtime::PoolEntry& entry : layout_.entries())
-      if (!entry.whole()) eligible_.push_back(entry.id);
+    for (const runtime::Partition& partition : layout_.partitions())
+      if (!partition.whole()) eligible_.push_back(partition.id);
     eligible_.push_back(kWholeDevice);
     arbiter_ =
         std::make_unique<daemon::DeviceArbiter>(layout_, daemon::ArbiterSettings{}, 1, *this);
@@ -113,14 +113,14 @@ class Machine final : public daemon::GrantSink {
       double left_ns;  // on the whole device, alone
       double useful, whole_ns;
       bool ends_round, ends_phase;
-      EntryId entry = kNoEntry;
-      bool leased = false;
+      PartitionId partition = kNoPartition;
+      bool counts_outstanding = false;
     };
     std::deque<Kernel> made;     // launched, and not yet submitted
     std::deque<Kernel> running;  // submitted
     double ahead_ns = 0;         // predicted time of what is submitted
     std::uint64_t rounds_ended = 0, phases_ended = 0, phases_made = 0;
-    runtime::Choice choice{kNoEntry, 0};
+    runtime::Choice choice{kNoPartition, 0};
     bool round_ended = false;         // and nothing was submitted since
     std::vector<double> answered_ms;  // latency of each completed request
     std::uint64_t kernels_ended = 0;
@@ -136,19 +136,19 @@ class Machine final : public daemon::GrantSink {
     c.host_ns = c.pauses ? c.arrivals[0] : now_;
     c.rings = {c.daemons, c.own};
     client::Link link(c.own, c.daemons);
-    link.fallback = arbiter_->attach(c.id, traits).entry;
+    link.fallback = arbiter_->attach(c.id, traits).partition;
     link.answer_within_ns = kSecond;
     c.leases->connect(link, static_cast<std::uint64_t>(now_));
     // What its library has timed by now, at every SM count.
     double whole_ns = 0, launches = 0;
     for (const Phase& phase : c.program.phases)
       whole_ns += phase.launches * phase.kernel_ns, launches += phase.launches;
-    for (const runtime::PoolEntry& entry : layout_.entries()) {
+    for (const runtime::Partition& partition : layout_.partitions()) {
       double ns = 0;
       for (const Phase& phase : c.program.phases)
         ns += phase.launches * phase.kernel_ns *
-              std::max(1.0, phase.useful / static_cast<double>(entry.processors));
-      c.leases->timed({entry.processors, 100, ns / launches, whole_ns / launches});
+              std::max(1.0, phase.useful / static_cast<double>(partition.sms));
+      c.leases->timed({partition.sms, 100, ns / launches, whole_ns / launches});
     }
     return c;
   }
@@ -179,7 +179,7 @@ class Machine final : public daemon::GrantSink {
   double now() const { return now_; }
 
   // --- GrantSink
-  void set_word(ClientId id, runtime::LaneId lane, protocol::LeaseWord word) override {
+  void set_word(ClientId id, protocol::LaneId lane, protocol::LeaseWord word) override {
     if (Client* c = find(id)) c->daemons.leases[lane].store(word, std::memory_order_release);
   }
   bool grant(ClientId id, const protocol::Grant& grant) override {
@@ -222,7 +222,7 @@ class Machine final : public daemon::GrantSink {
       const Phase& phase = phases[c.phase];
       if (c.in_phase == 0 && phase.kind != runtime::OperationClass::kUnknown) {  // vitamin_expect()
         runtime::Hint step;
-        step.processors = 1;
+        step.sms = 1;
         step.kind = phase.kind;
         step.queued_ns = static_cast<std::uint64_t>(c.program.step_ns);
         if (c.program.due_ns > 0) {
@@ -248,21 +248,21 @@ class Machine final : public daemon::GrantSink {
   void submit(Client& c) {
     while (!c.made.empty() && c.running.size() < kDepth) {
       if (!c.running.empty() && c.ahead_ns + c.made.front().whole_ns > window(c)) return;
-      if (c.choice.launches == 0 || !c.leases->admits(c.choice.entry, 0)) {
+      if (c.choice.launches == 0 || !c.leases->admits(c.choice.partition, 0)) {
         runtime::ReadyOperation operation;
-        operation.processors = 1;
+        operation.sms = 1;
         operation.queued_ns = static_cast<std::uint64_t>(c.program.step_ns);
         operation.iteration_end = std::exchange(c.round_ended, false);
         c.choice = c.leases->grant(0, operation, eligible_, static_cast<std::uint64_t>(now_));
-        if (c.choice.entry == kNoEntry) return;
+        if (c.choice.partition == kNoPartition) return;
       }
       if (c.choice.launches != runtime::kUntilChanged) --c.choice.launches;
       Client::Kernel kernel = c.made.front();
       c.made.pop_front();
-      kernel.entry = c.choice.entry;
-      kernel.leased = c.choice.leased;
+      kernel.partition = c.choice.partition;
+      kernel.counts_outstanding = c.choice.counts_outstanding;
       c.ahead_ns += kernel.whole_ns;
-      if (kernel.leased) c.leases->submitted(kernel.entry, 0);
+      if (kernel.counts_outstanding) c.leases->submitted(kernel.partition, 0);
       c.leases->progressed();
       c.running.push_back(kernel);
       if (!kernel.ends_round || !c.program.announces_rounds) continue;
@@ -275,14 +275,14 @@ class Machine final : public daemon::GrantSink {
   static double window(const Client& c) { return static_cast<double>(c.choice.ahead_ns); }
 
   static bool meet(const Client::Kernel& a, const Client::Kernel& b, const runtime::PoolLayout& l) {
-    return a.entry == kWholeDevice || b.entry == kWholeDevice ||
-           l.at(a.entry).compute.overlaps(l.at(b.entry).compute);
+    return a.partition == kWholeDevice || b.partition == kWholeDevice ||
+           l.at(a.partition).compute.overlaps(l.at(b.partition).compute);
   }
 
   // Speed of the client's first kernel now, relative to the whole device alone.
   double rate(const Client& c) const {
     const Client::Kernel& kernel = c.running.front();
-    const double wide = std::min<double>(layout_.at(kernel.entry).processors, kernel.useful);
+    const double wide = std::min<double>(layout_.at(kernel.partition).sms, kernel.useful);
     double slower = kernel.useful / wide;
     for (const auto& other : clients_)
       if (other.get() != &c && !other->running.empty())
@@ -313,8 +313,8 @@ class Machine final : public daemon::GrantSink {
     c.ahead_ns -= kernel.whole_ns;
     ++c.kernels_ended;
     if (c.leases->reports())
-      c.leases->completed(kernel.entry, 0, 1, static_cast<std::uint64_t>(kernel.whole_ns));
-    if (kernel.leased) c.leases->retired(kernel.entry, 0, 1);
+      c.leases->completed(kernel.partition, 0, 1, static_cast<std::uint64_t>(kernel.whole_ns));
+    if (kernel.counts_outstanding) c.leases->retired(kernel.partition, 0, 1);
     if (!kernel.ends_phase) return;
     ++c.phases_ended;
     if (c.program.waits) c.host_ns = std::max(c.host_ns, now_ + kBetweenRounds);
@@ -346,7 +346,7 @@ class Machine final : public daemon::GrantSink {
   double tick_;
   std::uint64_t look_;  // ticks
   runtime::PoolLayout layout_;
-  std::vector<EntryId> eligible_;
+  std::vector<PartitionId> eligible_;
   std::unique_ptr<daemon::DeviceArbiter> arbiter_;
   std::vector<std::unique_ptr<Client>> clients_;
   ClientId next_id_ = 1;

@@ -93,12 +93,12 @@ std::unique_ptr<client::RemoteArbiter> arbiter(const std::string& socket,
 }
 
 // Everything that a launch may go to, narrowest first, the whole device last.
-std::vector<runtime::EntryId> eligible_entries(const runtime::PoolLayout& layout) {
-  std::vector<runtime::EntryId> entries;
-  for (const runtime::PoolEntry& entry : layout.entries())
-    if (!entry.whole()) entries.push_back(entry.id);
-  entries.push_back(runtime::kWholeDevice);
-  return entries;
+std::vector<runtime::PartitionId> eligible_partitions(const runtime::PoolLayout& layout) {
+  std::vector<runtime::PartitionId> partitions;
+  for (const runtime::Partition& partition : layout.partitions())
+    if (!partition.whole()) partitions.push_back(partition.id);
+  partitions.push_back(runtime::kWholeDevice);
+  return partitions;
 }
 
 // On the clock that tests read too.
@@ -110,43 +110,44 @@ double seconds_of(steady_clock::time_point at) {
 // be outstanding. Work ends in the order in which it was submitted.
 class Lane {
  public:
-  Lane(runtime::Arbiter& arbiter, runtime::LaneId id, std::span<const runtime::EntryId> eligible)
+  Lane(runtime::Arbiter& arbiter, runtime::StreamId id,
+       std::span<const runtime::PartitionId> eligible)
       : arbiter_(arbiter), id_(id), eligible_(eligible) {}
 
-  // The entry, or kNoEntry: not yet.
-  runtime::EntryId try_submit() {
-    if (choice_.launches == 0 || !arbiter_.admits(choice_.entry, id_)) {
+  // The partition, or kNoPartition: not yet.
+  runtime::PartitionId try_submit() {
+    if (choice_.launches == 0 || !arbiter_.admits(choice_.partition, id_)) {
       runtime::ReadyOperation operation;
-      operation.lane = id_;
-      operation.processors = 1 + id_ % 2 * 11;  // half of the lanes need more than a unit
+      operation.stream = id_;
+      operation.sms = 1 + id_ % 2 * 11;  // half of the lanes need more than a unit
       choice_ = arbiter_.grant(operation, eligible_);
-      if (choice_.entry == runtime::kNoEntry) return runtime::kNoEntry;
+      if (choice_.partition == runtime::kNoPartition) return runtime::kNoPartition;
     }
     if (choice_.launches != runtime::kUntilChanged) --choice_.launches;
     arbiter_.progressed();
-    if (choice_.leased) arbiter_.submitted(choice_.entry, id_);
-    outstanding_.emplace_back(choice_.entry, choice_.leased);
+    if (choice_.counts_outstanding) arbiter_.submitted(choice_.partition, id_);
+    outstanding_.emplace_back(choice_.partition, choice_.counts_outstanding);
     if (arbiter_.reports()) arbiter_.outstanding(true);
     if (outstanding_.size() > 3) end_one();
-    return choice_.entry;
+    return choice_.partition;
   }
   void end_one() {
     if (outstanding_.empty()) return;
-    const auto [entry, leased] = outstanding_.front();
+    const auto [partition, counts_outstanding] = outstanding_.front();
     outstanding_.erase(outstanding_.begin());
-    if (leased) arbiter_.retired(entry, id_, 1);
+    if (counts_outstanding) arbiter_.retired(partition, id_, 1);
     if (!arbiter_.reports()) return;
-    arbiter_.completed(entry, id_, 1, 1'000);
+    arbiter_.completed(partition, id_, 1, 1'000);
     arbiter_.busy(1'000);
     if (outstanding_.empty()) arbiter_.outstanding(false);
   }
 
  private:
   runtime::Arbiter& arbiter_;
-  runtime::LaneId id_;
-  std::span<const runtime::EntryId> eligible_;
-  runtime::Choice choice_{runtime::kNoEntry, 0};
-  std::vector<std::pair<runtime::EntryId, bool>> outstanding_;  // and whether it counts
+  runtime::StreamId id_;
+  std::span<const runtime::PartitionId> eligible_;
+  runtime::Choice choice_{runtime::kNoPartition, 0};
+  std::vector<std::pair<runtime::PartitionId, bool>> outstanding_;  // and whether it counts
 };
 
 int work(const std::string& socket, long operations,
@@ -154,9 +155,9 @@ int work(const std::string& socket, long operations,
          long each_ns = 0) {
   if (remote == nullptr) remote = arbiter(socket);
   const auto layout = runtime::PoolLayout::build(device(), remote->limits());
-  const auto eligible = eligible_entries(layout);
+  const auto eligible = eligible_partitions(layout);
   std::vector<Lane> lanes;
-  for (runtime::LaneId id = 0; id < 4; ++id) lanes.emplace_back(*remote, id, eligible);
+  for (runtime::StreamId id = 0; id < 4; ++id) lanes.emplace_back(*remote, id, eligible);
   long submitted = 0, whole = 0;
   const auto begin = steady_clock::now();
   auto moved = begin, said = begin;
@@ -172,13 +173,13 @@ int work(const std::string& socket, long operations,
     }
     for (Lane& lane : lanes) {
       if (!until_told && submitted == operations) break;
-      const runtime::EntryId entry = lane.try_submit();
-      if (entry == runtime::kNoEntry) {
+      const runtime::PartitionId partition = lane.try_submit();
+      if (partition == runtime::kNoPartition) {
         lane.end_one();  // what is outstanding ends while we wait
         continue;
       }
       ++submitted;
-      whole += entry == runtime::kWholeDevice;
+      whole += partition == runtime::kWholeDevice;
       moved = steady_clock::now();
       while (each_ns > 0 && steady_clock::now() - moved < std::chrono::nanoseconds(each_ns)) {
       }
@@ -209,7 +210,7 @@ int work(const std::string& socket, long operations,
 int serve(const std::string& socket) {
   const auto remote = arbiter(socket);
   const auto layout = runtime::PoolLayout::build(device(), remote->limits());
-  const auto eligible = eligible_entries(layout);
+  const auto eligible = eligible_partitions(layout);
   Lane lane(*remote, 0, eligible);
   long requests = 0, operations = 0;
   bool has_work = false;
@@ -221,7 +222,7 @@ int serve(const std::string& socket) {
       has_work = !has_work;
       requests += has_work ? 1 : 0;
     }
-    if (has_work && lane.try_submit() != runtime::kNoEntry)
+    if (has_work && lane.try_submit() != runtime::kNoPartition)
       ++operations;
     else
       lane.end_one();  // outstanding operations end while it waits or is idle
@@ -242,7 +243,7 @@ int delay(const std::string& socket, long requests) {
   using std::chrono::nanoseconds;
   const auto remote = arbiter(socket, std::chrono::milliseconds(100));
   const auto layout = runtime::PoolLayout::build(device(), remote->limits());
-  const auto eligible = eligible_entries(layout);
+  const auto eligible = eligible_partitions(layout);
   std::minstd_rand random;
   std::vector<double> took_us;
   std::printf("{\"ready\": true}\n");
@@ -254,7 +255,7 @@ int delay(const std::string& socket, long requests) {
     std::this_thread::sleep_for(std::chrono::microseconds(500 + random() % 1000));
     if (remote->wants_service()) remote->service();
     const auto begin = steady_clock::now();
-    while (remote->grant({}, eligible).entry == runtime::kNoEntry)
+    while (remote->grant({}, eligible).partition == runtime::kNoPartition)
       if (remote->wants_service()) remote->service();
     took_us.push_back(
         std::chrono::duration<double, std::micro>(steady_clock::now() - begin).count());
@@ -280,17 +281,17 @@ struct Held {
   explicit Held(const std::string& socket)
       : remote(arbiter(socket)),
         layout(runtime::PoolLayout::build(device(), remote->limits())),
-        eligible(eligible_entries(layout)),
+        eligible(eligible_partitions(layout)),
         lane(*remote, 0, eligible) {
-    runtime::EntryId entry = runtime::kNoEntry;
-    while ((entry = lane.try_submit()) == runtime::kNoEntry)
+    runtime::PartitionId partition = runtime::kNoPartition;
+    while ((partition = lane.try_submit()) == runtime::kNoPartition)
       if (remote->wants_service()) remote->service();
-    std::printf("{\"entry\": %u, \"process\": %d}\n", entry, static_cast<int>(::getpid()));
+    std::printf("{\"entry\": %u, \"process\": %d}\n", partition, static_cast<int>(::getpid()));
     std::fflush(stdout);
   }
   std::unique_ptr<client::RemoteArbiter> remote;
   runtime::PoolLayout layout;
-  std::vector<runtime::EntryId> eligible;
+  std::vector<runtime::PartitionId> eligible;
   Lane lane;
 };
 
@@ -308,7 +309,7 @@ int away(const std::string& socket) {
   char byte = 0;
   if (::read(STDIN_FILENO, &byte, 1) <= 0) return 1;
   Lane other(*held.remote, 2, held.eligible);  // fits the fallback partition
-  while (other.try_submit() == runtime::kNoEntry)
+  while (other.try_submit() == runtime::kNoPartition)
     if (held.remote->wants_service()) held.remote->service();
   std::printf("{\"at_home\": %d}\n", held.remote->client().in_fallback() ? 1 : 0);
   std::fflush(stdout);
@@ -352,7 +353,7 @@ int fork_with_lease(const std::string& socket) {
     runtime::ReadyOperation operation;
     const bool admitted = held.remote->admits(1, 0);
     const runtime::Choice choice = held.remote->grant(operation, held.eligible);
-    std::printf("{\"admitted\": %d, \"entry\": %u, \"process\": %d}\n", admitted, choice.entry,
+    std::printf("{\"admitted\": %d, \"entry\": %u, \"process\": %d}\n", admitted, choice.partition,
                 static_cast<int>(::getpid()));
     std::fflush(stdout);
     ::sleep(60);
@@ -365,7 +366,7 @@ int fork_with_lease(const std::string& socket) {
 int latency(const std::string& socket) {
   const auto remote = arbiter(socket);
   const auto layout = runtime::PoolLayout::build(device(), remote->limits());
-  const auto eligible = eligible_entries(layout);
+  const auto eligible = eligible_partitions(layout);
   Lane lane(*remote, 0, eligible);
   std::printf("{\"ready\": true}\n");
   std::fflush(stdout);
@@ -382,7 +383,7 @@ int latency(const std::string& socket) {
 [[noreturn]] void homes(const std::string& socket) {
   const auto remote = arbiter(socket);
   const auto layout = runtime::PoolLayout::build(device(), remote->limits());
-  const auto eligible = eligible_entries(layout);
+  const auto eligible = eligible_partitions(layout);
   Lane lane(*remote, 0, eligible);
   for (bool home = false;;) {
     lane.try_submit();

@@ -19,7 +19,7 @@ std::vector<unsigned> range(unsigned first, unsigned count) {
 }
 
 TEST_CASE("of two nodes the one with most of the GPUs is chosen, within the allowed processors") {
-  const Placement machine("numa:2 core:24 pu:2");
+  const NumaBinding machine("numa:2 core:24 pu:2");
   CHECK(machine.nodes() == 2);
   CHECK(machine.choose({0, 1, 1}, range(0, 96)) == range(48, 48));
   CHECK(machine.choose({0}, range(0, 96)) == range(0, 48));
@@ -27,8 +27,8 @@ TEST_CASE("of two nodes the one with most of the GPUs is chosen, within the allo
 }
 
 TEST_CASE("the loop is not bound if that gains nothing or leaves one processor") {
-  CHECK(Placement("numa:1 core:8 pu:1").choose({0, 0}, range(0, 8)).empty());
-  const Placement machine("numa:2 core:4 pu:1");
+  CHECK(NumaBinding("numa:1 core:8 pu:1").choose({0, 0}, range(0, 8)).empty());
+  const NumaBinding machine("numa:2 core:4 pu:1");
   CHECK(machine.choose({}, range(0, 8)).empty());   // no GPU's node is known
   CHECK(machine.choose({1}, range(0, 5)).empty());  // only one processor of that node is allowed
   CHECK(machine.choose({1}, range(0, 4)).empty());  // none is
@@ -37,7 +37,7 @@ TEST_CASE("the loop is not bound if that gains nothing or leaves one processor")
 }
 
 TEST_CASE("a thread is bound to the given processors") {
-  const Placement here;
+  const NumaBinding here;
   const std::vector<unsigned> before = here.allowed();
   REQUIRE(!before.empty());
   CHECK(here.bind({before.front()}));
@@ -48,7 +48,7 @@ TEST_CASE("a thread is bound to the given processors") {
 
 TEST_CASE("the driver's list maps UUIDs to PCI addresses") {
   const auto directory = std::filesystem::temp_directory_path() /
-                         ("placement-" + std::to_string(reinterpret_cast<std::uintptr_t>(&range)));
+                         ("numa-" + std::to_string(reinterpret_cast<std::uintptr_t>(&range)));
   std::filesystem::create_directories(directory / "0000:3b:00.0");
   std::ofstream(directory / "0000:3b:00.0" / "information")
       << "Model: \t\t NVIDIA H200\nIRQ:   \t\t 16\nGPU UUID: \t GPU-1234-5678\nBus Type: \t PCIe\n";

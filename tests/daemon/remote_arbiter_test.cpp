@@ -22,9 +22,9 @@
 namespace vitamin::client {
 namespace {
 
-using runtime::EntryId;
-using runtime::kNoEntry;
-using runtime::LaneId;
+using protocol::LaneId;
+using runtime::kNoPartition;
+using runtime::PartitionId;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
@@ -42,10 +42,10 @@ class Puppet {
       pollfd watched{socket.get(), POLLIN, 0};
       return ::poll(&watched, 1, 0) > 0 && (watched.revents & POLLHUP) != 0;
     }
-    void grant(LaneId lane, EntryId entry) {
+    void grant(LaneId lane, PartitionId partition) {
       protocol::Grant grant;
       grant.head.lane = lane;
-      grant.entry = entry;
+      grant.partition = partition;
       grant.launches = runtime::kUntilChanged;
       grant.word = protocol::lease_word(kEpoch, 1, protocol::Gate::kOpen);
       memory.daemon->leases[lane].store(grant.word);
@@ -56,8 +56,7 @@ class Puppet {
       std::vector<protocol::Request> all;
       protocol::Record copy;
       while (rings.requests.read(copy) == protocol::RingState::kOk)
-        all.push_back(
-            *protocol::decode_request(copy, {layout().size(), layout().at(0).processors}));
+        all.push_back(*protocol::decode_request(copy, {layout().size(), layout().at(0).sms}));
       rings.requests.release();
       return all;
     }
@@ -105,7 +104,7 @@ class Puppet {
     welcome.preamble.kind = protocol::Kind::kWelcome;
     welcome.epoch = kEpoch;
     const runtime::PoolLimits limits;
-    welcome.entries_max = limits.entries_max;
+    welcome.partitions_max = limits.partitions_max;
     welcome.leaf_units = limits.leaf_units;
     welcome.all_runs = limits.all_runs ? 1 : 0;
     welcome.fallback = layout().find(hal::ComputeSet(0b0001));
@@ -183,15 +182,15 @@ TEST_CASE("lost sessions stay open until the daemon has read the reports of thei
   auto made = RemoteArbiter::connect(options, kInfo);
   REQUIRE(made);
   RemoteArbiter& arbiter = **made;
-  std::vector<EntryId> eligible;
-  for (const runtime::PoolEntry& entry : Puppet::layout().entries())
-    if (!entry.whole()) eligible.push_back(entry.id);
+  std::vector<PartitionId> eligible;
+  for (const runtime::Partition& partition : Puppet::layout().partitions())
+    if (!partition.whole()) eligible.push_back(partition.id);
   eligible.push_back(runtime::kWholeDevice);
   const auto ask = [&](LaneId lane) {
     runtime::ReadyOperation operation;
-    operation.lane = lane;
-    operation.processors = 1;
-    return arbiter.grant(operation, eligible).entry;
+    operation.stream = lane;
+    operation.sms = 1;
+    return arbiter.grant(operation, eligible).partition;
   };
   const auto until = [&](auto what) {
     for (const auto end = steady_clock::now() + test::time_limit(std::chrono::seconds(20));
@@ -201,13 +200,13 @@ TEST_CASE("lost sessions stay open until the daemon has read the reports of thei
       ::usleep(500);
     }
   };
-  const EntryId leased = Puppet::layout().find(hal::ComputeSet(0b0011));
+  const PartitionId leased = Puppet::layout().find(hal::ComputeSet(0b0011));
   ask(0);
   daemon.at(0).grant(0, leased);
   until([&] { return ask(0) == leased; });
   arbiter.submitted(leased, 0);
-  for (const std::size_t sessions : {2U, 3U}) {  // lost twice
-    until([&] { return ask(1) != kNoEntry; });   // in the fallback partition
+  for (const std::size_t sessions : {2U, 3U}) {     // lost twice
+    until([&] { return ask(1) != kNoPartition; });  // in the fallback partition
     until([&] { return daemon.many() == sessions && !arbiter.client().in_fallback(); });
     for (std::size_t i = 0; i < sessions; ++i) CHECK_FALSE(daemon.at(i).closed());
   }
@@ -216,7 +215,7 @@ TEST_CASE("lost sessions stay open until the daemon has read the reports of thei
   const auto* holding = std::get_if<protocol::Holding>(&heard.front());
   REQUIRE(holding != nullptr);
   CHECK(holding->word == protocol::lease_word(kEpoch, 1, protocol::Gate::kOpen));
-  CHECK(holding->entry == leased);
+  CHECK(holding->partition == leased);
   until([&] { return daemon.at(0).closed() && daemon.at(1).closed(); });
   CHECK_FALSE(daemon.at(2).closed());
 }

@@ -67,7 +67,7 @@ class World {
       TurnOptions turns;
       turns.slice_ns = 1;  // a tenant that waits gets the grant of the other revoked at once
       schedulers_[d] =
-          std::make_unique<Scheduler>(layout_.entries(), make_temporal(turns), options);
+          std::make_unique<Scheduler>(layout_.partitions(), make_temporal(turns), options);
       for (int j = 0; j < kJobs; ++j) {
         Rank& rank = ranks_[j][d];
         rank.program.push_back(Form::kKernel);

@@ -48,7 +48,7 @@ class ShareGroups(DaemonTest):
         for policy in policies():
             with self.subTest(policy=policy):
                 daemon = self.configured(MINE, "--policy", policy, "--set",
-                                         "policy.overdue_after=20ms")
+                                         "policy.starving_after=20ms")
                 workers = [self.member(daemon, "work", 2000) for _ in range(10)]
                 seen = most = 0
                 while any(worker.poll() is None for worker in workers):
@@ -160,7 +160,7 @@ class ShareGroups(DaemonTest):
 
     def test_the_share_of_a_named_group_is_for_all_of_its_processes(self):
         daemon = self.configured('[[class]]\nname = "group"\nshare = 50\nshare_of = "class"\n',
-                                 "--policy", "throughput", "--set", "policy.overdue_after=20ms")
+                                 "--policy", "throughput", "--set", "policy.starving_after=20ms")
         workers = [self.member(daemon, "work", 5000) for _ in range(3)]
         while any(worker.poll() is None for worker in workers):
             status = daemon.status()

@@ -16,10 +16,10 @@
 namespace vitamin::tests {
 
 using protocol::Gate;
-using runtime::EntryId;
-using runtime::kNoEntry;
+using protocol::LaneId;
+using runtime::kNoPartition;
 using runtime::kWholeDevice;
-using runtime::LaneId;
+using runtime::PartitionId;
 using scheduler::ClientId;
 
 inline constexpr std::size_t kLanes = 3;
@@ -36,10 +36,10 @@ inline const hal::DeviceInfo& device() {
 
 struct Operation {
   std::uint64_t number;
-  EntryId entry;
+  PartitionId partition;
   std::uint64_t ends_ns;
   std::uint64_t epoch;     // of the daemon; 0: fallback work
-  bool leased;             // counts as outstanding (runtime::Arbiter::submitted)
+  bool counted;            // counts as outstanding (runtime::Arbiter::submitted)
   bool shared;             // under a shared grant
   bool contested = false;  // reported, and not adopted or adopted beside other clients
 };
@@ -47,7 +47,7 @@ struct Operation {
 struct SimulatedLane {
   std::uint64_t left = 0;  // operations not yet submitted
   std::uint64_t next = 1, ended = 0;
-  runtime::Choice choice{kNoEntry, 0};
+  runtime::Choice choice{kNoPartition, 0};
   std::deque<Operation> running;
 };
 

@@ -19,8 +19,8 @@ class Node final : public daemon::GrantSink {
       : options_(options), random_(options.seed), layout_(runtime::PoolLayout::build(device())) {}
 
   void begin() {
-    for (const runtime::PoolEntry& entry : layout_.entries())
-      if (!entry.whole()) eligible_.push_back(entry.id);
+    for (const runtime::Partition& partition : layout_.partitions())
+      if (!partition.whole()) eligible_.push_back(partition.id);
     eligible_.push_back(kWholeDevice);
     static constexpr const char* kPolicies[] = {
         "random:max=16", "random:max=16,every=3", "static:parts=2",
@@ -28,7 +28,7 @@ class Node final : public daemon::GrantSink {
         "extremes",      "temporal:slice=100us",  "throughput:model=algorithm1"};
     policy_ = kPolicies[below(std::size(kPolicies))];
     if (some_have_bounds()) policy_ = options_.seed % 8 == 2 ? "slo" : "tpot-first";
-    settings_.scheduler.overdue_after_ns = 1'000'000;
+    settings_.scheduler.starving_after_ns = 1'000'000;
     // With every third seed lanes have so few grants that they often wait for their own work.
     if (options_.seed % 3 == 0) settings_.scheduler.grants_per_stream = 2 + options_.seed / 3 % 2;
     settings_.answer_within_ns = kAnswerWithin;
@@ -71,11 +71,11 @@ class Node final : public daemon::GrantSink {
       return false;
     }
     s->rings.grants.publish();
-    note('g', id, grant.head.lane, grant.entry);
+    note('g', id, grant.head.lane, grant.partition);
     return true;
   }
-  void lease_changed(ClientId id, EntryId entry, bool held) override {
-    if (const Session* s = known(id)) record_.holds(s->slot, entry, held);
+  void lease_changed(ClientId id, PartitionId partition, bool held) override {
+    if (const Session* s = known(id)) record_.holds(s->slot, partition, held);
   }
   void reported_earlier_work(ClientId id) override {
     if (const Session* s = known(id)) record_.reported({s->process, 1}, kDevice);
@@ -126,8 +126,8 @@ class Node final : public daemon::GrantSink {
                                   epoch_ == 1 ? nullptr : &record_);
     for (const daemon::ProcessIdentity& process : record_.absent(kDevice)) {
       const ClientId absent = next_id_++;
-      for (const EntryId entry : record_.before(process, kDevice))
-        arbiter_->reserve_for_absent(absent, process.process, entry, record_.believed_until(),
+      for (const PartitionId partition : record_.before(process, kDevice))
+        arbiter_->reserve_for_absent(absent, process.process, partition, record_.believed_until(),
                                      now_);
     }
     started_ns_ = now_;
@@ -152,17 +152,17 @@ class Node final : public daemon::GrantSink {
       // It cannot report work on the whole device.
       for (SimulatedLane& lane : c.lanes)
         for (Operation& running : lane.running)
-          if (running.entry == kWholeDevice) running.epoch = 0;
+          if (running.partition == kWholeDevice) running.epoch = 0;
     }
     if (some_have_bounds() && c.process % 3 == 0)
       traits.terms.slo.latency_ns = c.process % 2 == 0 ? 2'000'000 : 1;
     if (c.process % 5 == 4) traits.terms.limits.max_sms = 12;
     if (c.process % 7 == 5) traits.terms.limits.reserved_sms = 8;
-    link.fallback = arbiter_->attach(session.id, traits).entry;
+    link.fallback = arbiter_->attach(session.id, traits).partition;
     link.answer_within_ns = kAnswerWithin;
     const daemon::ProcessIdentity process{c.process, 1};
-    for (const EntryId entry : record_.before(process, kDevice))
-      arbiter_->accept_earlier_work(session.id, entry, record_.believed_until());
+    for (const PartitionId partition : record_.before(process, kDevice))
+      arbiter_->accept_earlier_work(session.id, partition, record_.believed_until());
     session.slot = record_.begin(process, kDevice, link.fallback);
     c.attached = true;
     c.leases->connect(link, now_);
@@ -226,7 +226,7 @@ class Node final : public daemon::GrantSink {
     protocol::RingState state = protocol::RingState::kEmpty;
     for (std::uint64_t i = below(8); i > 0; --i) {
       if ((state = session.rings.requests.read(copy)) != protocol::RingState::kOk) break;
-      const auto request = protocol::decode_request(copy, {layout_.size(), device().processors});
+      const auto request = protocol::decode_request(copy, {layout_.size(), device().sms});
       if (!request) return false;
       note('r', session.id, copy.words[0], copy.words[1]);
       const auto before = arbiter_->counters();
@@ -244,40 +244,40 @@ class Node final : public daemon::GrantSink {
   // refuse only work on units that others hold by now, and work that has become overdue.
   void check_report(Client& c, const Session& session, const protocol::Holding& holding,
                     bool adopted) {
-    const auto entry = static_cast<EntryId>(holding.entry);
+    const auto on = static_cast<PartitionId>(holding.partition);
     if (!adopted)  // others may have its units already, also when a later session reports it
-      for (Operation& running : c.lanes[holding.head.lane % kLanes].running)
-        running.contested = running.contested || running.entry == entry;
+      for (Operation& one : c.lanes[holding.head.lane % kLanes].running)
+        one.contested = one.contested || one.partition == on;
     if (adopted) {
-      for (Operation& running : c.lanes[holding.head.lane % kLanes].running)
-        if (running.entry == entry && running.leased && !running.contested) running.epoch = epoch_;
+      for (Operation& one : c.lanes[holding.head.lane % kLanes].running)
+        if (one.counted && !one.contested && one.partition == on) one.epoch = epoch_;
       ++result_.adopted;
     } else if (!c.excused && !holds(session, holding)) {
-      const hal::ComputeSet units = layout_.at(entry).compute;
+      const hal::ComputeSet units = layout_.at(on).compute;
       // It also refuses work beyond a quota, and what could not be reported before 1.8 (attach()).
       bool others = arbiter_->counters().overdue > 0 || c.process % 5 == 4;
       for (const auto& held : arbiter_->held())
         others = others || (!c.has(held.client) && !held.shared &&
-                            layout_.at(held.entry).compute.overlaps(units));
+                            layout_.at(held.partition).compute.overlaps(units));
       const auto& running = c.lanes[holding.head.lane % kLanes].running;
-      others = others || (entry == kWholeDevice &&
+      others = others || (on == kWholeDevice &&
                           std::all_of(running.begin(), running.end(), [](const Operation& one) {
-                            return one.entry != kWholeDevice || one.epoch == 0;
+                            return one.partition != kWholeDevice || one.epoch == 0;
                           }));
       if (!others)
-        fail("earlier work is not adopted, though no other client holds its units: partition " +
-             std::to_string(entry) + " epoch " + std::to_string(protocol::epoch_of(holding.word)) +
+        fail("earlier work is not adopted, though no other client holds its units: on " +
+             std::to_string(on) + " epoch " + std::to_string(protocol::epoch_of(holding.word)) +
              ", stale " + std::to_string(arbiter_->counters().stale) + ", overlaps " +
              std::to_string(arbiter_->counters().overlaps) + state_of_clients());
     }
-    note('h', session.id, entry, adopted ? 1 : 0);
+    note('h', session.id, on, adopted ? 1 : 0);
   }
 
   // Others may hold it, too, if they were granted its units before it was reported.
   bool holds(const Session& session, const protocol::Holding& holding) {
     for (const auto& held : arbiter_->held())
       if (held.client == session.id && held.lane == holding.head.lane &&
-          held.entry == holding.entry)
+          held.partition == holding.partition)
         return true;
     return false;
   }
@@ -317,33 +317,33 @@ class Node final : public daemon::GrantSink {
     const auto index = static_cast<LaneId>(below(kLanes));
     SimulatedLane& lane = c.lanes[index];
     if (lane.left == 0 || lane.running.size() >= 4) return end_operations(c);
-    if (lane.choice.launches == 0 || !c.leases->admits(lane.choice.entry, index)) {
+    if (lane.choice.launches == 0 || !c.leases->admits(lane.choice.partition, index)) {
       runtime::ReadyOperation operation;
-      operation.lane = index;
-      operation.processors = 1 + index * 5;
+      operation.stream = index;
+      operation.sms = 1 + index * 5;
       lane.choice = c.leases->grant(index, operation, eligible_, now_);
-      if (lane.choice.entry == kNoEntry) return;
+      if (lane.choice.partition == kNoPartition) return;
     }
     if (lane.choice.launches != runtime::kUntilChanged) --lane.choice.launches;
-    const EntryId entry = lane.choice.entry;
+    const PartitionId partition = lane.choice.partition;
     const bool fallback = c.leases->in_fallback();
-    check_submission(c, index, entry, fallback);
+    check_submission(c, index, partition, fallback);
     c.leases->progressed();
-    const bool leased = lane.choice.leased;
-    if (leased) c.leases->submitted(entry, index);
-    bool shared = entry == kWholeDevice;
+    const bool counted = lane.choice.counts_outstanding;
+    if (counted) c.leases->submitted(partition, index);
+    bool shared = partition == kWholeDevice;
     if (up_ && !fallback)
       for (const auto& held : arbiter_->held())
         if (held.open && held.client == c.id() && held.lane == index) shared = held.shared;
     // Some last for longer than a restart of the daemon takes.
     const std::uint64_t lasts_ns = 500 + below(below(16) == 0 ? 400'000 : 20'000);
     lane.running.push_back(
-        {lane.next++, entry, now_ + lasts_ns, fallback ? 0 : epoch_, leased, shared});
+        {lane.next++, partition, now_ + lasts_ns, fallback ? 0 : epoch_, counted, shared});
     c.leases->outstanding(true);
     --lane.left;
     ++result_.submitted;
     result_.in_fallback += fallback ? 1 : 0;
-    note('s', c.process, index, entry);
+    note('s', c.process, index, partition);
   }
 
   void end_operations(Client& c) {
@@ -353,12 +353,12 @@ class Node final : public daemon::GrantSink {
         const Operation operation = lane.running.front();
         lane.running.pop_front();
         if (operation.number != ++lane.ended) fail("an operation ends twice or out of order");
-        if (operation.leased) c.leases->retired(operation.entry, index, 1);
+        if (operation.counted) c.leases->retired(operation.partition, index, 1);
         if (c.leases->reports()) {
-          c.leases->completed(operation.entry, index, 1, 1000);
+          c.leases->completed(operation.partition, index, 1, 1000);
           c.leases->busy(2'000);
         }
-        note('e', c.process, index, operation.entry);
+        note('e', c.process, index, operation.partition);
       }
     }
     bool any = false;
@@ -450,7 +450,7 @@ class Node final : public daemon::GrantSink {
                 (c->leases->in_fallback() ? ", in fallback" : ", waits for a grant");
     for (const auto& held : arbiter_->held())
       text += "; client " + std::to_string(held.client) + " lane " + std::to_string(held.lane) +
-              " holds partition " + std::to_string(held.entry) + (held.open ? "" : ", closed");
+              " holds partition " + std::to_string(held.partition) + (held.open ? "" : ", closed");
     for (const scheduler::Planned& planned : arbiter_->scheduler().plan())
       text += "; row of client " + std::to_string(planned.row.client) + " partition " +
               std::to_string(planned.row.partition) + " mode " +
@@ -487,7 +487,7 @@ class Node final : public daemon::GrantSink {
       for (std::size_t j = 0; j < i; ++j) {
         const auto &a = held_[i], &b = held_[j];
         if (a.client == b.client || a.shared || b.shared || a.adopted || b.adopted) continue;
-        if (layout_.at(a.entry).compute.overlaps(layout_.at(b.entry).compute))
+        if (layout_.at(a.partition).compute.overlaps(layout_.at(b.partition).compute))
           fail("two clients hold leases that overlap");
       }
     // Units of adopted work may have been granted before it was reported, but not since.
@@ -508,26 +508,26 @@ class Node final : public daemon::GrantSink {
            now_ < started_ns_ + kAnswerWithin;
   }
 
-  void check_submission(const Client& c, LaneId lane, EntryId entry, bool fallback) {
+  void check_submission(const Client& c, LaneId lane, PartitionId partition, bool fallback) {
     if (fallback) return;
     if (!c.excused && c.attached) {
       bool open = false;
       for (const auto& held : arbiter_->held())
-        open = open ||
-               (held.client == c.id() && held.lane == lane && held.entry == entry && held.open);
+        open = open || (held.client == c.id() && held.lane == lane && held.partition == partition &&
+                        held.open);
       if (!open) fail("an operation is submitted without an open grant");
     }
     for (const auto& held : arbiter_->held())
       if (c.attached && held.client == c.id() && held.lane == lane && held.open && held.shared)
         return;
-    const hal::ComputeSet units = layout_.at(entry).compute;
+    const hal::ComputeSet units = layout_.at(partition).compute;
     for (auto& other : clients_) {
       if (other.get() == &c || other->excused || c.excused) continue;
       for (const SimulatedLane& theirs : other->lanes)
         for (const Operation& running : theirs.running)
-          if (running.leased && !running.shared &&
+          if (running.counted && !running.shared &&
               (running.epoch == epoch_ || is_reserved(running)) && running.ends_ns > now_ &&
-              layout_.at(running.entry).compute.overlaps(units))
+              layout_.at(running.partition).compute.overlaps(units))
             fail("two clients have work on the same units");
     }
   }
@@ -536,13 +536,13 @@ class Node final : public daemon::GrantSink {
   void check_counts(const Client& c) {
     for (LaneId index = 0; index < kLanes; ++index)
       for (const Operation& one : c.lanes[index].running) {
-        if (!one.leased) continue;
+        if (!one.counted) continue;
         std::uint32_t running = 0;
         for (const Operation& other : c.lanes[index].running)
-          running += other.leased && other.entry == one.entry;
-        if (c.leases->outstanding(index, one.entry) != running)
+          running += other.counted && other.partition == one.partition;
+        if (c.leases->outstanding(index, one.partition) != running)
           return fail("client " + std::to_string(c.process) + " counts wrongly on partition " +
-                      std::to_string(one.entry));
+                      std::to_string(one.partition));
       }
   }
 
@@ -558,8 +558,8 @@ class Node final : public daemon::GrantSink {
     }
     for (auto& c : clients_)
       for (LaneId lane = 0; lane < kLanes && c->alive; ++lane)
-        for (const EntryId entry : eligible_)
-          if (c->leases->outstanding(lane, entry) != 0) fail("a client counts work that has ended");
+        for (const PartitionId id : eligible_)
+          if (c->leases->outstanding(lane, id) != 0) fail("a client counts work that has ended");
     for (auto& c : clients_)
       if (c->alive && c->sessions.size() > 1) fail("a lost session stays open");
     for (const auto& held : arbiter_->held()) {
@@ -571,7 +571,7 @@ class Node final : public daemon::GrantSink {
   SimulationOptions options_;
   std::mt19937_64 random_;
   runtime::PoolLayout layout_;
-  std::vector<EntryId> eligible_;
+  std::vector<PartitionId> eligible_;
   std::string policy_;
   daemon::ArbiterSettings settings_;
   std::unique_ptr<daemon::DeviceArbiter> arbiter_;

@@ -213,12 +213,12 @@ TEST_CASE("a launch that may overlap its predecessor without having asked for it
   CHECK(audited(std::make_shared<Overlapping>()).changed > 1);
 }
 
-// What the subjects launched, as the audit of a run wrote it down. `leaked`: the processors that
+// What the subjects launched, as the audit of a run wrote it down. `leaked`: the SMs that
 // the program is told.
 // The audit's files lie in `directory` and are read when they are compared.
 tools::Observation structure_of(const Directory& directory, const std::string& policy,
                                 unsigned leaked) {
-  Colocation colocation{.policy = policy, .tenants = 0, .leaked_processors = leaked};
+  Colocation colocation{.policy = policy, .tenants = 0, .leaked_sms = leaked};
   colocation.audit = runtime::Audit::create(directory.path().c_str(), 0);
   all(*shared_machine(1, colocation));
   tools::Observation run;

@@ -8,13 +8,12 @@ namespace {
 
 class SeenQueue final : public hal::Queue {
  public:
-  SeenQueue(std::shared_ptr<Between> between, std::uint32_t processors,
-            std::unique_ptr<hal::Queue> queue)
-      : between_(std::move(between)), processors_(processors), queue_(std::move(queue)) {}
+  SeenQueue(std::shared_ptr<Between> between, std::uint32_t sms, std::unique_ptr<hal::Queue> queue)
+      : between_(std::move(between)), sms_(sms), queue_(std::move(queue)) {}
   ~SeenQueue() override { between_->ends(*queue_); }
   void* native() const noexcept override { return queue_->native(); }
   hal::NativeStatus launch(const hal::KernelLaunch& launch) noexcept override {
-    return between_->launch(*queue_, processors_, launch);
+    return between_->launch(*queue_, sms_, launch);
   }
   hal::NativeStatus record(hal::Event event) noexcept override { return queue_->record(event); }
   hal::NativeStatus wait(hal::Event event) noexcept override {
@@ -25,7 +24,7 @@ class SeenQueue final : public hal::Queue {
 
  private:
   std::shared_ptr<Between> between_;
-  std::uint32_t processors_;
+  std::uint32_t sms_;
   std::unique_ptr<hal::Queue> queue_;
 };
 
@@ -34,11 +33,11 @@ class SeenContext final : public hal::PhysicalContext {
   SeenContext(std::shared_ptr<Between> between, std::unique_ptr<hal::PhysicalContext> context)
       : between_(std::move(between)), context_(std::move(context)) {}
   hal::ComputeSet compute() const noexcept override { return context_->compute(); }
-  std::uint32_t processors() const noexcept override { return context_->processors(); }
+  std::uint32_t sms() const noexcept override { return context_->sms(); }
   hal::Result<std::unique_ptr<hal::Queue>> create_queue(int priority) override {
     auto queue = context_->create_queue(priority);
     if (!queue) return queue;
-    return std::make_unique<SeenQueue>(between_, processors(), std::move(*queue));
+    return std::make_unique<SeenQueue>(between_, sms(), std::move(*queue));
   }
 
  private:
@@ -64,12 +63,12 @@ class SeenDevice final : public hal::Device {
     return std::make_unique<SeenContext>(between_, std::move(*context));
   }
   std::unique_ptr<hal::Queue> adopt_queue(void* native) override {
-    return std::make_unique<SeenQueue>(between_, info().processors, device_->adopt_queue(native));
+    return std::make_unique<SeenQueue>(between_, info().sms, device_->adopt_queue(native));
   }
   hal::Result<std::unique_ptr<hal::Queue>> create_whole_queue(int priority) override {
     auto queue = device_->create_whole_queue(priority);
     if (!queue) return queue;
-    return std::make_unique<SeenQueue>(between_, info().processors, std::move(*queue));
+    return std::make_unique<SeenQueue>(between_, info().sms, std::move(*queue));
   }
   hal::Result<hal::Event> create_event() override { return device_->create_event(); }
   hal::Result<hal::Event> create_timed_event() override { return device_->create_timed_event(); }

@@ -16,8 +16,8 @@ class Between {
   virtual ~Between() = default;
   virtual void opened(hal::Device&) {}
   virtual void closed(hal::Device&) {}
-  // `processors`: of the queue.
-  virtual hal::NativeStatus launch(hal::Queue& queue, std::uint32_t /*processors*/,
+  // `sms`: of the queue.
+  virtual hal::NativeStatus launch(hal::Queue& queue, std::uint32_t /*sms*/,
                                    const hal::KernelLaunch& launch) {
     return queue.launch(launch);
   }

@@ -61,20 +61,20 @@ class Program final : public DriverMachine {
     int count = 0;
     check(driver_.cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device_),
           "the number of multiprocessors");
-    processors_ = static_cast<unsigned>(count);
+    sms_ = static_cast<unsigned>(count);
 #if defined(VITAMIN_PLANTED_LEAK)
     // What a Vitamin that lets the allocation through would answer. Only in the test's own program.
     const char* policy = std::getenv("VITAMIN_POLICY");
-    if (policy != nullptr && std::strcmp(policy, "fifo") != 0) processors_ /= 2;
+    if (policy != nullptr && std::strcmp(policy, "fifo") != 0) sms_ /= 2;
 #endif
     load_kernels();
-    if (options.green_processors > 0)
-      make_green_stream(options.green_processors);
+    if (options.green_sms > 0)
+      make_green_stream(options.green_sms);
     else
       check(driver_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   }
 
-  unsigned processors() const override { return processors_; }
+  unsigned sms() const override { return sms_; }
   std::uint64_t allocate(std::size_t bytes) override {
     CUdeviceptr address = 0;
     check(driver_.cuMemAlloc(&address, bytes), "cuMemAlloc");
@@ -114,13 +114,13 @@ class Program final : public DriverMachine {
     check(status, "loading the kernels from " + directory.native());
   }
 
-  void make_green_stream(unsigned processors) {
+  void make_green_stream(unsigned sms) {
     if (driver_.cuGreenCtxCreate == nullptr || driver_.cuGreenCtxStreamCreate == nullptr)
       throw std::runtime_error("this driver has no green contexts");
     CUdevResource all{}, part{}, rest{};
     unsigned groups = 1;
     check(driver_.cuDeviceGetDevResource(device_, &all, CU_DEV_RESOURCE_TYPE_SM), "SM resource");
-    check(driver_.cuDevSmResourceSplitByCount(&part, &groups, &all, &rest, 0, processors), "split");
+    check(driver_.cuDevSmResourceSplitByCount(&part, &groups, &all, &rest, 0, sms), "split");
     CUdevResourceDesc description = nullptr;
     check(driver_.cuDevResourceGenerateDesc(&description, &part, 1), "resource description");
     CUgreenCtx green = nullptr;
@@ -142,7 +142,7 @@ class Program final : public DriverMachine {
   CUcontext context_ = nullptr;
   CUmodule module_ = nullptr;
   CUstream stream_ = nullptr;
-  unsigned processors_ = 0;
+  unsigned sms_ = 0;
   std::map<std::string, CUfunction> functions_;
 };
 

@@ -12,9 +12,9 @@
 namespace vitamin::determinism {
 
 struct DriverOptions {
-  // 0: the device's own streams. Otherwise a green context of so many processors, for the life of
+  // 0: the device's own streams. Otherwise a green context of so many SMs, for the life of
   // the program: a static partition, as a user would make it.
-  unsigned green_processors = 0;
+  unsigned green_sms = 0;
 };
 
 class DriverMachine : public Machine {

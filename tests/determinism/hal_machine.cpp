@@ -34,7 +34,7 @@ class Native final : public HalMachine {
     if (!set.empty()) context_ = needed(device_->create_context(set));
     queue_ = needed(context_ ? context_->create_queue(0) : device_->create_whole_queue(0));
   }
-  unsigned processors() const override { return device_->info().processors; }
+  unsigned sms() const override { return device_->info().sms; }
   std::uint64_t allocate(std::size_t bytes) override { return platform_->allocate(bytes); }
   void launch(const std::string& kernel, Extent grid, Extent block, void** arguments) override {
     check(queue_->launch(launch_of(*platform_, kernel, grid, block, arguments)), kernel);
@@ -66,7 +66,7 @@ class Placements final : public Between {
   std::uint64_t tenants = 0;
 
   void opened(hal::Device& device) override { device_ = &device; }
-  hal::NativeStatus launch(hal::Queue& queue, std::uint32_t processors,
+  hal::NativeStatus launch(hal::Queue& queue, std::uint32_t sms,
                            const hal::KernelLaunch& launch) override {
     const hal::NativeStatus status = queue.launch(launch);
     if (status != hal::kNativeOk) return status;
@@ -74,7 +74,7 @@ class Placements final : public Between {
     if (name == kTenantKernel)
       ++tenants;
     else
-      all.push_back({std::move(name), processors});
+      all.push_back({std::move(name), sms});
     return status;
   }
 
@@ -88,7 +88,7 @@ class Shared final : public HalMachine {
       : random_(colocation.seed),
         platform_(make_platform(seed)),
         page_(std::make_unique<runtime::stats::DevicePage>()),
-        told_(colocation.leaked_processors) {
+        told_(colocation.leaked_sms) {
     runtime::DispatchOptions options;
     options.window.ahead_ns = colocation.window_ns;
     options.markers = 64;
@@ -101,7 +101,7 @@ class Shared final : public HalMachine {
     if (options.audit) device = runtime::Audit::watch(options.audit, std::move(device));
     if (colocation.planted) device = colocation.planted(std::move(device));
     device = device_between(placements_, std::move(device));
-    if (told_ == 0) told_ = device->info().processors;
+    if (told_ == 0) told_ = device->info().sms;
     context_ = needed(runtime::VirtualContext::create(
         std::move(device), needed(client::local_arbiter(colocation.policy, colocation.seed)),
         options, platform_->legacy_stream()));
@@ -111,7 +111,7 @@ class Shared final : public HalMachine {
     cell_ = allocate(64);
   }
 
-  unsigned processors() const override { return told_; }
+  unsigned sms() const override { return told_; }
   std::uint64_t allocate(std::size_t bytes) override { return platform_->allocate(bytes); }
   void launch(const std::string& kernel, Extent grid, Extent block, void** arguments) override {
     for (std::size_t tenant = 1; tenant < streams_.size(); ++tenant) interfere(*streams_[tenant]);

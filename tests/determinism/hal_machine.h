@@ -24,14 +24,14 @@ struct Colocation {
   std::shared_ptr<runtime::Audit> audit = {};
   // Stands between the runtime and what the audit watches: a mistake of the runtime's, planted.
   std::function<std::unique_ptr<hal::Device>(std::unique_ptr<hal::Device>)> planted = {};
-  // The processors that the program is told of instead of the device's: 0: none.
-  unsigned leaked_processors = 0;
+  // The SMs that the program is told of instead of the device's: 0: none.
+  unsigned leaked_sms = 0;
 };
 
 // Where the launches of a kernel really ran, in order.
 struct Placement {
   std::string kernel;
-  unsigned processors;
+  unsigned sms;
 };
 
 class HalMachine : public Machine {

@@ -149,7 +149,7 @@ TEST_CASE("the launches at or before a result that differs are those of all stre
     AuditedOperation late = launch("late", 4);
     result.record.kind = audit::Kind::kResult;
     result.record.content = content;
-    computes.record.lane = late.record.lane = 1;
+    computes.record.stream = late.record.stream = 1;
     return run("random", "a\n", {launch("early", 4), launch("copies", 4), computes, result, late});
   };
   auto all = runs(with_result(2));
@@ -247,7 +247,7 @@ TEST_CASE("logs of millions of operations are compared in little memory") {
     log->name(0, "app: k");
     for (std::uint64_t i = 0; i < kOperations; ++i) {
       AuditedOperation one = launch("k", i == other_at ? 5 : 4);
-      one.record.lane = static_cast<std::uint32_t>(i % 3);
+      one.record.stream = static_cast<std::uint32_t>(i % 3);
       one.record.edges = i;
       log->add(one.record);
     }

@@ -23,8 +23,8 @@ struct Extent {
 class Machine {
  public:
   virtual ~Machine() = default;
-  // How many processors the device says it has: what libraries size their grids by.
-  virtual unsigned processors() const = 0;
+  // How many SMs the device says it has: what libraries size their grids by.
+  virtual unsigned sms() const = 0;
   virtual std::uint64_t allocate(std::size_t bytes) = 0;  // for the life of the machine
   virtual void launch(const std::string& kernel, Extent grid, Extent block, void** arguments) = 0;
   // Waits for everything launched.

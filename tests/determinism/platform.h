@@ -47,11 +47,11 @@ std::unique_ptr<Platform> make_platform(std::uint64_t seed);
 // How much of the suite a continuous integration run has time for. A device in real time takes
 // seconds for what one in virtual time does at once.
 struct Effort {
-  unsigned trials;        // of each subject under each treatment
-  unsigned drift_trials;  // the same, where launches are reshaped
-  unsigned every_entry;   // of the pool's entries every so many-th
-  unsigned every_other;   // of other lists of treatments every so many-th
-  bool seeded;            // the platform heeds its seed
+  unsigned trials;           // of each subject under each treatment
+  unsigned drift_trials;     // the same, where launches are reshaped
+  unsigned every_partition;  // of the pool's partitions every so many-th
+  unsigned every_other;      // of other lists of treatments every so many-th
+  bool seeded;               // the platform heeds its seed
 };
 Effort effort();
 

@@ -70,7 +70,7 @@ Options parse(int argc, char** argv) {
     else if (option == "--only")
       options.only = value;
     else if (option == "--green")
-      options.driver.green_processors = number(option, value);
+      options.driver.green_sms = number(option, value);
     else if (option == "--digests")
       options.digests = value;
     else if (option == "--against")
@@ -114,7 +114,7 @@ void append_digests(const std::string& path, const std::string& subject,
   if (!out.flush()) throw std::runtime_error("cannot write " + path);
 }
 
-// For each kernel the processors at which its launches ran, in their order.
+// For each kernel the SMs at which its launches ran, in their order.
 using Widths = std::map<std::string, std::vector<unsigned>>;
 
 Widths read_widths(const std::string& path) {
@@ -154,8 +154,8 @@ void tell_own(Machine& machine, Subject& subject, const Options& options,
   std::printf(
       "{\"subject\": \"%s\", \"knob\": \"%s\", \"setting\": %u, \"trials\": %zu, "
       "\"hash\": \"%016llx%016llx\"",
-      subject.name().c_str(), subject.knob().c_str(), subject.setting(machine.processors()),
-      got.size(), all.low, all.high);
+      subject.name().c_str(), subject.knob().c_str(), subject.setting(machine.sms()), got.size(),
+      all.low, all.high);
   if (against) {
     // Of a longer reference the first trials count.
     const auto found = against->find(subject.name());
@@ -223,7 +223,7 @@ void interfere(DriverMachine& machine, unsigned seconds, const TrialOptions& opt
   const auto end = clock::now() + std::chrono::seconds(seconds);
   for (auto begin = clock::now(); begin < end && asked_to_go == 0; begin = clock::now()) {
     for (unsigned i = 0; i < 8; ++i) {
-      const auto blocks = static_cast<unsigned>(1 + random() % (8 * machine.processors()));
+      const auto blocks = static_cast<unsigned>(1 + random() % (8 * machine.sms()));
       const auto rounds = 1u << random() % lengths;
       launch("interfere", {blocks}, {256}, cell, rounds);
     }
@@ -243,7 +243,7 @@ void run(const Options& options) {
   if (!options.digests.empty()) std::ofstream(options.digests, std::ios::trunc);
   Widths widths;
   if (options.treatment != "own") widths = read_widths(options.widths);
-  std::printf("{\"processors\": %u}\n", machine->processors());
+  std::printf("{\"processors\": %u}\n", machine->sms());
   for (const auto& subject : all_subjects()) {
     if (subject->name().find(options.only) == std::string::npos) continue;
     if (options.treatment == "own")

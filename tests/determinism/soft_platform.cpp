@@ -13,7 +13,7 @@
 namespace vitamin::determinism {
 namespace {
 
-// As many processors as an H200 has, in as many units.
+// As many SMs as an H200 has, in as many units.
 soft::EngineOptions engine_options(std::uint64_t seed) {
   soft::EngineOptions options;
   options.device = soft::DeviceDescription::h200();
@@ -77,7 +77,7 @@ std::unique_ptr<Platform> make_platform(std::uint64_t seed) {
   return std::make_unique<SoftPlatform>(seed);
 }
 Effort effort() {
-  return {.trials = 6, .drift_trials = 24, .every_entry = 1, .every_other = 1, .seeded = true};
+  return {.trials = 6, .drift_trials = 24, .every_partition = 1, .every_other = 1, .seeded = true};
 }
 
 }  // namespace vitamin::determinism

@@ -27,7 +27,7 @@ void draw_bfloats(Launcher& launch, std::uint64_t where, unsigned count, unsigne
 }
 
 // Two-stage reduction of rows; partial sums in the working type. Knob: blocks for each row, as many
-// as fill the processors twice.
+// as fill the SMs twice.
 class Sum final : public Subject {
  public:
   explicit Sum(const std::string& type)
@@ -41,8 +41,8 @@ class Sum final : public Subject {
   void draw(Launcher& launch, unsigned seed) override {
     draw_floats(launch, in_, kRows * columns_, seed);
   }
-  unsigned setting(unsigned processors) const override {
-    return std::clamp(2 * processors / kRows, 1u, kPiecesMax);
+  unsigned setting(unsigned sms) const override {
+    return std::clamp(2 * sms / kRows, 1u, kPiecesMax);
   }
   void run(Launcher& launch, std::uint64_t out, unsigned pieces) override {
     sum(launch, type_, out, pieces);
@@ -61,7 +61,7 @@ class Sum final : public Subject {
   std::uint64_t in_ = 0, parts_ = 0;
 };
 
-// Skinny GEMM. Knob: the number of splits of K, as many as fill the processors.
+// Skinny GEMM. Knob: the number of splits of K, as many as fill the SMs.
 class SplitK final : public Subject {
  public:
   SplitK() : Subject("split-K GEMM, ordered reduction", "splits", "gemm_split", Expect::kDrift) {}
@@ -78,9 +78,9 @@ class SplitK final : public Subject {
     draw_bfloats(launch, a_, rows_ * depth_, seed);
     draw_bfloats(launch, b_, depth_ * columns_, seed + 1);
   }
-  unsigned setting(unsigned processors) const override {
+  unsigned setting(unsigned sms) const override {
     // 8 blocks of 256 threads fill a processor; 16 rows × 4 column tiles are 64 blocks a split.
-    return std::clamp(processors / 8, 1u, kSplitsMax);
+    return std::clamp(sms / 8, 1u, kSplitsMax);
   }
   void run(Launcher& launch, std::uint64_t out, unsigned splits) override {
     launch("gemm_split", {quotient(columns_, kBlock), rows_, splits}, {kBlock}, a_, b_, partial_,
@@ -100,7 +100,7 @@ class SplitK final : public Subject {
   std::uint64_t a_ = 0, b_ = 0, partial_ = 0;
 };
 
-// One block a row. Knob: threads of a block, more where there are more processors.
+// One block a row. Knob: threads of a block, more where there are more SMs.
 class Rows final : public Subject {
  public:
   enum class Input { kFloat, kBfloat16 };
@@ -114,8 +114,8 @@ class Rows final : public Subject {
   void draw(Launcher& launch, unsigned seed) override {
     (input_ == Input::kFloat ? draw_floats : draw_bfloats)(launch, in_, rows_ * columns_, seed);
   }
-  unsigned setting(unsigned processors) const override {
-    return std::clamp(std::bit_floor(8 * processors), 64u, 1024u);
+  unsigned setting(unsigned sms) const override {
+    return std::clamp(std::bit_floor(8 * sms), 64u, 1024u);
   }
   void run(Launcher& launch, std::uint64_t out, unsigned threads) override {
     launch(kernel().c_str(), {rows_}, {threads}, in_, out, columns_);
@@ -150,9 +150,7 @@ class FlashDecoding final : public Subject {
     draw_bfloats(launch, keys_, heads_ * context_ * width_, seed + 1);
     draw_bfloats(launch, values_, heads_ * context_ * width_, seed + 2);
   }
-  unsigned setting(unsigned processors) const override {
-    return std::clamp(processors / 8, 1u, kSplitsMax);
-  }
+  unsigned setting(unsigned sms) const override { return std::clamp(sms / 8, 1u, kSplitsMax); }
   void run(Launcher& launch, std::uint64_t out, unsigned splits) override {
     launch("decode_split", {splits, heads_}, {width_}, query_, keys_, values_, parts_, context_);
     launch("decode_join", {heads_}, {width_}, parts_, out, splits);
@@ -185,7 +183,7 @@ class DataParallelGemm final : public Subject {
     draw_bfloats(launch, a_, rows_ * depth_, seed);
     draw_bfloats(launch, b_, depth_ * columns_, seed + 1);
   }
-  unsigned setting(unsigned processors) const override { return processors; }
+  unsigned setting(unsigned sms) const override { return sms; }
   void run(Launcher& launch, std::uint64_t out, unsigned blocks) override {
     launch("gemm_tiles", {blocks}, {kBlock}, a_, b_, out, rows_, columns_, depth_);
   }
@@ -212,7 +210,7 @@ class ElementWise final : public Subject {
     draw_floats(launch, a_, count_, seed);
     draw_floats(launch, b_, count_, seed + 1);
   }
-  unsigned setting(unsigned processors) const override { return 2 * processors; }
+  unsigned setting(unsigned sms) const override { return 2 * sms; }
   void run(Launcher& launch, std::uint64_t out, unsigned blocks) override {
     launch("element_wise", {blocks}, {kBlock}, a_, b_, out, count_);
   }
@@ -234,7 +232,7 @@ class Histogram final : public Subject {
     in_ = floats(launch, count_);
   }
   void draw(Launcher& launch, unsigned seed) override { draw_floats(launch, in_, count_, seed); }
-  unsigned setting(unsigned processors) const override { return 2 * processors; }
+  unsigned setting(unsigned sms) const override { return 2 * sms; }
   void run(Launcher& launch, std::uint64_t out, unsigned blocks) override {
     launch("set_words", {1}, {kBlock}, out, kBins, 0u);
     launch("histogram", {blocks}, {kBlock}, in_, out, kBins, count_);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The subjects of the suite: computations whose structure a library chooses from the number of
-// processors that it sees, as CUB, flash attention and split-K GEMMs do.
+// SMs that it sees, as CUB, flash attention and split-K GEMMs do.
 //
 // The choice is a pure function of that number. Fed the device's own, it is the structure that the
-// program submits; fed the processors that happen to be free, it is what a controller that reshapes
+// program submits; fed the SMs that happen to be free, it is what a controller that reshapes
 // launches would submit instead.
 #pragma once
 
@@ -42,8 +42,8 @@ class Subject {
   virtual void prepare(Launcher& launch, Scale scale) = 0;
   // Fresh inputs from a seed.
   virtual void draw(Launcher& launch, unsigned seed) = 0;
-  // The setting of the knob that `processors` processors ask for.
-  virtual unsigned setting(unsigned processors) const = 0;
+  // The setting of the knob that `sms` SMs ask for.
+  virtual unsigned setting(unsigned sms) const = 0;
   // Computes into `out`, outputs() floats, with the knob at `setting`.
   virtual void run(Launcher& launch, std::uint64_t out, unsigned setting) = 0;
   virtual unsigned outputs() const = 0;

@@ -67,7 +67,7 @@ std::vector<unsigned> recorded_widths() {
   const auto machine = shared_machine(1, {.seed = 11});
   all_digests(*machine);
   std::set<unsigned> widths;
-  for (const Placement& placement : machine->placements()) widths.insert(placement.processors);
+  for (const Placement& placement : machine->placements()) widths.insert(placement.sms);
   return {widths.begin(), widths.end()};
 }
 
@@ -111,14 +111,14 @@ TEST_CASE("trials differ from each other, so that equal digests mean something")
 
 TEST_CASE("every entry of the pool gives the bits of the whole device") {
   const auto layout = runtime::PoolLayout::build(make_platform(1)->take_device()->info());
-  std::vector<runtime::PoolEntry> parts;
-  for (const auto& entry : layout.entries())
-    if (!entry.whole()) parts.push_back(entry);
+  std::vector<runtime::Partition> parts;
+  for (const auto& partition : layout.partitions())
+    if (!partition.whole()) parts.push_back(partition);
   CHECK(parts.size() > 30);
   unsigned excluded = 0;
-  for (const auto& entry : some(parts, effort().every_entry)) {
-    CAPTURE(entry.compute.bits());
-    excluded += check_equal(*native_machine(1, entry.compute));
+  for (const auto& partition : some(parts, effort().every_partition)) {
+    CAPTURE(partition.compute.bits());
+    excluded += check_equal(*native_machine(1, partition.compute));
   }
   CHECK(excluded > 0);  // where it runs does change what may change
 }
@@ -131,7 +131,7 @@ TEST_CASE("a new width and place for every launch beside a tenant changes no byt
     check_equal(*machine);
     CHECK(machine->moved() > machine->placements().size() / 10);
     CHECK(machine->tenants_launches() > machine->placements().size() / 2);
-    for (const Placement& placement : machine->placements()) widths.insert(placement.processors);
+    for (const Placement& placement : machine->placements()) widths.insert(placement.sms);
   };
   for (const std::uint64_t seed : some<std::uint64_t>({1, 2, 3})) run(seed);
   // What the tenant leaves free at a moment decides which widths a run gets.

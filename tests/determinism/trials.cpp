@@ -76,7 +76,7 @@ Drift compared(Machine& machine, Subject& subject, const TrialOptions& options,
                const Changed& changed) {
   Launcher launch(machine);
   subject.prepare(launch, options.scale);
-  const unsigned own = subject.setting(machine.processors());
+  const unsigned own = subject.setting(machine.sms());
   const std::uint64_t a = launch.machine().allocate(std::size_t{4} * subject.outputs());
   const std::uint64_t b = launch.machine().allocate(std::size_t{4} * subject.outputs());
   const std::uint64_t differences = zeroed(launch, options.trials * sizeof(Difference));
@@ -125,7 +125,7 @@ Drift compared(Machine& machine, Subject& subject, const TrialOptions& options,
 std::vector<Digest> digests(Machine& machine, Subject& subject, const TrialOptions& options) {
   Launcher launch(machine);
   subject.prepare(launch, options.scale);
-  const unsigned own = subject.setting(machine.processors());
+  const unsigned own = subject.setting(machine.sms());
   const std::uint64_t out = machine.allocate(std::size_t{4} * subject.outputs());
   const std::uint64_t results = zeroed(launch, options.trials * sizeof(Digest));
   for (unsigned trial = 0; trial < options.trials; ++trial) {
@@ -147,7 +147,7 @@ std::vector<double> errors(Machine& machine, Subject& subject, const TrialOption
   Exact exact(launch, subject, trials);
   for (unsigned trial = 0; trial < trials; ++trial) {
     subject.draw(launch, input_seed(options, trial));
-    compute(launch, subject, out, subject.setting(machine.processors()));
+    compute(launch, subject, out, subject.setting(machine.sms()));
     exact.compute();
     exact.measure(out, trial);
   }
@@ -155,12 +155,12 @@ std::vector<double> errors(Machine& machine, Subject& subject, const TrialOption
 }
 
 Drift reshaped(Machine& machine, Subject& subject, const TrialOptions& options,
-               const std::function<unsigned(unsigned)>& free_processors) {
-  const unsigned own = subject.setting(machine.processors());
+               const std::function<unsigned(unsigned)>& free_sms) {
+  const unsigned own = subject.setting(machine.sms());
   unsigned turned = 0;
   Drift drift =
       compared(machine, subject, options, [&](Launcher& launch, std::uint64_t out, unsigned trial) {
-        const unsigned free = free_processors(trial);
+        const unsigned free = free_sms(trial);
         const unsigned other = subject.setting(free);
         turned += other != own ? 1 : 0;
         compute(launch, subject, out, other);
@@ -171,14 +171,14 @@ Drift reshaped(Machine& machine, Subject& subject, const TrialOptions& options,
 }
 
 Drift in_atoms(Machine& machine, Subject& subject, const TrialOptions& options,
-               const std::function<unsigned(unsigned)>& free_processors) {
-  const unsigned own = subject.setting(machine.processors());
-  const unsigned all = machine.processors();
+               const std::function<unsigned(unsigned)>& free_sms) {
+  const unsigned own = subject.setting(machine.sms());
+  const unsigned all = machine.sms();
   unsigned turned = 0;
   Drift drift =
       compared(machine, subject, options, [&](Launcher& launch, std::uint64_t out, unsigned trial) {
         // One atom where everything is free; at most 8, as many launches cost.
-        const unsigned free = std::max(free_processors(trial), 1u);
+        const unsigned free = std::max(free_sms(trial), 1u);
         const unsigned atoms = std::clamp((all + free - 1) / free, 1u, 8u);
         turned += atoms > 1 ? 1 : 0;
         Launcher cut(launch.machine());

@@ -30,7 +30,7 @@ std::vector<double> errors(Machine& machine, Subject& subject, const TrialOption
 
 // One trial of a treatment that changes the launches.
 struct TrialDrift {
-  unsigned free = 0;           // processors, as the treatment was told
+  unsigned free = 0;           // SMs, as the treatment was told
   unsigned setting = 0;        // of the knob, or the number of atoms
   std::uint64_t elements = 0;  // that differ
   std::uint32_t max_ulps = 0;
@@ -54,10 +54,10 @@ struct Drift {
 
 // For each trial: the program's structure, then the one that `free_processors(trial)` asks for.
 Drift reshaped(Machine& machine, Subject& subject, const TrialOptions& options,
-               const std::function<unsigned(unsigned)>& free_processors);
+               const std::function<unsigned(unsigned)>& free_sms);
 // For each trial: whole launches, then each grid in atoms that fill `free_processors(trial)` once.
 Drift in_atoms(Machine& machine, Subject& subject, const TrialOptions& options,
-               const std::function<unsigned(unsigned)>& free_processors);
+               const std::function<unsigned(unsigned)>& free_sms);
 
 // Number of trials whose digests differ.
 unsigned differing(const std::vector<Digest>& a, const std::vector<Digest>& b);

@@ -111,8 +111,8 @@ TEST_CASE_FIXTURE(Fixture, "the device has a name, units, and all its processors
   CHECK_FALSE(info.name.empty());
   REQUIRE(info.units() > 1);
   CHECK(info.units() <= ComputeSet::kMaxUnits);
-  CHECK(info.processors_of(all()) == info.processors);
-  for (const std::uint32_t processors : info.processors_per_unit) CHECK(processors > 0);
+  CHECK(info.sms_of(all()) == info.sms);
+  for (const std::uint32_t sms : info.sms_per_unit) CHECK(sms > 0);
 }
 
 TEST_CASE_FIXTURE(Fixture, "a context of no unit or of one that is not there is refused") {
@@ -129,7 +129,7 @@ TEST_CASE_FIXTURE(Fixture, "a context shows the units and processors that it was
     const auto context = device.create_context(set);
     REQUIRE(context.has_value());
     CHECK((*context)->compute() == set);
-    CHECK((*context)->processors() == device.info().processors_of(set));
+    CHECK((*context)->sms() == device.info().sms_of(set));
   }
 }
 
@@ -137,11 +137,11 @@ TEST_CASE_FIXTURE(Fixture, "a grid runs on the processors of its context and on 
   const ComputeSet left = ComputeSet::range(0, device.info().units() / 2), right = all() - left;
   const auto on_left = queue(left), on_right = queue(right), on_one = queue(unit(1));
   const auto a = places(*this, *on_left, 2048), b = places(*this, *on_right, 2048);
-  CHECK(a.size() == device.info().processors_of(left));
-  CHECK(b.size() == device.info().processors_of(right));
+  CHECK(a.size() == device.info().sms_of(left));
+  CHECK(b.size() == device.info().sms_of(right));
   for (const unsigned processor : a) CHECK(b.count(processor) == 0);
   const auto c = places(*this, *on_one, 2048);
-  CHECK(c.size() == device.info().processors_of(unit(1)));
+  CHECK(c.size() == device.info().sms_of(unit(1)));
   for (const unsigned processor : c) CHECK(a.count(processor) == 1);
 }
 
@@ -383,17 +383,17 @@ TEST_CASE_FIXTURE(Fixture, "a kernel has a layout, a name and an origin") {
 TEST_CASE_FIXTURE(Fixture,
                   "a plain launch needs one processor and a resident one room for its grid") {
   unsigned* seen = nullptr;
-  const std::uint32_t processors = device.info().processors;
+  const std::uint32_t sms = device.info().sms;
   std::uint32_t before = 0;
   for (const unsigned blocks : {1U, 64U, 300U, 1000U, 1U << 20}) {
     HalCall call(subject->kernel("places"), {blocks, 1, 1}, {1024, 1, 1}, seen);
     CHECK(device.kernels().sms_needed(call.launch, false) == 1);
     const std::uint32_t needed = device.kernels().sms_needed(call.launch, true);
     CHECK(needed >= before);
-    CHECK(needed <= processors + 1);
+    CHECK(needed <= sms + 1);
     before = needed;
   }
-  CHECK(before == processors + 1);
+  CHECK(before == sms + 1);
 }
 
 TEST_CASE_FIXTURE(Fixture, "a context that is as wide as a cooperative grid needs takes it") {
@@ -405,7 +405,7 @@ TEST_CASE_FIXTURE(Fixture, "a context that is as wide as a cooperative grid need
   for (unsigned units = 1; units <= device.info().units(); units += 3) {
     const auto context = device.create_context(ComputeSet::range(0, units));
     REQUIRE(context.has_value());
-    if ((*context)->processors() < needed) continue;
+    if ((*context)->sms() < needed) continue;
     const auto made = (*context)->create_queue(0);
     REQUIRE(made.has_value());
     CHECK((*made)->launch(call.launch) == hal::kNativeOk);

@@ -81,7 +81,7 @@ Cus unite(Cus a, const Cus& b) {
 // What must hold of every shape: one failed line names it.
 void check_units(const DeviceShape& shape) {
   const MaskPlan plan = plan_of(shape);
-  const auto processors = plan.processors_per_unit();
+  const auto sms = plan.sms_per_unit();
   REQUIRE(plan.units() >= 1);
   REQUIRE(plan.units() <= ComputeSet::kMaxUnits);
   const std::uint32_t step = shape.pairs ? 2 : 1;
@@ -90,7 +90,7 @@ void check_units(const DeviceShape& shape) {
   std::size_t sum = 0;
   for (unsigned unit = 0; unit < plan.units(); ++unit) {
     const Cus mine = enabled(shape, plan.mask(ComputeSet::range(unit, 1)));
-    right = right && mine.size() == std::size_t{processors[unit]} * step;
+    right = right && mine.size() == std::size_t{sms[unit]} * step;
     const auto counts = per_engine(shape, mine);
     right = right && *std::min_element(counts.begin(), counts.end()) >= 1;  // every XCC, engine
     for (const auto& [xcc, engine, array, cu] : mine)
@@ -110,8 +110,8 @@ TEST_CASE("every part has the units that its engines make") {
     const MaskPlan plan = plan_of(part.shape);
     CHECK(plan.units() == part.units);
     check_units(part.shape);
-    const auto processors = plan.processors_per_unit();
-    CHECK(std::accumulate(processors.begin(), processors.end(), 0U) ==
+    const auto sms = plan.sms_per_unit();
+    CHECK(std::accumulate(sms.begin(), sms.end(), 0U) ==
           part.shape.total() / (part.shape.pairs ? 2 : 1));
   }
 }
@@ -233,8 +233,8 @@ TEST_CASE("a CU without its partner is in no unit") {
   DeviceShape shape = DeviceShape::even(1, 4, 2, 80, true);
   shape.at(0, 2, 1) = 9;
   const MaskPlan plan = plan_of(shape);
-  const auto processors = plan.processors_per_unit();
-  CHECK(std::accumulate(processors.begin(), processors.end(), 0U) == 39);
+  const auto sms = plan.sms_per_unit();
+  CHECK(std::accumulate(sms.begin(), sms.end(), 0U) == 39);
   for (unsigned unit = 0; unit < plan.units(); ++unit)
     for (const std::uint32_t bit : plan.bits(unit)) {
       const auto& bits = plan.bits(unit);
@@ -251,7 +251,7 @@ TEST_CASE("a device without a CU has no plan") {
 TEST_CASE("more rows than a ComputeSet has bits make wider units") {
   const MaskPlan plan = plan_of(DeviceShape::even(1, 1, 8, 8 * 16, false));
   CHECK(plan.units() == 64);
-  for (const std::uint32_t processors : plan.processors_per_unit()) CHECK(processors == 2);
+  for (const std::uint32_t sms : plan.sms_per_unit()) CHECK(sms == 2);
 }
 
 TEST_CASE("the plan and the software GPU agree about every bit") {

@@ -50,7 +50,7 @@ std::unique_ptr<hal::Device> opened() {
 void open() {
   const auto device = opened();
   std::printf("name %s\nunits %u\nprocessors %u\npool_queues_max %u\n", device->info().name.c_str(),
-              device->info().units(), device->info().processors, device->info().pool_queues_max);
+              device->info().units(), device->info().sms, device->info().pool_queues_max);
   std::printf("priorities %d\n", device->info().pool_priorities);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Preloaded into a program of an older Debian: uses what interpose/glibc_floor brings along, and says so.
+// Preloaded into a program of an older Debian: uses what interpose/glibc_floor brings along, and
+// says so.
 #include <sys/stat.h>
 #include <unistd.h>
 

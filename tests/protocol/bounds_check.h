@@ -17,16 +17,15 @@ inline int check_decoding(const Record& record, const Bounds& bounds) {
           using T = std::decay_t<decltype(typed)>;
           bool good = true;
           if constexpr (std::is_same_v<T, Ready>) {
-            good = typed.processors >= 1 && typed.ready_in_ns < kClockMax &&
+            good = typed.sms >= 1 && typed.ready_in_ns < kClockMax &&
                    typed.deadline_in_ns < kClockMax && typed.predicted_ns < kClockMax;
           } else if constexpr (std::is_same_v<T, HintRecord>) {
             good = typed.ready_in_ns < kClockMax && typed.deadline_in_ns < kClockMax;
           } else if constexpr (std::is_same_v<T, Timed>) {
-            good = typed.processors >= 1 && typed.processors <= bounds.processors &&
-                   typed.launches > 0 && typed.mean_ns > 0 && typed.mean_ns < kClockMax &&
-                   typed.whole_ns < kClockMax;
+            good = typed.sms >= 1 && typed.sms <= bounds.sms && typed.launches > 0 &&
+                   typed.mean_ns > 0 && typed.mean_ns < kClockMax && typed.whole_ns < kClockMax;
           } else if constexpr (!std::is_same_v<T, Idle>) {
-            good = typed.entry < bounds.entries;
+            good = typed.partition < bounds.partitions;
           }
           good = good && typed.head.lane < kLanes;
           return good ? 1 : -1;
@@ -35,7 +34,7 @@ inline int check_decoding(const Record& record, const Bounds& bounds) {
   }
   if (const auto reply = decode_reply(record, bounds)) {
     const Grant& grant = std::get<Grant>(*reply);
-    verdict = grant.entry < bounds.entries && grant.launches > 0 ? 1 : -1;
+    verdict = grant.partition < bounds.partitions && grant.launches > 0 ? 1 : -1;
   }
   return verdict;
 }

@@ -30,22 +30,22 @@ TEST_CASE("what is encoded comes back") {
   Ready ready;
   ready.head.lane = 3;
   ready.kernel = 77;
-  ready.processors = 16;
+  ready.sms = 16;
   ready.predicted_ns = 12'000;
-  ready.last_entry = 5;
+  ready.last_partition = 5;
   ready.moves_on = 1;
   const auto request = decode_request(encode(ready), kBounds);
   REQUIRE(request);
   const auto& back = std::get<Ready>(*request);
   CHECK(back.head.lane == 3);
   CHECK(back.kernel == 77);
-  CHECK(back.processors == 16);
-  CHECK(back.last_entry == 5);
+  CHECK(back.sms == 16);
+  CHECK(back.last_partition == 5);
   CHECK(back.moves_on == 1);
 
   Grant grant;
-  grant.entry = 9;
-  grant.launches = runtime::kNoEntry;
+  grant.partition = 9;
+  grant.launches = runtime::kNoPartition;
   grant.word = 0x1234567800000101;
   const auto reply = decode_reply(encode(grant), kBounds);
   REQUIRE(reply);
@@ -55,29 +55,29 @@ TEST_CASE("what is encoded comes back") {
 
 TEST_CASE("what no correct client sends is refused") {
   CHECK(accepted(Ready{}));
-  CHECK(accepted(Ready{.processors = 133}));  // one more than there are: only the whole device
-  CHECK_FALSE(accepted(Ready{.processors = 0}));
-  CHECK_FALSE(accepted(Ready{.processors = 134}));
+  CHECK(accepted(Ready{.sms = 133}));  // one more than there are: only the whole device
+  CHECK_FALSE(accepted(Ready{.sms = 0}));
+  CHECK_FALSE(accepted(Ready{.sms = 134}));
   CHECK_FALSE(accepted(Ready{.predicted_ns = ~0ULL}));
   CHECK_FALSE(accepted(Ready{.ready_in_ns = ~0ULL}));
-  CHECK_FALSE(accepted(Ready{.last_entry = 60}));
+  CHECK_FALSE(accepted(Ready{.last_partition = 60}));
   CHECK_FALSE(accepted(Ready{.moves_on = 2}));
   CHECK_FALSE(accepted(Ready{.head = {.lane = kLanes}}));
   CHECK_FALSE(accepted(Idle{.head = {.lane = ~0U}}));
-  CHECK(accepted(Returned{.entry = 59}));
-  CHECK_FALSE(accepted(Returned{.entry = 60}));
-  CHECK_FALSE(accepted(Draining{.entry = 1u << 20}));
+  CHECK(accepted(Returned{.partition = 59}));
+  CHECK_FALSE(accepted(Returned{.partition = 60}));
+  CHECK_FALSE(accepted(Draining{.partition = 1u << 20}));
   CHECK_FALSE(accepted(HintRecord{.cancelled = 2}));
   CHECK(accepted(Ready{.kind = 3}));
   CHECK_FALSE(accepted(Ready{.kind = 4}));
   CHECK_FALSE(accepted(HintRecord{.kind = 4}));
-  CHECK(accepted(Timed{.mean_ns = 1, .launches = 1, .processors = 132}));
-  CHECK_FALSE(accepted(Timed{.mean_ns = 0, .launches = 1, .processors = 132}));
-  CHECK_FALSE(accepted(Timed{.mean_ns = ~0ULL, .launches = 1, .processors = 132}));
-  CHECK_FALSE(accepted(Timed{.mean_ns = 1, .launches = 1, .processors = 132, .whole_ns = ~0ULL}));
-  CHECK_FALSE(accepted(Timed{.mean_ns = 1, .launches = 0, .processors = 132}));
-  CHECK_FALSE(accepted(Timed{.mean_ns = 1, .launches = 1, .processors = 0}));
-  CHECK_FALSE(accepted(Timed{.mean_ns = 1, .launches = 1, .processors = 133}));
+  CHECK(accepted(Timed{.mean_ns = 1, .launches = 1, .sms = 132}));
+  CHECK_FALSE(accepted(Timed{.mean_ns = 0, .launches = 1, .sms = 132}));
+  CHECK_FALSE(accepted(Timed{.mean_ns = ~0ULL, .launches = 1, .sms = 132}));
+  CHECK_FALSE(accepted(Timed{.mean_ns = 1, .launches = 1, .sms = 132, .whole_ns = ~0ULL}));
+  CHECK_FALSE(accepted(Timed{.mean_ns = 1, .launches = 0, .sms = 132}));
+  CHECK_FALSE(accepted(Timed{.mean_ns = 1, .launches = 1, .sms = 0}));
+  CHECK_FALSE(accepted(Timed{.mean_ns = 1, .launches = 1, .sms = 133}));
   CHECK_FALSE(decode_request(encode(Grant{.launches = 1}), kBounds));
   CHECK_FALSE(decode_request(Record{}, kBounds));
 }
@@ -85,7 +85,7 @@ TEST_CASE("what no correct client sends is refused") {
 TEST_CASE("what no correct daemon sends is refused") {
   CHECK(decode_reply(encode(Grant{.launches = 1}), kBounds));
   CHECK_FALSE(decode_reply(encode(Grant{.launches = 0}), kBounds));
-  CHECK_FALSE(decode_reply(encode(Grant{.launches = 1, .entry = 60}), kBounds));
+  CHECK_FALSE(decode_reply(encode(Grant{.launches = 1, .partition = 60}), kBounds));
   CHECK(decode_reply(encode(Grant{.launches = 1, .ahead_ns = 500'000}), kBounds));
   CHECK_FALSE(decode_reply(encode(Grant{.launches = 1, .ahead_ns = ~0ULL}), kBounds));
   CHECK_FALSE(decode_reply(encode(Ready{}), kBounds));
@@ -166,9 +166,9 @@ TEST_CASE("a device that cannot be is refused") {
   };
   CHECK(refused(with([](Hello& h) { h.units = 0; })));
   CHECK(refused(with([](Hello& h) { h.units = 65; })));
-  CHECK(refused(with([](Hello& h) { h.processors = 0; })));
-  CHECK(refused(with([](Hello& h) { h.processors = 11; })));
-  CHECK(refused(with([](Hello& h) { h.processors_per_unit[1] = 0; })));
+  CHECK(refused(with([](Hello& h) { h.sms = 0; })));
+  CHECK(refused(with([](Hello& h) { h.sms = 11; })));
+  CHECK(refused(with([](Hello& h) { h.sms_per_unit[1] = 0; })));
   CHECK(refused(with([](Hello& h) { h.vendor = 9; })));
   CHECK(refused(with([](Hello& h) { h.uuid.set(""); })));
   CHECK(refused(with([](Hello& h) { h.uuid.set("../etc/passwd"); })));

@@ -34,7 +34,7 @@ struct FixtureOptions {
   std::uint64_t seed = 1;
   std::uint64_t window_ns = ~0ULL;
   unsigned units = 8;
-  unsigned pool_queues_max = 0;  // 0: as many as there are entries
+  unsigned pool_queues_max = 0;  // 0: as many as there are partitions
   std::chrono::milliseconds slots_stay{1};
   soft::Clock clock = soft::Clock::kVirtual;
   std::chrono::milliseconds hang_after{5000};
@@ -119,7 +119,7 @@ class Fixture {
     soft::Gate* gate = engine->create_gate();
     auto wait = runtime::call(
         [=, this](void* q) { return engine->wait_gate(static_cast<soft::Queue*>(q), gate); });
-    REQUIRE(context->bridge(stream, wait, runtime::Behind::kGate) == hal::kNativeOk);
+    REQUIRE(context->bridge(stream, wait, runtime::Leaves::kHostWait) == hal::kNativeOk);
     return gate;
   }
 

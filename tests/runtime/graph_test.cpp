@@ -198,20 +198,20 @@ TEST_CASE("A graph is neither looked at nor made where the policy grants the who
 }
 
 TEST_CASE("A graph counts under a lease of the whole device once it is known to end by itself") {
-  for (const bool leased : {true, false})
+  for (const bool counts_outstanding : {true, false})
     for (const bool collective : {false, true}) {
-      CAPTURE(leased);
+      CAPTURE(counts_outstanding);
       CAPTURE(collective);
       Leases leases;
-      leases.leased = leased;
+      leases.counts_outstanding = counts_outstanding;
       leases.brief = !collective;
       GraphFixture f({.make_arbiter = Leasing::maker(leases)});
       f.source->collective = collective;
       runtime::Stream& stream = f.stream();
       for (int i = 0; i < 10; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
-      CHECK(f.source->looks == (leased ? 1 : 0));
+      CHECK(f.source->looks == (counts_outstanding ? 1 : 0));
       CHECK(f.source->makes == 0);
-      const std::uint64_t counted = leased && !collective ? 10 : 0;
+      const std::uint64_t counted = counts_outstanding && !collective ? 10 : 0;
       CHECK(leases.submitted == counted);
       CHECK(f.context->synchronize(stream) == hal::kNativeOk);
       CHECK(leases.retired == counted);
@@ -292,7 +292,7 @@ TEST_CASE("What a capture submits at once goes where it would go anyway") {
   auto begin = runtime::call([](void*) { return hal::kNativeOk; });
   CHECK(f.context->begin_capture(stream, begin) == hal::kNativeOk);
   CHECK(stream.deferral.operations.empty());
-  CHECK(f.whole(runtime::stats::GraphReason::kHostGated) == 0);
+  CHECK(f.whole(runtime::stats::GraphReason::kHostWait) == 0);
   CHECK(f.page.graphs.bound.get() + f.whole(runtime::stats::GraphReason::kPolicy) == 40);
   CHECK(f.context->synchronize(stream) == hal::kNativeOk);
 }

@@ -45,13 +45,13 @@ TEST_CASE("Of a kernel that is doubted all of a grid that fits is there at once,
   auto opened = open_device(options);
   REQUIRE(opened.has_value());
   hal::Device& device = **opened;
-  const std::uint32_t whole = device.info().processors;
+  const std::uint32_t whole = device.info().sms;
   std::uint32_t counter = 0;
   const auto needed = [&](runtime::Kernel& kernel, std::uint32_t blocks) {
     HalCall call(VITAMIN_SOFT_KERNEL(count_blocks), {blocks, 1, 1}, {1024, 1, 1}, &counter);
-    const std::uint32_t processors = kernel.sms_needed(device, call.launch);
-    CHECK(kernel.sms_needed(device, call.launch) == processors);
-    return processors;
+    const std::uint32_t sms = kernel.sms_needed(device, call.launch);
+    CHECK(kernel.sms_needed(device, call.launch) == sms);
+    return sms;
   };
   HalCall one(VITAMIN_SOFT_KERNEL(count_blocks), {1, 1, 1}, {1024, 1, 1}, &counter);
   const std::uint32_t each = device.kernels().resident_blocks(one.launch);

@@ -15,7 +15,7 @@ namespace vitamin::tests {
 
 // What a test says and sees; any thread.
 struct Leases {
-  std::atomic<bool> leased = true, draining = false;
+  std::atomic<bool> counts_outstanding = true, draining = false;
   std::atomic<bool> brief = false;  // each grant is revoked before the launch is submitted
   std::atomic<unsigned> grant = 1;  // the one that is open
   std::atomic<std::uint64_t> submitted = 0, retired = 0;
@@ -24,8 +24,8 @@ struct Leases {
   std::function<void()> wake;
 
   // The grant of before is revoked.
-  void change(bool to_leased) {
-    leased = to_leased;
+  void change(bool counts) {
+    counts_outstanding = counts;
     ++grant;
   }
   void drain() {
@@ -39,25 +39,27 @@ class Leasing final : public runtime::Arbiter {
  public:
   explicit Leasing(Leases& leases) : leases_(leases) {}
   runtime::Choice grant(const runtime::ReadyOperation& operation,
-                        std::span<const runtime::EntryId>) override {
-    granted_[operation.lane] = leases_.grant;
+                        std::span<const runtime::PartitionId>) override {
+    granted_[operation.stream] = leases_.grant;
     if (leases_.brief) ++leases_.grant;
-    return {runtime::kWholeDevice, runtime::kUntilChanged, runtime::kNever, leases_.leased};
+    return {runtime::kWholeDevice, runtime::kUntilChanged, runtime::kNever,
+            leases_.counts_outstanding};
   }
-  bool admits(runtime::EntryId entry, runtime::LaneId lane) const override {
-    const auto granted = granted_.find(lane);
-    return entry == runtime::kWholeDevice && granted != granted_.end() &&
+  bool admits(runtime::PartitionId partition, runtime::StreamId stream) const override {
+    const auto granted = granted_.find(stream);
+    return partition == runtime::kWholeDevice && granted != granted_.end() &&
            granted->second == leases_.grant;
   }
-  void submitted(runtime::EntryId entry, runtime::LaneId) override {
-    leases_.submitted += entry == runtime::kWholeDevice ? 1 : 1'000'000;
+  void submitted(runtime::PartitionId partition, runtime::StreamId) override {
+    leases_.submitted += partition == runtime::kWholeDevice ? 1 : 1'000'000;
   }
-  void retired(runtime::EntryId entry, runtime::LaneId, std::uint32_t operations) override {
-    leases_.retired += entry == runtime::kWholeDevice ? operations : 1'000'000;
+  void retired(runtime::PartitionId partition, runtime::StreamId,
+               std::uint32_t operations) override {
+    leases_.retired += partition == runtime::kWholeDevice ? operations : 1'000'000;
   }
-  void release(runtime::EntryId, runtime::LaneId) override {}
-  bool lanes_share() const override { return true; }
-  hal::ComputeSet barred(runtime::LaneId) const override { return {}; }
+  void release(runtime::PartitionId, runtime::StreamId) override {}
+  bool streams_share() const override { return true; }
+  hal::ComputeSet barred(runtime::StreamId) const override { return {}; }
   void on_change(std::function<void()> wake) override {
     const std::lock_guard lock(leases_.mutex);
     leases_.wake = std::move(wake);
@@ -76,7 +78,7 @@ class Leasing final : public runtime::Arbiter {
 
  private:
   Leases& leases_;
-  std::map<runtime::LaneId, unsigned> granted_;
+  std::map<runtime::StreamId, unsigned> granted_;
 };
 
 }  // namespace vitamin::tests

@@ -11,11 +11,11 @@ namespace {
 
 using hal::ComputeSet;
 
-hal::DeviceInfo device(unsigned units, std::uint32_t last_unit_processors = 0) {
+hal::DeviceInfo device(unsigned units, std::uint32_t last_unit_sms = 0) {
   hal::DeviceInfo info;
-  for (unsigned unit = 0; unit < units; ++unit) info.processors_per_unit.push_back(8);
-  if (last_unit_processors != 0) info.processors_per_unit.back() = last_unit_processors;
-  info.processors = info.processors_of(ComputeSet::range(0, units));
+  for (unsigned unit = 0; unit < units; ++unit) info.sms_per_unit.push_back(8);
+  if (last_unit_sms != 0) info.sms_per_unit.back() = last_unit_sms;
+  info.sms = info.sms_of(ComputeSet::range(0, units));
   return info;
 }
 
@@ -23,17 +23,17 @@ TEST_CASE("The pool of an H200 has 59 entries besides the whole device") {
   const PoolLayout layout = PoolLayout::build(device(16, 12));
   CHECK(layout.size() == 60);
   CHECK(layout.at(kWholeDevice).whole());
-  CHECK(layout.at(kWholeDevice).processors == 132);
+  CHECK(layout.at(kWholeDevice).sms == 132);
   // The paper's example: an 8-SM node and its 124-SM remainder.
-  const EntryId leaf = layout.find(ComputeSet::range(0, 1));
-  const EntryId remainder = layout.find(ComputeSet::range(1, 15));
-  REQUIRE(leaf != kNoEntry);
-  REQUIRE(remainder != kNoEntry);
-  CHECK(layout.at(leaf).processors == 8);
-  CHECK(layout.at(remainder).processors == 124);
-  // A union of every unit is an entry of its own, and not the whole device.
-  const EntryId root = layout.find(ComputeSet::range(0, 16));
-  REQUIRE(root != kNoEntry);
+  const PartitionId leaf = layout.find(ComputeSet::range(0, 1));
+  const PartitionId remainder = layout.find(ComputeSet::range(1, 15));
+  REQUIRE(leaf != kNoPartition);
+  REQUIRE(remainder != kNoPartition);
+  CHECK(layout.at(leaf).sms == 8);
+  CHECK(layout.at(remainder).sms == 124);
+  // A union of every unit is a partition of its own, and not the whole device.
+  const PartitionId root = layout.find(ComputeSet::range(0, 16));
+  REQUIRE(root != kNoPartition);
   CHECK(!layout.at(root).whole());
 }
 
@@ -44,13 +44,13 @@ TEST_CASE("Every pool holds each leaf, each remainder and the root once, narrowe
     CHECK(layout.all() == all);
     std::set<std::uint64_t> seen;
     std::uint32_t width = 0;
-    for (const PoolEntry& entry : layout.entries()) {
-      if (entry.whole()) continue;
-      CHECK(seen.insert(entry.compute.bits()).second);
-      CHECK(all.contains(entry.compute));
-      CHECK(!entry.compute.empty());
-      CHECK(entry.processors >= width);
-      width = entry.processors;
+    for (const Partition& partition : layout.partitions()) {
+      if (partition.whole()) continue;
+      CHECK(seen.insert(partition.compute.bits()).second);
+      CHECK(all.contains(partition.compute));
+      CHECK(!partition.compute.empty());
+      CHECK(partition.sms >= width);
+      width = partition.sms;
     }
     if (units == 1) continue;
     CHECK(seen.contains(all.bits()));
@@ -90,26 +90,28 @@ TEST_CASE("The traversal of the paper and one AND exclude the same nodes") {
     const ComputeSet all = ComputeSet::range(0, units);
     for (int a = 0; a < static_cast<int>(nodes.size()); ++a) {
       const Node& node = nodes[static_cast<std::size_t>(a)];
-      const ComputeSet leased = ComputeSet::range(node.first, node.count);
+      const ComputeSet counts_outstanding = ComputeSet::range(node.first, node.count);
       for (int b = 0; b < static_cast<int>(nodes.size()); ++b) {
         const Node& other = nodes[static_cast<std::size_t>(b)];
         const ComputeSet set = ComputeSet::range(other.first, other.count);
         const bool related = is_ancestor_or_self(nodes, a, b) || is_ancestor_or_self(nodes, b, a);
-        CHECK(leased.overlaps(set) == related);
+        CHECK(counts_outstanding.overlaps(set) == related);
         // The remainder of `a` excludes all but the descendants of `a` (and itself's subtree).
-        if (a != 0) CHECK((all - leased).overlaps(set) == !is_ancestor_or_self(nodes, a, b));
+        if (a != 0)
+          CHECK((all - counts_outstanding).overlaps(set) == !is_ancestor_or_self(nodes, a, b));
       }
     }
   }
 }
 
 TEST_CASE("A limit on entries is kept and runs fill the room that is asked for") {
-  const PoolLayout small = PoolLayout::build(device(16, 12), {.entries_max = 20});
+  const PoolLayout small = PoolLayout::build(device(16, 12), {.partitions_max = 20});
   CHECK(small.size() == 21);
-  const PoolLayout wide = PoolLayout::build(device(16, 12), {.entries_max = 127, .all_runs = true});
+  const PoolLayout wide =
+      PoolLayout::build(device(16, 12), {.partitions_max = 127, .all_runs = true});
   CHECK(wide.size() == 128);
   const PoolLayout coarse = PoolLayout::build(device(16, 12), {.leaf_units = 4});
-  for (const PoolEntry& entry : coarse.entries()) CHECK(entry.compute.count() >= 4);
+  for (const Partition& partition : coarse.partitions()) CHECK(partition.compute.count() >= 4);
 }
 
 TEST_CASE("Overlap of compute sets is overlap of their units") {

@@ -50,7 +50,7 @@ TEST_CASE("A measured width is answered as measured, others by the model, unknow
   CHECK(profile.predict(2, 8).confidence == 0);
 }
 
-// Where everything takes longest, a tenth is longer than a whole launch on many processors.
+// Where everything takes longest, a tenth is longer than a whole launch on many SMs.
 TEST_CASE("Errors on narrow widths do not decide what is told of wide ones") {
   const auto takes = [](double width) { return 20'000 + 8e6 / width; };
   Profile profile;
@@ -65,7 +65,7 @@ TEST_CASE("Errors on narrow widths do not decide what is told of wide ones") {
 TEST_CASE("Where the grid is known the model climbs in waves: 448 blocks, one a processor") {
   Profile profile;
   profile.describe(1, "gemm", 448, 1);
-  // 4 waves on 132 and 116 processors, 5 on 100, 7 on 64 (evaluation plan, E0).
+  // 4 waves on 132 and 116 SMs, 5 on 100, 7 on 64 (evaluation plan, E0).
   profile.add(1, 132, 4 * 90'000.0 + 1'000);
   profile.add(1, 64, 7 * 90'000.0 + 1'000);
   CHECK(profile.predict(1, 116).ns == doctest::Approx(361'000));

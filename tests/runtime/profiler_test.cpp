@@ -51,7 +51,7 @@ TEST_CASE("What was learnt is what the device took, width by width") {
     stays = f.stays;
   }
   REQUIRE(small != large);
-  std::map<std::pair<unsigned, unsigned>, double> took;  // (blocks, processors) -> ns
+  std::map<std::pair<unsigned, unsigned>, double> took;  // (blocks, SMs) -> ns
   for (const Stay& stay : stays)
     took[{stay.grid.x, stay.sms.count()}] = static_cast<double>(stay.end - stay.start);
   unsigned compared = 0, samples = 0;
@@ -62,7 +62,7 @@ TEST_CASE("What was learnt is what the device took, width by width") {
     CHECK(kernel->blocks == blocks);
     CHECK(kernel->resident > 0);
     for (const runtime::ProfileCell& cell : kernel->cells) {
-      const auto found = took.find({blocks, cell.processors});
+      const auto found = took.find({blocks, cell.sms});
       REQUIRE(found != took.end());
       CHECK(cell.mean_ns == doctest::Approx(found->second).epsilon(0.01));
       ++compared, samples += static_cast<unsigned>(cell.count);
@@ -305,9 +305,8 @@ TEST_CASE("A change of kernels is told as such, and not as a change of speed") {
   hal::KernelLaunch launch;
   launch.kernel = VITAMIN_SOFT_KERNEL(busy);
   launch.block = {32, 1, 1};
-  // Runs on the whole device, and is said to have run on fewer processors.
-  const auto timed = [&](std::uint64_t kernel, std::uint64_t ns, std::uint32_t processors,
-                         int times) {
+  // Runs on the whole device, and is said to have run on fewer SMs.
+  const auto timed = [&](std::uint64_t kernel, std::uint64_t ns, std::uint32_t sms, int times) {
     void* arguments[] = {&ns};
     launch.arguments = arguments;
     for (int i = 0; i < times; ++i) {
@@ -315,7 +314,7 @@ TEST_CASE("A change of kernels is told as such, and not as a change of speed") {
       runtime::Profiler::Stopwatch* stopwatch = profiler.start(**queue);
       REQUIRE(stopwatch != nullptr);
       REQUIRE((*queue)->launch(launch) == hal::kNativeOk);
-      profiler.stop(stopwatch, **queue, kernel, "busy", launch, processors);
+      profiler.stop(stopwatch, **queue, kernel, "busy", launch, sms);
       REQUIRE((*device)->engine().drain() == soft::Progress::kIdle);
       profiler.collect();
     }
@@ -330,7 +329,7 @@ TEST_CASE("A change of kernels is told as such, and not as a change of speed") {
   CHECK(latest() == doctest::Approx(2).epsilon(0.02));
   timed(2, 4'000'000, 4, 3);
   CHECK(latest() == doctest::Approx(2).epsilon(0.02));
-  CHECK(told.back().processors == 4);
+  CHECK(told.back().sms == 4);
   // What was looked for is learnt and not told.
   const std::size_t before = told.size();
   std::uint64_t ns = 900'000;
@@ -345,7 +344,7 @@ TEST_CASE("A change of kernels is told as such, and not as a change of speed") {
   profiler.collect();
   CHECK(told.size() == before);
   CHECK(profiler.profile().predict(4, 8).ns == doctest::Approx(900'000).epsilon(0.02));
-  // First seen on few processors: one block is taken to last as long on any.
+  // First seen on few SMs: one block is taken to last as long on any.
   timed(3, 400'000, 4, 8);
   CHECK(latest() == doctest::Approx(1).epsilon(0.02));
 }
@@ -397,7 +396,7 @@ TEST_CASE("Of the graphs that run on the whole device the first ones and a sampl
   runtime::Stream& stream = f.stream();
   auto graph = runtime::call([](void*) { return hal::kNativeOk; }, runtime::Keep::kNo);
   for (int i = 0; i < 200; ++i) {
-    REQUIRE(f.context->replay(stream, graph, runtime::Behind::kWork,
+    REQUIRE(f.context->replay(stream, graph, runtime::Leaves::kWork,
                               runtime::stats::GraphReason::kNodes) == hal::kNativeOk);
     CHECK(f.context->synchronize(stream) == 0);
   }
@@ -424,7 +423,7 @@ TEST_CASE("How long graphs ran without a lease is measured") {
           return first == hal::kNativeOk ? queue->launch(launch) : first;
         },
         runtime::Keep::kNo);
-    REQUIRE(f.context->replay(stream, graph, runtime::Behind::kWork,
+    REQUIRE(f.context->replay(stream, graph, runtime::Leaves::kWork,
                               runtime::stats::GraphReason::kNodes) == hal::kNativeOk);
   }
   CHECK(f.context->synchronize(stream) == 0);

@@ -13,8 +13,8 @@
 namespace vitamin::tests {
 namespace {
 
-using runtime::EntryId;
-using runtime::LaneId;
+using runtime::PartitionId;
+using runtime::StreamId;
 
 VITAMIN_KERNEL_WITH((.block_ns = 5000), count_kernel, unsigned* total) {
   VITAMIN_ONCE { vitamin::kernel::atomic_add(total, 1U); }
@@ -29,8 +29,8 @@ VITAMIN_WAITING_KERNEL(until_kernel, unsigned* flag) {
 // Written by the runtime's thread.
 struct Reports {
   std::atomic<bool> wanted = true;
-  EntryId granted = runtime::kWholeDevice;
-  std::array<std::atomic<std::uint64_t>, runtime::kEntriesMax> work{};
+  PartitionId granted = runtime::kWholeDevice;
+  std::array<std::atomic<std::uint64_t>, runtime::kPartitionsMax> work{};
   std::atomic<std::uint64_t> launches = 0, busy_ns = 0, collectives = 0;
   std::atomic<bool> outstanding = false;
   std::atomic<std::uint64_t> asked = 0;  // how often the runtime asked whether they are wanted
@@ -39,22 +39,25 @@ struct Reports {
 class Reporting final : public runtime::Arbiter {
  public:
   explicit Reporting(Reports& reports) : reports_(reports) {}
-  runtime::Choice grant(const runtime::ReadyOperation&, std::span<const EntryId>) override {
+  runtime::Choice grant(const runtime::ReadyOperation&, std::span<const PartitionId>) override {
     return {reports_.granted, runtime::kUntilChanged};
   }
-  bool admits(EntryId entry, LaneId) const override { return entry == reports_.granted; }
-  void submitted(EntryId, LaneId) override {}
-  void retired(EntryId, LaneId, std::uint32_t) override {}
-  void release(EntryId, LaneId) override {}
-  bool lanes_share() const override { return true; }
-  hal::ComputeSet barred(LaneId) const override { return {}; }
+  bool admits(PartitionId partition, StreamId) const override {
+    return partition == reports_.granted;
+  }
+  void submitted(PartitionId, StreamId) override {}
+  void retired(PartitionId, StreamId, std::uint32_t) override {}
+  void release(PartitionId, StreamId) override {}
+  bool streams_share() const override { return true; }
+  hal::ComputeSet barred(StreamId) const override { return {}; }
   bool wants_service() const override { return true; }
   bool reports() const override {
     ++reports_.asked;
     return reports_.wanted;
   }
-  void completed(EntryId entry, LaneId, std::uint32_t launches, std::uint64_t work) override {
-    if (entry != runtime::kNoEntry) reports_.work[entry] += work;
+  void completed(PartitionId partition, StreamId, std::uint32_t launches,
+                 std::uint64_t work) override {
+    if (partition != runtime::kNoPartition) reports_.work[partition] += work;
     reports_.launches += launches;
   }
   void collective() override { ++reports_.collectives; }
@@ -66,7 +69,7 @@ class Reporting final : public runtime::Arbiter {
 };
 
 struct ProgressFixture {
-  explicit ProgressFixture(EntryId granted = runtime::kWholeDevice)
+  explicit ProgressFixture(PartitionId granted = runtime::kWholeDevice)
       : f({.clock = soft::Clock::kReal,
            .make_arbiter = [this, granted](const hal::DeviceInfo&, runtime::PoolLimits&) {
              reports.granted = granted;
@@ -97,7 +100,7 @@ struct ProgressFixture {
 };
 
 TEST_CASE("every launch is reported once on the partition where it ran") {
-  for (const EntryId granted : {runtime::kWholeDevice, EntryId{3}}) {
+  for (const PartitionId granted : {runtime::kWholeDevice, PartitionId{3}}) {
     ProgressFixture p(granted);
     std::uint64_t launches = 0;
     for (const unsigned more : {1U, 7U, 450U}) {
@@ -112,7 +115,7 @@ TEST_CASE("every launch is reported once on the partition where it ran") {
 }
 
 TEST_CASE("launches of collectives are told, and no others") {
-  ProgressFixture p(EntryId{3});
+  ProgressFixture p(PartitionId{3});
   unsigned* address = &p.total;
   p.count(4);
   CHECK(p.reports.collectives == 0);

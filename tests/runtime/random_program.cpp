@@ -326,7 +326,7 @@ NativeStatus Execution::device_step(std::size_t index, const Step& step) {
             static_cast<soft::Queue*>(q), [=] { order->push_back(id); }, 1100);
       });
       return context_->bridge(
-          stream, work, runtime::Behind::kWork,
+          stream, work, runtime::Leaves::kWork,
           step.kind == StepKind::kBridged ? runtime::Host::kReturns : runtime::Host::kMayBlock);
     }
     case StepKind::kHostFunction: {
@@ -334,7 +334,7 @@ NativeStatus Execution::device_step(std::size_t index, const Step& step) {
         return engine->host_function(static_cast<soft::Queue*>(q),
                                      [=](soft::Status) { order->push_back(id); });
       });
-      return context_->bridge(stream, function, runtime::Behind::kGate);
+      return context_->bridge(stream, function, runtime::Leaves::kHostWait);
     }
     case StepKind::kValueWait: {
       const std::uint32_t* flag = &flags_[step.event];
@@ -345,7 +345,7 @@ NativeStatus Execution::device_step(std::size_t index, const Step& step) {
         return engine->work(
             static_cast<soft::Queue*>(q), [=] { order->push_back(id); }, 0);
       });
-      return context_->bridge(stream, wait, runtime::Behind::kGate);
+      return context_->bridge(stream, wait, runtime::Leaves::kHostWait);
     }
     default:
       return hal::kNativeOk;
@@ -458,8 +458,8 @@ std::string audited(const std::string& directory) {
   namespace fs = std::filesystem;
   namespace audit = runtime::audit;
   std::map<unsigned, std::ostringstream> lanes;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    std::ifstream file(entry.path(), std::ios::binary);
+  for (const fs::directory_entry& partition : fs::directory_iterator(directory)) {
+    std::ifstream file(partition.path(), std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
     std::uint64_t count = 0;
     std::memcpy(&count, bytes.data() + offsetof(audit::Header, records), sizeof count);
@@ -467,13 +467,13 @@ std::string audited(const std::string& directory) {
       audit::Record record;
       std::memcpy(&record, bytes.data() + sizeof(audit::Header) + i * sizeof record, sizeof record);
       if (record.kind == audit::Kind::kName)
-        i += (record.lane + sizeof record - 1) / sizeof record;
+        i += (record.stream + sizeof record - 1) / sizeof record;
       else
-        lanes[record.lane] << record.lane << ": " << static_cast<unsigned>(record.kind) << ' '
-                           << record.structure << ' ' << record.content << ' ' << record.edges
-                           << (record.flags == 0 ? "" : " flagged") << '\n';
+        lanes[record.stream] << record.stream << ": " << static_cast<unsigned>(record.kind) << ' '
+                             << record.structure << ' ' << record.content << ' ' << record.edges
+                             << (record.flags == 0 ? "" : " flagged") << '\n';
     }
-    fs::remove(entry.path());
+    fs::remove(partition.path());
   }
   std::string all;
   for (const auto& [lane, text] : lanes) all += text.str();

@@ -66,7 +66,7 @@ struct Setting {
   std::uint64_t window_ns = ~0ULL;
   std::uint64_t seed = 1;
   unsigned units = 16;
-  unsigned refusing_units = 0;       // so many one-unit entries refuse two launches each
+  unsigned refusing_units = 0;       // so many one-unit partitions refuse two launches each
   std::string audit_directory = {};  // empty: no structure audit
 };
 

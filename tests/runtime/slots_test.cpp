@@ -54,12 +54,12 @@ TEST_CASE("as many entries have a queue as there are slots, spread over the widt
     const auto layout = runtime::PoolLayout::build((*device)->info());
     auto pool = runtime::PhysicalContextPool::realise(**device, layout);
     REQUIRE(pool.has_value());
-    CHECK(pool->realised() == layout.size() - 1);  // every entry can be asked for
+    CHECK(pool->realised() == layout.size() - 1);  // every partition can be asked for
     CHECK(pool->queue_count() <= slots);
     CHECK(pool->queue_count() >= std::min(slots, 20U));
     std::set<std::uint32_t> widths;
-    for (const auto& entry : layout.entries())
-      if (!entry.whole() && pool->has_queue(entry.id)) widths.insert(entry.processors);
+    for (const auto& partition : layout.partitions())
+      if (!partition.whole() && pool->has_queue(partition.id)) widths.insert(partition.sms);
     CHECK(widths.size() >= std::min(slots, 3U));
   }
 }

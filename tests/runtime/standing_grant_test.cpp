@@ -22,19 +22,19 @@ VITAMIN_KERNEL_WITH((.block_ns = 5000), granted_kernel, unsigned* total, unsigne
 class Answering final : public runtime::Arbiter {
  public:
   using Answer = std::function<runtime::Choice(const runtime::ReadyOperation&,
-                                               std::span<const runtime::EntryId>)>;
+                                               std::span<const runtime::PartitionId>)>;
   using Hear = std::function<void(const runtime::Hint&)>;
   Answering(Answer answer, Hear hear) : answer_(std::move(answer)), hear_(std::move(hear)) {}
-  hal::ComputeSet barred(runtime::LaneId) const override { return {}; }
+  hal::ComputeSet barred(runtime::StreamId) const override { return {}; }
   runtime::Choice grant(const runtime::ReadyOperation& operation,
-                        std::span<const runtime::EntryId> eligible) override {
+                        std::span<const runtime::PartitionId> eligible) override {
     return answer_(operation, eligible);
   }
-  bool admits(runtime::EntryId, runtime::LaneId) const override { return true; }
-  void submitted(runtime::EntryId, runtime::LaneId) override {}
-  void retired(runtime::EntryId, runtime::LaneId, std::uint32_t) override {}
-  void release(runtime::EntryId, runtime::LaneId) override {}
-  bool lanes_share() const override { return true; }
+  bool admits(runtime::PartitionId, runtime::StreamId) const override { return true; }
+  void submitted(runtime::PartitionId, runtime::StreamId) override {}
+  void retired(runtime::PartitionId, runtime::StreamId, std::uint32_t) override {}
+  void release(runtime::PartitionId, runtime::StreamId) override {}
+  bool streams_share() const override { return true; }
   void expect(const runtime::Hint& hint) override {
     if (hear_) hear_(hint);
   }
@@ -52,7 +52,7 @@ runtime::MakeArbiter answering(const Answering::Answer& answer, const Answering:
 // Whose answers say how far submission may run ahead while they stand.
 TEST_CASE("A grant bounds what is submitted ahead, on parts and on the whole device") {
   const auto bounding = [](bool whole) {
-    return [whole](const runtime::ReadyOperation&, std::span<const runtime::EntryId> all) {
+    return [whole](const runtime::ReadyOperation&, std::span<const runtime::PartitionId> all) {
       return runtime::Choice{whole ? runtime::kWholeDevice : all.front(), runtime::kUntilChanged,
                              50'000};
     };
@@ -89,7 +89,8 @@ TEST_CASE("A step that begins while a grant stands is told once") {
   for (const bool whole : {false, true}) {
     CAPTURE(whole);
     Heard heard;
-    const auto answer = [&](const runtime::ReadyOperation&, std::span<const runtime::EntryId> all) {
+    const auto answer = [&](const runtime::ReadyOperation&,
+                            std::span<const runtime::PartitionId> all) {
       ++heard.asked;
       return runtime::Choice{whole ? runtime::kWholeDevice : all.front(), runtime::kUntilChanged};
     };
@@ -139,7 +140,7 @@ TEST_CASE("An answer for so many launches stands for one iteration at most, and 
       CAPTURE(launches);
       Heard heard;
       const auto answer = [&](const runtime::ReadyOperation& operation,
-                              std::span<const runtime::EntryId> all) {
+                              std::span<const runtime::PartitionId> all) {
         ++heard.asked;
         heard.ends += operation.iteration_end ? 1 : 0;
         return runtime::Choice{all.front(), launches};

@@ -39,39 +39,42 @@ VITAMIN_KERNEL(set_kernel, unsigned* flag) {
   VITAMIN_ONCE { vitamin::kernel::store_release(flag, 1U); }
 }
 
-// As a daemon: a lane keeps what it holds until it is expected to need more.
+// As a daemon: a stream keeps what it holds until it is expected to need more.
 class Keeping final : public runtime::Arbiter {
  public:
   explicit Keeping(const hal::DeviceInfo& info) : layout_(runtime::PoolLayout::build(info)) {
     hold(1);
   }
   runtime::Choice grant(const runtime::ReadyOperation&,
-                        std::span<const runtime::EntryId> eligible) override {
+                        std::span<const runtime::PartitionId> eligible) override {
     if (std::find(eligible.begin(), eligible.end(), held_) == eligible.end())
       return {runtime::kWholeDevice, 1};
     return {held_, runtime::kUntilChanged};
   }
   void expect(const runtime::Hint& hint) override {
-    if (layout_.at(held_).processors < hint.processors) hold(hint.processors);
+    if (layout_.at(held_).sms < hint.sms) hold(hint.sms);
   }
-  bool admits(runtime::EntryId entry, runtime::LaneId) const override { return entry == held_; }
-  void submitted(runtime::EntryId, runtime::LaneId) override {}
-  void retired(runtime::EntryId, runtime::LaneId, std::uint32_t) override {}
-  void release(runtime::EntryId, runtime::LaneId) override {}
-  bool lanes_share() const override { return true; }
+  bool admits(runtime::PartitionId partition, runtime::StreamId) const override {
+    return partition == held_;
+  }
+  void submitted(runtime::PartitionId, runtime::StreamId) override {}
+  void retired(runtime::PartitionId, runtime::StreamId, std::uint32_t) override {}
+  void release(runtime::PartitionId, runtime::StreamId) override {}
+  bool streams_share() const override { return true; }
   bool between_processes() const override { return true; }
-  hal::ComputeSet barred(runtime::LaneId) const override { return {}; }
+  hal::ComputeSet barred(runtime::StreamId) const override { return {}; }
 
  private:
-  void hold(std::uint32_t processors) {
-    for (const runtime::PoolEntry& entry : layout_.entries())  // the narrowest, the last such
-      if (!entry.whole() && entry.processors >= processors &&
-          (held_ == runtime::kNoEntry || layout_.at(held_).processors < processors ||
-           entry.processors <= layout_.at(held_).processors))
-        held_ = entry.id;
+  void hold(std::uint32_t sms) {
+    for (const runtime::Partition& partition :
+         layout_.partitions())  // the narrowest, the last such
+      if (!partition.whole() && partition.sms >= sms &&
+          (held_ == runtime::kNoPartition || layout_.at(held_).sms < sms ||
+           partition.sms <= layout_.at(held_).sms))
+        held_ = partition.id;
   }
   runtime::PoolLayout layout_;
-  runtime::EntryId held_ = runtime::kNoEntry;
+  runtime::PartitionId held_ = runtime::kNoPartition;
 };
 
 TEST_CASE("Under the strict rule no kernel is submitted before its predecessor was seen complete") {
@@ -159,17 +162,17 @@ TEST_CASE("the_state_of_a_destroyed_stream_is_used_again_when_its_work_has_ended
   soft::Gate* gate = f.hold(held);
   for (unsigned i = 0; i < 5; ++i)
     REQUIRE(f.launch(held, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
-  const runtime::LaneId lane = held.lane;
+  const runtime::StreamId id = held.id;
   const runtime::Token newest = held.timeline.newest();
   CHECK(f.context->retire(held, nothing) == 0);
-  CHECK(f.stream().lane != lane);
+  CHECK(f.stream().id != id);
   CHECK(!newest.completed());
   f.engine->open_gate(gate);
   drain();
   CHECK(total == 5);
 
   runtime::Stream& next = f.stream();
-  CHECK(next.lane == lane);
+  CHECK(next.id == id);
   CHECK(newest.completed());
   CHECK(next.serials_from > newest.serial());
   CHECK(next.number > 2);
@@ -186,12 +189,12 @@ TEST_CASE("a_stream_is_not_taken_for_the_blocking_one_whose_state_it_uses") {
   unsigned total = 0, one = 1;
   unsigned* address = &total;
   runtime::Stream& blocking = f.stream(runtime::StreamKind::kBlocking);
-  const runtime::LaneId lane = blocking.lane;
+  const runtime::StreamId id = blocking.id;
   REQUIRE(f.launch(blocking, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
   CHECK(f.context->synchronize(blocking) == 0);
   CHECK(f.context->retire(blocking, nothing) == 0);
   runtime::Stream& next = f.stream(runtime::StreamKind::kNonBlocking);
-  REQUIRE(next.lane == lane);
+  REQUIRE(next.id == id);
   soft::Gate* gate = f.hold(next);
   // The legacy stream does not wait for a non-blocking one.
   REQUIRE(f.launch(f.context->legacy(), VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
@@ -208,7 +211,7 @@ TEST_CASE("A context can be destroyed while its pool still grows") {
     unsigned* address = &total;
     std::vector<runtime::Stream*> streams;
     for (unsigned s = 0; s < 6; ++s) streams.push_back(&f.stream());
-    // Six streams on one entry with one queue: five queues are wanted at once.
+    // Six streams on one partition with one queue: five queues are wanted at once.
     for (runtime::Stream* stream : streams)
       REQUIRE(f.launch(*stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
     for (runtime::Stream* stream : streams) CHECK(f.context->synchronize(*stream) == 0);
@@ -280,14 +283,14 @@ TEST_CASE("A call that cannot be deferred goes through although the stream is he
       },
       Keep::kNo);
   CHECK(f.context->bridge(held, copy) == 0);  // returns: everything is on the real stream now
-  CHECK(f.page.whole[static_cast<unsigned>(runtime::stats::WholeReason::kHostGated)].get() == 10);
+  CHECK(f.page.whole[static_cast<unsigned>(runtime::stats::WholeReason::kHostWait)].get() == 10);
   f.engine->open_gate(gate);
   CHECK(f.context->synchronize(held) == 0);
   CHECK(seen == 10);
 }
 
 TEST_CASE("A kernel is never queued behind a stranger that waits for it") {
-  // One entry for both streams: had B come behind A on its queue, nothing would ever end.
+  // One partition for both streams: had B come behind A on its queue, nothing would ever end.
   Fixture f({.policy = "static:units=0-1"});
   runtime::Stream& a = f.stream();
   runtime::Stream& b = f.stream();
@@ -394,14 +397,14 @@ TEST_CASE(
              .units = 8,
              .clock = soft::Clock::kReal,
              .hang_after = std::chrono::milliseconds(60),
-             .on_hang = [](const char* kernel, std::uint32_t processors, double seconds) {
+             .on_hang = [](const char* kernel, std::uint32_t sms, double seconds) {
                CHECK(std::strcmp(kernel, "barrier_kernel") == 0);
                CHECK(seconds >= 0.06);
-               hung_width = processors;
+               hung_width = sms;
                ++hangs;
              }});
   runtime::Stream& stream = f.stream();
-  // 2 processors hold 64 blocks of 1,024 threads between them at most; the grid is 100 blocks.
+  // 2 SMs hold 64 blocks of 1,024 threads between them at most; the grid is 100 blocks.
   unsigned arrived = 0;
   unsigned* address = &arrived;
   auto barrier = [&](unsigned blocks) {

@@ -25,9 +25,9 @@ VITAMIN_KERNEL(ncclDevKernel_once, unsigned* total) {
 }
 
 struct Node {
-  explicit Node(bool leased = true)
+  explicit Node(bool counts_outstanding = true)
       : f({.clock = soft::Clock::kReal, .make_arbiter = Leasing::maker(leases)}) {
-    leases.leased = leased;
+    leases.counts_outstanding = counts_outstanding;
   }
   ~Node() { std::atomic_ref(flag).store(1); }
   void add(runtime::Stream& on, unsigned launches) {
@@ -58,18 +58,18 @@ struct Node {
 };
 
 TEST_CASE("every launch under a lease of the whole device counts until it was seen to end") {
-  for (const bool leased : {true, false}) {
-    CAPTURE(leased);
-    Node n(leased);
+  for (const bool counts_outstanding : {true, false}) {
+    CAPTURE(counts_outstanding);
+    Node n(counts_outstanding);
     runtime::Stream* const streams[] = {&n.stream, &n.f.stream(),
                                         &n.f.stream(runtime::StreamKind::kBlocking)};
     std::uint64_t launches = 0;
     for (const unsigned more : {1U, 7U, 450U}) {
       for (runtime::Stream* stream : streams) n.add(*stream, more);
       launches += 3 * more;
-      CHECK(n.leases.submitted == (leased ? launches : 0));
+      CHECK(n.leases.submitted == (counts_outstanding ? launches : 0));
       for (runtime::Stream* stream : streams) CHECK(n.f.context->synchronize(*stream) == 0);
-      CHECK(n.leases.retired == (leased ? launches : 0));
+      CHECK(n.leases.retired == (counts_outstanding ? launches : 0));
     }
     CHECK(n.total == launches);
   }

@@ -41,9 +41,9 @@ class RoundRobin final : public CallbackPolicy {
   }
   Choice select(const Operation&, std::span<const PartitionId> eligible,
                 const State& state) override {
-    const std::uint32_t wanted = state.snapshot.pool.front().processors / 5;
+    const std::uint32_t wanted = state.snapshot.pool.front().sms / 5;
     for (const PartitionId id : eligible)
-      if (state.snapshot.pool[id].processors >= wanted) return {id, launches_};
+      if (state.snapshot.pool[id].sms >= wanted) return {id, launches_};
     return {eligible.back(), launches_};
   }
   std::vector<ClientId> order;
@@ -57,7 +57,7 @@ TEST_CASE("Pick orders, and Select places on partitions that conflict with no ot
   const PoolLayout layout = h200();
   auto owned = std::make_unique<RoundRobin>(0);
   RoundRobin& policy = *owned;
-  Scheduler scheduler(layout.entries(), adapted(std::move(owned)));
+  Scheduler scheduler(layout.partitions(), adapted(std::move(owned)));
   for (const ClientId client : {3U, 1U, 2U}) scheduler.wants(client, demand(0), 1);
   const auto decisions = decide(scheduler, 1);
   REQUIRE(decisions.size() == 3);
@@ -65,7 +65,7 @@ TEST_CASE("Pick orders, and Select places on partitions that conflict with no ot
   ComputeSet used;
   for (const Decision& decision : decisions) {
     CHECK(decision.mode == Mode::kExclusive);
-    CHECK(layout.at(decision.partition).processors >= 32);
+    CHECK(layout.at(decision.partition).sms >= 32);
     CHECK_FALSE(layout.at(decision.partition).compute.overlaps(used));
     used |= layout.at(decision.partition).compute;
   }
@@ -82,14 +82,14 @@ TEST_CASE("a grant of so many launches comes back, and Pick decides who is next"
   for (std::uint64_t seed = begin; seed < begin + 20; ++seed) {
     CAPTURE(seed);
     SchedulerOptions options;
-    options.overdue_after_ns = 20'000'000;
+    options.starving_after_ns = 20'000'000;
     options.quantum_ns = 2'000'000;
     World world(layout, adapted(std::make_unique<RoundRobin>(1 + seed % 4)), options);
     world.run(random_work(seed, 6, 60, 32), 600'000'000'000);
     REQUIRE(world.complete());
     CHECK(world.scheduler().fault().empty());
     CHECK(world.longest_wait() <=
-          options.overdue_after_ns + 12 * (options.quantum_ns + 2 * world.longest_kernel()));
+          options.starving_after_ns + 12 * (options.quantum_ns + 2 * world.longest_kernel()));
   }
 }
 
@@ -131,14 +131,14 @@ TEST_CASE("Pick that defers, and Select that answers nothing, starve no stream")
   const PoolLayout layout = four_units();
   for (const bool picks : {true, false}) {
     SchedulerOptions options;
-    options.overdue_after_ns = 5'000'000;
+    options.starving_after_ns = 5'000'000;
     World world(layout, adapted(std::make_unique<Deferring>(picks)), options);
     std::vector<Work> all(3);
     for (ClientId client = 1; client <= 3; ++client) all[client - 1].client = client;
     world.run(all);
     REQUIRE(world.complete());
-    CHECK(world.longest_wait() >= options.overdue_after_ns);
-    CHECK(world.longest_wait() <= options.overdue_after_ns + 3 * options.quantum_ns);
+    CHECK(world.longest_wait() >= options.starving_after_ns);
+    CHECK(world.longest_wait() <= options.starving_after_ns + 3 * options.quantum_ns);
   }
 }
 
@@ -166,11 +166,11 @@ TEST_CASE(
     "Prepare drains what is in the way before the step comes, which is then granted at once") {
   const PoolLayout layout = h200();
   const PartitionId half = layout.find(ComputeSet::range(0, 8));
-  Scheduler scheduler(layout.entries(), adapted(std::make_unique<Preparer>(half, true)));
+  Scheduler scheduler(layout.partitions(), adapted(std::make_unique<Preparer>(half, true)));
   scheduler.wants(1, demand(0), 1);
   auto decisions = decide(scheduler, 1);
   REQUIRE(decisions.size() == 1);
-  CHECK(layout.at(decisions[0].partition).processors == 132);
+  CHECK(layout.at(decisions[0].partition).sms == 132);
   const GrantId first = decisions[0].grant;
   Step step;
   step.id = 1;
@@ -201,7 +201,7 @@ TEST_CASE(
 TEST_CASE("what was prepared for a step that does not come is free when its time ends") {
   const PoolLayout layout = h200();
   const PartitionId half = layout.find(ComputeSet::range(0, 8));
-  Scheduler scheduler(layout.entries(), adapted(std::make_unique<Preparer>(half, true)));
+  Scheduler scheduler(layout.partitions(), adapted(std::make_unique<Preparer>(half, true)));
   Step step;
   step.id = 1;
   step.client = 2;

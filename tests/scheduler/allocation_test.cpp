@@ -34,7 +34,9 @@ namespace {
 class Clients {
  public:
   explicit Clients(Policy policy)
-      : layout_(h200()), scheduler_(layout_.entries(), std::move(policy)), held_(2 * kClients + 2) {
+      : layout_(h200()),
+        scheduler_(layout_.partitions(), std::move(policy)),
+        held_(2 * kClients + 2) {
     held_.shrink_to_fit();
     ended_.reserve(256);
   }

@@ -29,19 +29,18 @@ struct Problem {
   }
 
   void fill(unsigned operations, std::mt19937& random) {
-    const std::uint32_t processors = layout.at(0).processors;
+    const std::uint32_t sms = layout.at(0).sms;
     std::uniform_real_distribution<float> uniform(0, 1);
     for (unsigned i = 0; i < operations; ++i) {
       const float latency = uniform(random), shared = 100 * uniform(random);
-      const auto useful = static_cast<float>(1 + random() % processors);
+      const auto useful = static_cast<float>(1 + random() % sms);
       std::vector<float>& curve = curves.emplace_back();
-      for (const Partition& entry : layout.entries())
-        curve.push_back(latency + shared / std::min(useful, static_cast<float>(entry.processors)));
+      for (const Partition& partition : layout.partitions())
+        curve.push_back(latency + shared / std::min(useful, static_cast<float>(partition.sms)));
     }
     for (unsigned i = 0; i < operations; ++i) {
       Operation wish;
-      wish.min_sms =
-          random() % 3 == 0 ? 1 + static_cast<std::uint32_t>(random()) % (processors / 2) : 1;
+      wish.min_sms = random() % 3 == 0 ? 1 + static_cast<std::uint32_t>(random()) % (sms / 2) : 1;
       wish.curve = curves[i];
       wishes.push_back(wish);
     }
@@ -51,12 +50,12 @@ struct Problem {
     ComputeSet used;
     for (std::size_t i = 0; i < plan.size(); ++i) {
       if (plan[i] == kNoPartition) continue;
-      const Partition& entry = layout.at(plan[i]);
-      REQUIRE(!entry.whole());
-      REQUIRE(entry.processors >= wishes[i].min_sms);
-      REQUIRE(available.contains(entry.compute));
-      REQUIRE(!entry.compute.overlaps(used));
-      used |= entry.compute;
+      const Partition& partition = layout.at(plan[i]);
+      REQUIRE(!partition.whole());
+      REQUIRE(partition.sms >= wishes[i].min_sms);
+      REQUIRE(available.contains(partition.compute));
+      REQUIRE(!partition.compute.overlaps(used));
+      used |= partition.compute;
     }
   }
 };
@@ -72,18 +71,19 @@ void search(const Assigner& assignment, const Problem& problem, std::size_t inde
   if (index == problem.wishes.size()) {
     const auto assigned = static_cast<std::size_t>(
         std::count_if(plan.begin(), plan.end(), [](PartitionId id) { return id != kNoPartition; }));
-    const double progress = assignment.progress(problem.wishes, problem.layout.entries(), plan);
+    const double progress = assignment.progress(problem.wishes, problem.layout.partitions(), plan);
     if (assigned > best.assigned || (assigned == best.assigned && progress > best.progress))
       best = {assigned, progress};
     return;
   }
   plan[index] = kNoPartition;
   search(assignment, problem, index + 1, used, plan, best);
-  for (const Partition& entry : problem.layout.entries()) {
-    if (entry.whole() || entry.processors < problem.wishes[index].min_sms) continue;
-    if (!problem.available.contains(entry.compute) || entry.compute.overlaps(used)) continue;
-    plan[index] = entry.id;
-    search(assignment, problem, index + 1, used | entry.compute, plan, best);
+  for (const Partition& partition : problem.layout.partitions()) {
+    if (partition.whole() || partition.sms < problem.wishes[index].min_sms) continue;
+    if (!problem.available.contains(partition.compute) || partition.compute.overlaps(used))
+      continue;
+    plan[index] = partition.id;
+    search(assignment, problem, index + 1, used | partition.compute, plan, best);
   }
   plan[index] = kNoPartition;
 }
@@ -103,7 +103,7 @@ TEST_CASE(
         Problem problem(device(units, 8, round % 2 == 0 ? 8 : 12), operations, random);
         Assigner assignment(relative);
         const std::span<const PartitionId> plan =
-            assignment.plan(problem.wishes, problem.layout.entries(), problem.available);
+            assignment.plan(problem.wishes, problem.layout.partitions(), problem.available);
         problem.check(plan);
         std::vector<PartitionId> scratch(operations, kNoPartition);
         Best best;
@@ -118,7 +118,7 @@ TEST_CASE(
         const double ratio =
             best.progress == 0
                 ? 1
-                : assignment.progress(problem.wishes, problem.layout.entries(), plan) /
+                : assignment.progress(problem.wishes, problem.layout.partitions(), plan) /
                       best.progress;
         worst = std::min(worst, ratio);
         sum += ratio;
@@ -137,7 +137,7 @@ TEST_CASE("Units that are not available are not assigned") {
     Problem problem(device(16, 8, 12), 1 + static_cast<unsigned>(random() % 20), random);
     problem.available = ComputeSet(random() & problem.layout.all().bits());
     Assigner assignment;
-    problem.check(assignment.plan(problem.wishes, problem.layout.entries(), problem.available));
+    problem.check(assignment.plan(problem.wishes, problem.layout.partitions(), problem.available));
   }
 }
 
@@ -145,10 +145,10 @@ TEST_CASE("Without operations or without units nothing is assigned") {
   std::mt19937 random(5);
   Problem problem(device(16, 8, 12), 8, random);
   Assigner assignment;
-  assignment.plan(problem.wishes, problem.layout.entries(), problem.available);
-  CHECK(assignment.plan({}, problem.layout.entries(), problem.available).empty());
-  assignment.plan(problem.wishes, problem.layout.entries(), problem.available);
-  const auto none = assignment.plan({problem.wishes.data(), 3}, problem.layout.entries(), {});
+  assignment.plan(problem.wishes, problem.layout.partitions(), problem.available);
+  CHECK(assignment.plan({}, problem.layout.partitions(), problem.available).empty());
+  assignment.plan(problem.wishes, problem.layout.partitions(), problem.available);
+  const auto none = assignment.plan({problem.wishes.data(), 3}, problem.layout.partitions(), {});
   REQUIRE(none.size() == 3);
   for (const PartitionId id : none) CHECK(id == kNoPartition);
 }
@@ -156,42 +156,42 @@ TEST_CASE("Without operations or without units nothing is assigned") {
 TEST_CASE("A kernel that gains nothing from more SMs stays narrow") {
   const PoolLayout layout = h200();
   std::vector<float> flat, scales;
-  for (const Partition& entry : layout.entries()) {
+  for (const Partition& partition : layout.partitions()) {
     flat.push_back(1000);
-    scales.push_back(1e6F / static_cast<float>(entry.processors));
+    scales.push_back(1e6F / static_cast<float>(partition.sms));
   }
   const Operation wishes[] = {{1, flat, kNoPartition}, {1, scales, kNoPartition}};
   Assigner assignment;
-  const auto plan = assignment.plan(wishes, layout.entries(), layout.all());
-  CHECK(layout.at(plan[0]).processors == 8);
-  CHECK(layout.at(plan[1]).processors == 124);
+  const auto plan = assignment.plan(wishes, layout.partitions(), layout.all());
+  CHECK(layout.at(plan[0]).sms == 8);
+  CHECK(layout.at(plan[1]).sms == 124);
 }
 
-// Two jobs that do best on halves, one of them far slower on few processors than the other: against
+// Two jobs that do best on halves, one of them far slower on few SMs than the other: against
 // the narrowest part the other one gets nearly everything.
 TEST_CASE(
     "Progress is relative to each operation alone, or to its narrowest partition on request") {
   const PoolLayout layout = h200();
   std::vector<float> steep, shallow;
-  for (const Partition& entry : layout.entries()) {
-    const auto m = static_cast<float>(entry.processors);
+  for (const Partition& partition : layout.partitions()) {
+    const auto m = static_cast<float>(partition.sms);
     steep.push_back(1e6F / m);
     shallow.push_back(20e3F + 1.5e6F / std::min(m, 64.0F));
   }
   const Operation wishes[] = {{1, steep, kNoPartition}, {1, shallow, kNoPartition}};
   const auto width = [&](Relative relative, std::size_t of) {
     Assigner assignment(relative);
-    return layout.at(assignment.plan(wishes, layout.entries(), layout.all())[of]).processors;
+    return layout.at(assignment.plan(wishes, layout.partitions(), layout.all())[of]).sms;
   };
   CHECK(width(Relative::kNarrowest, 0) > 100);
   CHECK(width(Relative::kWhole, 1) >= 32);
   Assigner paper(Relative::kNarrowest), alone;
   const auto plan = [&](Assigner& assignment) {
-    const auto made = assignment.plan(wishes, layout.entries(), layout.all());
+    const auto made = assignment.plan(wishes, layout.partitions(), layout.all());
     return std::vector<PartitionId>(made.begin(), made.end());
   };
-  CHECK(alone.progress(wishes, layout.entries(), plan(alone)) >
-        1.05 * alone.progress(wishes, layout.entries(), plan(paper)));
+  CHECK(alone.progress(wishes, layout.partitions(), plan(alone)) >
+        1.05 * alone.progress(wishes, layout.partitions(), plan(paper)));
 }
 
 TEST_CASE("A plan for 64 ready operations takes at most 20 us") {
@@ -205,7 +205,7 @@ TEST_CASE("A plan for 64 ready operations takes at most 20 us") {
       double least = std::numeric_limits<double>::infinity();
       for (int i = 0; i < 300; ++i)
         least = std::min(least, 1e6 * test::seconds([&] {
-                                  assignment.plan(problem.wishes, problem.layout.entries(),
+                                  assignment.plan(problem.wishes, problem.layout.partitions(),
                                                   problem.available);
                                 }));
       return least;

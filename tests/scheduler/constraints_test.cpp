@@ -49,7 +49,7 @@ struct Scene {
   }
   Snapshot snapshot() {
     Snapshot result;
-    result.pool = layout.entries();
+    result.pool = layout.partitions();
     for (std::size_t i = 0; i < clients.size(); ++i) clients[i].streams = streams[i];
     result.clients = clients;
     result.current = &current;
@@ -64,9 +64,7 @@ struct Scene {
     FAIL("client " << client << " has no row");
     return out.front();
   }
-  std::uint32_t sms(ClientId client) const {
-    return layout.at(of(client).row.partition).processors;
-  }
+  std::uint32_t sms(ClientId client) const { return layout.at(of(client).row.partition).sms; }
 
   const PoolLayout& layout;
   std::vector<Client> clients;
@@ -83,7 +81,7 @@ Scene random_scene(const PoolLayout& layout, std::mt19937_64& random, bool valid
   const auto below = [&](std::uint64_t n) { return static_cast<std::uint32_t>(random() % n); };
   Scene scene(layout);
   const unsigned clients = 1 + below(8);
-  const std::uint32_t all = layout.at(0).processors;
+  const std::uint32_t all = layout.at(0).sms;
   std::map<std::uint32_t, Limits> groups;
   for (ClientId id = 1; id <= clients; ++id) {
     Client& client = scene.add(id, below(4) != 0, 1 + below(below(3) == 0 ? all : 16));
@@ -128,9 +126,7 @@ Scene random_scene(const PoolLayout& layout, std::mt19937_64& random, bool valid
   return scene;
 }
 
-std::uint32_t sms_of(ComputeSet units, const hal::DeviceInfo& info) {
-  return info.processors_of(units);
-}
+std::uint32_t sms_of(ComputeSet units, const hal::DeviceInfo& info) { return info.sms_of(units); }
 
 // Some partition is wide enough for each reservation and in no row of others.
 void check_reservations(const Scene& scene) {
@@ -148,11 +144,10 @@ void check_reservations(const Scene& scene) {
           others |= scene.layout.at(planned.row.partition).compute;
     }
     bool found = false;
-    for (const Partition& partition : scene.layout.entries())
-      found =
-          found || (partition.processors >=
-                        std::min(limits.reserved_sms, limits.max_sms != 0 ? limits.max_sms : ~0U) &&
-                    !partition.compute.overlaps(others));
+    for (const Partition& partition : scene.layout.partitions())
+      found = found || (partition.sms >= std::min(limits.reserved_sms,
+                                                  limits.max_sms != 0 ? limits.max_sms : ~0U) &&
+                        !partition.compute.overlaps(others));
     REQUIRE(found);
   }
 }
@@ -188,7 +183,7 @@ void check(const Scene& scene, const Constraints& constraints, const hal::Device
   // Quotas, of clients and of groups.
   const auto check_quota = [&](std::uint32_t max_sms, const auto& is_member) {
     ComputeSet used;
-    std::uint32_t most = std::max(max_sms, layout.at(constraints.narrowest(1)).processors);
+    std::uint32_t most = std::max(max_sms, layout.at(constraints.narrowest(1)).sms);
     for (const Planned& planned : scene.out)
       if (is_member(*clients.at(planned.row.client)) && !exception(planned))
         used |= layout.at(planned.row.partition).compute;
@@ -196,7 +191,7 @@ void check(const Scene& scene, const Constraints& constraints, const hal::Device
       if (!is_member(scene.clients[i])) continue;
       for (const StreamDemand& stream : scene.streams[i])
         if (!constraints.needs_whole(stream.min_sms))
-          most = std::max(most, layout.at(constraints.narrowest(stream.min_sms)).processors);
+          most = std::max(most, layout.at(constraints.narrowest(stream.min_sms)).sms);
     }
     REQUIRE(sms_of(used, info) <= most);
   };
@@ -230,7 +225,7 @@ TEST_CASE("no result violates a limit, whatever rows come in") {
     std::mt19937_64 random(*rc::gen::arbitrary<std::uint64_t>());
     for (const hal::DeviceInfo& info : infos) {
       const PoolLayout layout = PoolLayout::build(info);
-      Constraints constraints(layout.entries());
+      Constraints constraints(layout.partitions());
       for (int i = 0; i < 20; ++i) {
         Scene scene = random_scene(layout, random, i % 4 != 0);
         const bool isolate = i % 5 == 0;
@@ -258,14 +253,14 @@ TEST_CASE("an oldest starving stream always has a row that runs its launch") {
   const auto property = [&] {
     std::mt19937_64 random(*rc::gen::arbitrary<std::uint64_t>());
     const PoolLayout layout = h200();
-    Constraints constraints(layout.entries());
+    Constraints constraints(layout.partitions());
     for (int i = 0; i < 20; ++i) {
       Scene scene = random_scene(layout, random, true);
       if (scene.starving.empty()) continue;
       if (scene.clip(constraints) != nullptr) continue;
       const Starving& oldest = scene.starving.front();
       const Planned& planned = scene.of(oldest.client, oldest.stream);
-      REQUIRE(layout.at(planned.row.partition).processors >= std::min(oldest.min_sms, 132U));
+      REQUIRE(layout.at(planned.row.partition).sms >= std::min(oldest.min_sms, 132U));
       REQUIRE(planned.row.mode != Mode::kPaused);
     }
   };
@@ -276,7 +271,7 @@ TEST_CASE("disjoint exclusive rows without limits pass unchanged") {
   const auto property = [&] {
     std::mt19937_64 random(*rc::gen::arbitrary<std::uint64_t>());
     const PoolLayout layout = h200();
-    Constraints constraints(layout.entries());
+    Constraints constraints(layout.partitions());
     Scene scene(layout);
     ComputeSet used;
     for (ClientId id = 1; id <= 8; ++id) {
@@ -300,7 +295,7 @@ TEST_CASE("disjoint exclusive rows without limits pass unchanged") {
 
 TEST_CASE("rows that name no partition, client or mode, and two rows for one stream, are refused") {
   const PoolLayout layout = four_units();
-  Constraints constraints(layout.entries());
+  Constraints constraints(layout.partitions());
   Scene scene(layout);
   scene.add(1);
   scene.wish(1, static_cast<PartitionId>(layout.size()), Mode::kShared);
@@ -319,7 +314,7 @@ TEST_CASE("rows that name no partition, client or mode, and two rows for one str
 
 TEST_CASE("a quota narrows a row, and a client that may not share gets its units exclusively") {
   const PoolLayout layout = h200();
-  Constraints constraints(layout.entries());
+  Constraints constraints(layout.partitions());
   Scene scene(layout);
   scene.add(1).limits.max_sms = 40;
   scene.clients[0].limits.may_share = false;
@@ -338,7 +333,7 @@ TEST_CASE("a quota narrows a row, and a client that may not share gets its units
 
 TEST_CASE("clients of one group stay below their quota together") {
   const PoolLayout layout = h200();
-  Constraints constraints(layout.entries());
+  Constraints constraints(layout.partitions());
   Scene scene(layout);
   for (ClientId id = 1; id <= 3; ++id) {
     Client& client = scene.add(id);
@@ -363,7 +358,7 @@ TEST_CASE("clients of one group stay below their quota together") {
 
 TEST_CASE("a client is within the quotas of all of its groups") {
   const PoolLayout layout = h200();
-  Constraints constraints(layout.entries());
+  Constraints constraints(layout.partitions());
   Scene scene(layout);
   // 1 and 2 are of one user, 2 and 3 of one job.
   for (ClientId id = 1; id <= 3; ++id) {
@@ -384,7 +379,7 @@ TEST_CASE("a client is within the quotas of all of its groups") {
 
 TEST_CASE("reserved units go to no other client, also while their client is idle or gets no row") {
   const PoolLayout layout = h200();
-  Constraints constraints(layout.entries());
+  Constraints constraints(layout.partitions());
   for (const bool active : {false, true}) {
     Scene scene(layout);
     scene.add(1, active).limits.reserved_sms = 30;
@@ -400,7 +395,7 @@ TEST_CASE("reserved units go to no other client, also while their client is idle
 
 TEST_CASE("a lower rank is placed first; of one rank, exclusive rows") {
   const PoolLayout layout = h200();
-  Constraints constraints(layout.entries());
+  Constraints constraints(layout.partitions());
   Scene scene(layout);
   scene.add(1);
   scene.add(2);
@@ -416,7 +411,7 @@ TEST_CASE("a lower rank is placed first; of one rank, exclusive rows") {
 
 TEST_CASE("an exclusive row behind shared ones on its units becomes shared") {
   const PoolLayout layout = h200();
-  Constraints constraints(layout.entries());
+  Constraints constraints(layout.partitions());
   Scene scene(layout);
   scene.add(1);
   scene.add(2);
@@ -430,7 +425,7 @@ TEST_CASE("an exclusive row behind shared ones on its units becomes shared") {
 
 TEST_CASE("a row that is too narrow for the next launch is widened; only whole-device ones share") {
   const PoolLayout layout = h200();
-  Constraints constraints(layout.entries());
+  Constraints constraints(layout.partitions());
   Scene scene(layout);
   scene.add(1, true, 60);
   scene.add(2);
@@ -452,7 +447,7 @@ TEST_CASE("a row that is too narrow for the next launch is widened; only whole-d
 
 TEST_CASE("a starving stream gets the narrowest units, free ones first, and keeps them") {
   const PoolLayout layout = h200();
-  Constraints constraints(layout.entries());
+  Constraints constraints(layout.partitions());
   Scene scene(layout);
   scene.add(1);
   scene.add(2, true, 20);
@@ -468,8 +463,8 @@ TEST_CASE("a starving stream gets the narrowest units, free ones first, and keep
   snapshot.grants = grants;
   REQUIRE(constraints.clip(snapshot, scene.rows, scene.starving, {}, scene.out) == nullptr);
   const PartitionId chosen = scene.of(2, 0).row.partition;
-  CHECK(layout.at(chosen).processors >= 20);
-  CHECK(layout.at(chosen).processors <= 32);
+  CHECK(layout.at(chosen).sms >= 20);
+  CHECK(layout.at(chosen).sms <= 32);
   CHECK_FALSE(layout.at(chosen).compute.overlaps(layout.at(grants[0].partition).compute));
   CHECK(scene.of(1).row.mode == Mode::kExclusive);
   CHECK_FALSE(layout.at(scene.of(1).row.partition).compute.overlaps(layout.at(chosen).compute));
@@ -482,7 +477,7 @@ TEST_CASE("a starving stream gets the narrowest units, free ones first, and keep
 
 TEST_CASE("where every row is shared a starving stream shares, too") {
   const PoolLayout layout = h200();
-  Constraints constraints(layout.entries());
+  Constraints constraints(layout.partitions());
   Scene scene(layout);
   scene.add(1);
   scene.add(2);

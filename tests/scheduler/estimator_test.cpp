@@ -381,7 +381,7 @@ TEST_CASE("A clock that jumps forward spoils neither the choice nor the memory")
 }
 
 TEST_CASE("What was learned outlives processes and the estimator") {
-  std::vector<scheduler::ArmRecord> arms;
+  std::vector<scheduler::CandidateRecord> candidates;
   std::vector<scheduler::EstimateRecord> estimates;
   {
     World world({{}, {}}, pair_speeds(decode_beside_prefill()), 3);
@@ -393,22 +393,22 @@ TEST_CASE("What was learned outlives processes and the estimator") {
     world.run(10.1);
     CHECK(world.decided_s() <= 10.01);
     CHECK(world.regret() <= 0.05);
-    world.estimator.save(arms);
+    world.estimator.save(candidates);
     world.estimator.store().save(estimates);
   }
   World world({{}, {}}, pair_speeds(decode_beside_prefill()), 4);
-  world.estimator.load(arms);
+  world.estimator.load(candidates);
   world.estimator.store().load(estimates);
   world.run(0.05);
   CHECK(world.decided_s() == doctest::Approx(0));
   CHECK(world.regret() <= 0.05);
   scheduler::Findings findings;
   world.estimator.explain(findings);
-  CHECK(findings.choice == scheduler::Choice::kRemembered);
+  CHECK(findings.choice == scheduler::ChoiceReason::kRemembered);
 }
 
 TEST_CASE("Records that are no numbers are not loaded") {
-  scheduler::Estimator estimator(h200().entries());
+  scheduler::Estimator estimator(h200().partitions());
   scheduler::EstimateRecord record;
   record.estimate = {std::numeric_limits<double>::quiet_NaN(), 1, 1, 0};
   estimator.store().load({&record, 1});
@@ -425,7 +425,7 @@ TEST_CASE("A client that reports no progress is shared with, and nothing is trie
   CHECK(world.changes() == 1);
   scheduler::Findings findings;
   world.estimator.explain(findings);
-  CHECK(findings.choice == scheduler::Choice::kUncounted);
+  CHECK(findings.choice == scheduler::ChoiceReason::kUncounted);
 }
 
 TEST_CASE("The sum of speeds needs each client alone, and picks by it") {
@@ -459,7 +459,7 @@ double three_speeds(std::size_t job, std::span<const Assignment> c, const runtim
                     std::size_t trainings) {
   if (c.size() == 1) return 1;
   const Assignment& own = c[job];
-  const double part = static_cast<double>(pool.at(own.partition).processors) / 132;
+  const double part = static_cast<double>(pool.at(own.partition).sms) / 132;
   double sharers = 0;
   bool with_training = false;
   for (std::size_t i = 0; i < c.size(); ++i) {
@@ -496,7 +496,7 @@ TEST_CASE("Candidates keep within quotas and reservations") {
   capped.limits.may_share = false;
   reserved.limits.reserved_sms = 60;
   World world({capped, reserved}, pair_speeds(decode_beside_prefill()), 1);
-  scheduler::Configurations configurations(world.pool().entries());
+  scheduler::Configurations configurations(world.pool().partitions());
   world.run(0.1);
   for (unsigned i = 0; i < 50; ++i) {
     world.run(0.1 * (i + 2));
@@ -517,7 +517,7 @@ TEST_CASE("The choice is explained by what each candidate was measured to give")
   world.run(10);
   scheduler::Findings findings;
   world.estimator.explain(findings);
-  CHECK(findings.choice == scheduler::Choice::kWon);
+  CHECK(findings.choice == scheduler::ChoiceReason::kWon);
   CHECK(findings.decided_s <= 2);
   CHECK(findings.spent <= 0.2);
   REQUIRE(findings.candidates.size() >= 4);
@@ -543,7 +543,7 @@ TEST_CASE("What was not measured yet is told as the model has it, and as not mea
   world.run(0.3);  // the race has begun
   scheduler::Findings findings;
   world.estimator.explain(findings);
-  CHECK(findings.choice == scheduler::Choice::kUnmeasured);
+  CHECK(findings.choice == scheduler::ChoiceReason::kUnmeasured);
   CHECK(findings.objective == "proportional");
   unsigned predicted = 0, chosen = 0;
   for (const scheduler::CandidateReport& candidate : findings.candidates) {

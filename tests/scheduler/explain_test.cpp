@@ -16,7 +16,7 @@ using runtime::PoolLayout;
 
 TEST_CASE("explain says for each client what it has, why and since when") {
   const PoolLayout layout = h200();
-  Scheduler scheduler(layout.entries(), policy([&](const Snapshot&, Allocation& out) {
+  Scheduler scheduler(layout.partitions(), policy([&](const Snapshot&, Allocation& out) {
                         out.rows = {row(1, part(layout, 0, 8), Mode::kExclusive),
                                     row(2, kWholeDevice, Mode::kShared)};
                       }));
@@ -31,7 +31,7 @@ TEST_CASE("explain says for each client what it has, why and since when") {
   REQUIRE(all.size() == 3);
   CHECK(all[0].planned.reason == Reason::kQuota);
   CHECK(all[0].planned.wished == part(layout, 0, 8));
-  CHECK(layout.at(all[0].planned.row.partition).processors <= 40);
+  CHECK(layout.at(all[0].planned.row.partition).sms <= 40);
   CHECK(all[0].open == 1);
   CHECK(all[0].since_ns == 5);
   CHECK(all[1].planned.reason == Reason::kOverlap);
@@ -44,7 +44,7 @@ TEST_CASE("explain says for each client what it has, why and since when") {
 
 TEST_CASE("explain names the rows of single streams, and whether a client ever had work") {
   const PoolLayout layout = h200();
-  Scheduler scheduler(layout.entries(), policy([&](const Snapshot&, Allocation& out) {
+  Scheduler scheduler(layout.partitions(), policy([&](const Snapshot&, Allocation& out) {
                         out.rows = {row(1, kWholeDevice, Mode::kShared)};
                         Row& own = out.rows.emplace_back(row(1, part(layout, 0, 4), Mode::kShared));
                         own.stream = 7;

@@ -13,9 +13,9 @@ namespace vitamin::scheduler {
 // `units` units of `each` SMs, the last one of `last`.
 inline hal::DeviceInfo device(unsigned units, std::uint32_t each, std::uint32_t last) {
   hal::DeviceInfo info;
-  info.processors_per_unit.assign(units - 1, each);
-  info.processors_per_unit.push_back(last);
-  info.processors = (units - 1) * each + last;
+  info.sms_per_unit.assign(units - 1, each);
+  info.sms_per_unit.push_back(last);
+  info.sms = (units - 1) * each + last;
   return info;
 }
 

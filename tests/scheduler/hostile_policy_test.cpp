@@ -56,7 +56,7 @@ TEST_CASE("whatever a policy returns, no limit breaks and every stream runs with
   const PoolLayout layout = four_units();
   SchedulerOptions options;
   options.quantum_ns = 2'000'000;
-  options.overdue_after_ns = 20'000'000;
+  options.starving_after_ns = 20'000'000;
   options.idle_after_ns = 200'000;
   const std::uint64_t begin = test::seed();
   std::uint64_t slowest = 0;
@@ -87,24 +87,24 @@ TEST_CASE("whatever a policy returns, no limit breaks and every stream runs with
     // Behind at most all other streams, each of which has a quantum and drains.
     const std::uint64_t streams = 2 * clients;
     const std::uint64_t bound =
-        options.overdue_after_ns + streams * (options.quantum_ns + 2 * world.longest_kernel());
+        options.starving_after_ns + streams * (options.quantum_ns + 2 * world.longest_kernel());
     slowest = std::max(slowest, world.longest_wait());
     CHECK(world.longest_wait() <= bound);
   }
   MESSAGE("longest wait " << static_cast<double>(slowest) / 1e6 << " ms");
-  CHECK(slowest >= options.overdue_after_ns);  // the policy did try
+  CHECK(slowest >= options.starving_after_ns);  // the policy did try
 }
 
 TEST_CASE("a policy that gives no rows at all starves no stream") {
   const PoolLayout layout = four_units();
   SchedulerOptions options;
   options.quantum_ns = 2'000'000;
-  options.overdue_after_ns = 20'000'000;
+  options.starving_after_ns = 20'000'000;
   World world(layout, policy([](const Snapshot&, Allocation&) {}), options);
   world.run(random_work(3, 5, 60, 32), 600'000'000'000);
   REQUIRE(world.complete());
   CHECK(world.longest_wait() <=
-        options.overdue_after_ns + 10 * (options.quantum_ns + 2 * world.longest_kernel()));
+        options.starving_after_ns + 10 * (options.quantum_ns + 2 * world.longest_kernel()));
 }
 
 Policy any_policy(std::mt19937_64& random) {
@@ -134,7 +134,7 @@ Policy any_policy(std::mt19937_64& random) {
 TEST_CASE("policies that replace each other while work runs break no limit and lose no stream") {
   const PoolLayout layout = four_units();
   SchedulerOptions options;
-  options.overdue_after_ns = 20'000'000;
+  options.starving_after_ns = 20'000'000;
   const std::uint64_t begin = test::seed();
   for (std::uint64_t seed = begin; seed < begin + 60; ++seed) {
     CAPTURE(seed);

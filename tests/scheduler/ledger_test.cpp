@@ -78,7 +78,7 @@ class Model {
 class Pair {
  public:
   explicit Pair(const PoolLayout& layout, std::uint32_t streams)
-      : layout_(layout), ledger_(layout.entries(), kPerStream), model_(layout) {
+      : layout_(layout), ledger_(layout.partitions(), kPerStream), model_(layout) {
     for (std::uint32_t i = 0; i < streams; ++i) {
       if (i != 1) holders_.push_back(ledger_.add_holder());
       stream_.push_back(ledger_.add_stream(holders_.back(), client_of(i), i));
@@ -283,7 +283,7 @@ struct Leases {
   static constexpr PartitionId kPartitions = 4;  // 0 is not used
   static constexpr std::uint32_t kStreams = 4;
 
-  explicit Leases(const PoolLayout& pool) : layout(pool), ledger(pool.entries(), kPerStream) {
+  explicit Leases(const PoolLayout& pool) : layout(pool), ledger(pool.partitions(), kPerStream) {
     for (std::uint32_t i = 0; i < kStreams; ++i) {
       if (i % 2 == 0) holders.push_back(ledger.add_holder());
       streams.push_back(ledger.add_stream(holders.back(), i / 2 + 1, i));
@@ -400,7 +400,7 @@ TEST_CASE("exclusive grants of a partition move as the model of the protocol has
 
 TEST_CASE("a late message about an ended grant is ignored") {
   const PoolLayout layout = four_units();
-  Ledger ledger(layout.entries());
+  Ledger ledger(layout.partitions());
   const auto stream = ledger.add_stream(ledger.add_holder(), 1, 0);
   const Ledger::Terms terms{1, Mode::kExclusive, Reason::kPolicy, 0, kNever};
   const GrantId first = ledger.open(stream, terms, 1);
@@ -418,7 +418,7 @@ TEST_CASE("a late message about an ended grant is ignored") {
 
 TEST_CASE("a stream that returns nothing is bounded, and its open grant can still be revoked") {
   const PoolLayout layout = h200();
-  Ledger ledger(layout.entries(), 4);
+  Ledger ledger(layout.partitions(), 4);
   const auto stream = ledger.add_stream(ledger.add_holder(), 1, 0);
   for (PartitionId id = 1; id <= 4; ++id)
     CHECK(ledger.open(stream, {id, Mode::kExclusive, Reason::kPolicy, 0, kNever}, id) != kNoGrant);
@@ -434,7 +434,7 @@ TEST_CASE("a stream that returns nothing is bounded, and its open grant can stil
 
 TEST_CASE("what a stream holds moves with it to another holder") {
   const PoolLayout layout = four_units();
-  Ledger ledger(layout.entries());
+  Ledger ledger(layout.partitions());
   const auto client = ledger.add_holder();
   const auto a = ledger.add_stream(client, 1, 0), b = ledger.add_stream(client, 1, 1);
   const GrantId first = ledger.open(a, {1, Mode::kExclusive, Reason::kPolicy, 0, kNever}, 1);
@@ -456,7 +456,7 @@ TEST_CASE("what a stream holds moves with it to another holder") {
 
 TEST_CASE("adopted work of two holders on the same units conflicts for both until one ends") {
   const PoolLayout layout = four_units();
-  Ledger ledger(layout.entries());
+  Ledger ledger(layout.partitions());
   const auto a = ledger.add_stream(ledger.add_holder(), 1, 0);
   const auto b = ledger.add_stream(ledger.add_holder(), 2, 0);
   const GrantId first = ledger.adopt(a, 1, Mode::kExclusive, 1);

@@ -188,7 +188,7 @@ TEST_CASE("a flat snapshot holds streams, steps and speeds of each client") {
   clients[1].streams = std::span(streams).last(2);
   clients[1].steps = steps;
   Snapshot snapshot;
-  snapshot.pool = layout.entries();
+  snapshot.pool = layout.partitions();
   snapshot.clients = clients;
   snapshot.estimates = &estimates;
   snapshot.now_ns = 77;
@@ -252,7 +252,7 @@ TEST_CASE("a library that misbehaves is replaced by fifo, with the reason") {
   for (const auto& one : cases) {
     CAPTURE(one.library);
     CAPTURE(one.parameter);
-    Scheduler scheduler(layout.entries(),
+    Scheduler scheduler(layout.partitions(),
                         loaded(kPlugins + "scheduler_" + one.library + ".so", one.parameter,
                                one.parameter == "loop" ? kLoop : kPatient));
     scheduler.wants(1, demand(0), 1);
@@ -265,7 +265,7 @@ TEST_CASE("a library that misbehaves is replaced by fifo, with the reason") {
 
 TEST_CASE("a library that fails in forget is replaced, and the client is forgotten") {
   const PoolLayout layout = h200();
-  Scheduler scheduler(layout.entries(),
+  Scheduler scheduler(layout.partitions(),
                       loaded(kPlugins + "scheduler_bad_policy.so", "forget", kPatient));
   scheduler.wants(1, demand(0), 1);
   CHECK(decide(scheduler, 1).size() == 1);
@@ -310,14 +310,15 @@ TEST_CASE("the examples run any work to its end") {
 
 TEST_CASE("the example in C, in the paper's callbacks, gives parts in turn and prepares decodes") {
   const PoolLayout layout = h200();
-  Scheduler scheduler(layout.entries(), loaded(kExamples + "round_robin.so", "share=5", kPatient));
+  Scheduler scheduler(layout.partitions(),
+                      loaded(kExamples + "round_robin.so", "share=5", kPatient));
   for (const ClientId client : {3U, 1U, 2U}) scheduler.wants(client, demand(0), 1);
   const auto decisions = decide(scheduler, 1);
   REQUIRE(decisions.size() == 3);
   hal::ComputeSet used;
   for (const Decision& decision : decisions) {
     CHECK(decision.mode == Mode::kExclusive);
-    CHECK(layout.at(decision.partition).processors == 32);
+    CHECK(layout.at(decision.partition).sms == 32);
     CHECK_FALSE(layout.at(decision.partition).compute.overlaps(used));
     used |= layout.at(decision.partition).compute;
   }
@@ -335,7 +336,7 @@ TEST_CASE("the example in C, in the paper's callbacks, gives parts in turn and p
   const auto granted = decide(scheduler, 4);
   REQUIRE(granted.size() == 1);
   CHECK(granted[0].client == 9);
-  CHECK(layout.at(granted[0].partition).processors == 32);
+  CHECK(layout.at(granted[0].partition).sms == 32);
 }
 
 }  // namespace

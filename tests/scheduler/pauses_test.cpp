@@ -28,7 +28,7 @@ Policy keeps_bounds() {
 
 TEST_CASE("a policy that keeps bounds is asked when a client with a bound pauses and goes on") {
   const PoolLayout layout = h200();
-  Scheduler scheduler(layout.entries(), keeps_bounds());
+  Scheduler scheduler(layout.partitions(), keeps_bounds());
   ClientTerms bounded;
   bounded.slo.latency_ns = 1;
   scheduler.attach(1, bounded, 1);
@@ -51,7 +51,7 @@ TEST_CASE("a policy that keeps bounds is asked when a client with a bound pauses
 
 TEST_CASE("a pause under a young plan is planned for when the plan is older, unless it has ended") {
   const PoolLayout layout = h200();
-  Scheduler scheduler(layout.entries(), keeps_bounds());
+  Scheduler scheduler(layout.partitions(), keeps_bounds());
   ClientTerms bounded;
   bounded.slo.latency_ns = 1;
   for (const ClientId client : {1U, 2U}) {

@@ -81,7 +81,7 @@ TEST_CASE("one client alone has the whole device under every policy that is not 
     const std::string name(policy.description.name);
     CAPTURE(name);
     if (policy.placement != nullptr || name == "static") continue;
-    Scheduler scheduler(layout.entries(), std::move(policy));
+    Scheduler scheduler(layout.partitions(), std::move(policy));
     scheduler.wants(1, demand(0), 1);
     const auto decisions = decide(scheduler, 1);
     REQUIRE(decisions.size() == 1);
@@ -91,7 +91,7 @@ TEST_CASE("one client alone has the whole device under every policy that is not 
 
 TEST_CASE("static gives parts of equal size in order of arrival, and a full part is shared") {
   const PoolLayout layout = h200();
-  Scheduler scheduler(layout.entries(), make_static());
+  Scheduler scheduler(layout.partitions(), make_static());
   scheduler.wants(1, demand(0), 1);
   scheduler.wants(2, demand(0), 1);
   auto decisions = decide(scheduler, 1);
@@ -150,7 +150,7 @@ TEST_CASE("exclusive hands over when the client has been idle for a while, and n
   const PoolLayout layout = h200();
   TurnOptions options;
   options.quiet_ns = 20'000'000;
-  Scheduler scheduler(layout.entries(), make_exclusive(options));
+  Scheduler scheduler(layout.partitions(), make_exclusive(options));
   scheduler.wants(1, demand(0), 1);
   const GrantId first = decide(scheduler, 1).at(0).grant;
   scheduler.wants(2, demand(0), 2);
@@ -181,7 +181,7 @@ TEST_CASE("exclusive hands over when the client has been idle for a while, and n
 
 TEST_CASE("salus hands over when a step ends") {
   const PoolLayout layout = h200();
-  Scheduler scheduler(layout.entries(), make_salus());
+  Scheduler scheduler(layout.partitions(), make_salus());
   scheduler.wants(1, demand(0), 1);
   scheduler.step_begin(iteration(1, 7), 1);
   const GrantId first = decide(scheduler, 1).at(0).grant;
@@ -206,7 +206,7 @@ TEST_CASE("random draws every part in its range, the same for the same seed") {
     options.seed = seed;
     options.min_sms = 16;
     options.max_sms = 64;
-    Scheduler scheduler(layout.entries(), make_random(options));
+    Scheduler scheduler(layout.partitions(), make_random(options));
     std::vector<PartitionId> drawn;
     std::uint64_t now = 1;
     for (int i = 0; i < 2000; ++i) {
@@ -223,21 +223,21 @@ TEST_CASE("random draws every part in its range, the same for the same seed") {
   CHECK(drawn == draw(5));
   CHECK(drawn != draw(6));
   std::set<PartitionId> seen(drawn.begin(), drawn.end()), expected;
-  for (const Partition& partition : layout.entries())
-    if (partition.processors >= 16 && partition.processors <= 64) expected.insert(partition.id);
+  for (const Partition& partition : layout.partitions())
+    if (partition.sms >= 16 && partition.sms <= 64) expected.insert(partition.id);
   CHECK(seen == expected);
 }
 
 TEST_CASE("extremes alternates between a narrowest part and the widest one") {
   const PoolLayout layout = h200();
-  Scheduler scheduler(layout.entries(), make_extremes());
+  Scheduler scheduler(layout.partitions(), make_extremes());
   std::set<PartitionId> narrow;
   std::uint64_t now = 1;
   for (int i = 0; i < 40; ++i) {
     scheduler.wants(1, demand(0), now);
     const auto decisions = decide(scheduler, now);
     REQUIRE(decisions.size() == 1);
-    const std::uint32_t sms = layout.at(decisions[0].partition).processors;
+    const std::uint32_t sms = layout.at(decisions[0].partition).sms;
     CHECK(decisions[0].partition != kWholeDevice);
     CHECK(sms == (i % 2 == 0 ? 132U : 8U));
     if (sms == 8) narrow.insert(decisions[0].partition);
@@ -262,7 +262,7 @@ TEST_CASE("a placement that throws or is not eligible is replaced by fifo") {
   for (const bool throws : {true, false}) {
     PolicyDescription description;
     description.name = "bad";
-    Scheduler scheduler(layout.entries(), {description, nullptr, std::make_unique<Bad>(throws)});
+    Scheduler scheduler(layout.partitions(), {description, nullptr, std::make_unique<Bad>(throws)});
     scheduler.wants(1, demand(0), 1);
     const auto decisions = decide(scheduler, 1);
     REQUIRE(decisions.size() == 1);
@@ -275,7 +275,7 @@ TEST_CASE("a placement that throws or is not eligible is replaced by fifo") {
 TEST_CASE("under placement quotas and reservations hold, and a wide launch waits for no longer") {
   const PoolLayout layout = four_units();
   SchedulerOptions options;
-  options.overdue_after_ns = 10'000'000;
+  options.starving_after_ns = 10'000'000;
   World world(layout, make_random(), options);
   ClientTerms terms;
   terms.limits.max_sms = 8;
@@ -287,10 +287,10 @@ TEST_CASE("under placement quotas and reservations hold, and a wide launch waits
   work.back().at_ns = 1'000;
   world.run(work);
   REQUIRE(world.complete());
-  CHECK(world.longest_wait() <= options.overdue_after_ns + 5 * options.quantum_ns);
+  CHECK(world.longest_wait() <= options.starving_after_ns + 5 * options.quantum_ns);
   CHECK(world.scheduler().counters().aged > 0);
 
-  Scheduler scheduler(layout.entries(), make_random());
+  Scheduler scheduler(layout.partitions(), make_random());
   scheduler.attach(1, terms, 0);
   ClientTerms reserved;
   reserved.limits.reserved_sms = 16;
@@ -301,7 +301,7 @@ TEST_CASE("under placement quotas and reservations hold, and a wide launch waits
       scheduler.wants(client, demand(0), now);
       const auto decisions = decide(scheduler, now);
       REQUIRE(decisions.size() == 1);
-      CHECK(layout.at(decisions[0].partition).processors <= (client == 1 ? 8U : 16U));
+      CHECK(layout.at(decisions[0].partition).sms <= (client == 1 ? 8U : 16U));
       scheduler.returned(client, 0, decisions[0].grant, ++now);
       scheduler.idle(client, 0, now);
     }
@@ -313,13 +313,13 @@ TEST_CASE("orion lets best effort run one launch at a time, and not beside what 
   class Curves final : public Estimates {
    public:
     Speed speed(ClientId client, Configuration configuration) const override {
-      const auto share = static_cast<float>(layout.at(configuration[0].partition).processors) / 132;
+      const auto share = static_cast<float>(layout.at(configuration[0].partition).sms) / 132;
       return {client == 3 ? 1 : share, 0.01F};
     }
     PoolLayout layout = h200();
   };
   const Curves curves;
-  Scheduler scheduler(curves.layout.entries(), make_orion(), {}, &curves);
+  Scheduler scheduler(curves.layout.partitions(), make_orion(), {}, &curves);
   ClientTerms critical;
   critical.slo.latency_ns = 1;
   scheduler.attach(1, critical, 0);

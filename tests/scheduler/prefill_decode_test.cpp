@@ -66,7 +66,7 @@ class Engine {
     clients_[1].slo.ttft_ns = clients_[1].slo.latency_ns = ns(bounds.ttft_ms * kMs);
     if (trains) left_[2] = 1e18;
     demand_.state = StreamDemand::State::kRunning;
-    policy_ = std::move(*make(policy, {pool_.entries(), estimator_, nullptr, 1}));
+    policy_ = std::move(*make(policy, {pool_.partitions(), estimator_, nullptr, 1}));
   }
 
   void run() {
@@ -141,7 +141,7 @@ class Engine {
     const Row* const own = row_of(in_force_, clients_[client].id);
     if (own == nullptr) return 0;
     const Partition& at = pool_.at(own->partition);
-    double fast = at.whole() ? 1 : on_part(client, at.processors);
+    double fast = at.whole() ? 1 : on_part(client, at.sms);
     for (std::size_t i = 0; i < clients_.size(); ++i) {
       const Row* const other = row_of(in_force_, clients_[i].id);
       if (i == client || other == nullptr || left_[i] <= 0) continue;
@@ -166,7 +166,7 @@ class Engine {
     }
     Snapshot snapshot;
     snapshot.now_ns = ns(now_ns_);
-    snapshot.pool = pool_.entries();
+    snapshot.pool = pool_.partitions();
     snapshot.clients = clients_;
     snapshot.current = &plan_;
     Allocation next;
@@ -261,7 +261,7 @@ class Engine {
   }
 
   runtime::PoolLayout pool_ = h200();
-  Estimator estimator_{pool_.entries(), 1};
+  Estimator estimator_{pool_.partitions(), 1};
   Policy policy_;
   std::vector<Request> requests_;
   Bounds bounds_;

@@ -53,12 +53,12 @@ struct Run {
 
 Run run(const std::string& policy, std::uint64_t seed, std::uint32_t most) {
   const PoolLayout layout = h200();
-  Estimator estimator(layout.entries());
+  Estimator estimator(layout.partitions());
   runtime::Profile profile;
-  auto made = make(policy, {layout.entries(), estimator, &profile, seed});
+  auto made = make(policy, {layout.partitions(), estimator, &profile, seed});
   REQUIRE_MESSAGE(made, policy);
   SchedulerOptions options;
-  options.overdue_after_ns = 20'000'000;
+  options.starving_after_ns = 20'000'000;
   World world(layout, std::move(*made), options);
   std::mt19937_64 random(seed);
   for (ClientId id = 1; id <= kProcesses + 2; ++id) {
@@ -91,7 +91,7 @@ TEST_CASE("ten processes of a user with a quarter of the SMs hold no more, under
 
 TEST_CASE("a grant of a group waits until what another member drains is within the quota") {
   const PoolLayout layout = h200();
-  Ledger ledger(layout.entries());
+  Ledger ledger(layout.partitions());
   const auto part = [&](unsigned first, unsigned count) {
     return layout.find(hal::ComputeSet::range(first, count));
   };
@@ -141,10 +141,10 @@ class Widest final : public PlacementPolicy {
 TEST_CASE("a member that keeps the quota of its group makes way for one that waits for too long") {
   const PoolLayout layout = h200();
   SchedulerOptions options;
-  options.overdue_after_ns = 20'000'000;
+  options.starving_after_ns = 20'000'000;
   PolicyDescription description;
   description.name = "widest";
-  Scheduler scheduler(layout.entries(), {description, nullptr, std::make_unique<Widest>()},
+  Scheduler scheduler(layout.partitions(), {description, nullptr, std::make_unique<Widest>()},
                       options);
   ClientTerms terms;
   terms.limits.group = kUser;
@@ -170,7 +170,7 @@ TEST_CASE("a member that keeps the quota of its group makes way for one that wai
 struct Moving {
   explicit Moving(Mode row_mode)
       : mode(row_mode),
-        scheduler(layout.entries(), policy([this](const Snapshot&, Allocation& out) {
+        scheduler(layout.partitions(), policy([this](const Snapshot&, Allocation& out) {
                     out.rows = {row(1, place, mode)};
                     if (other) out.rows.push_back(row(2, part(layout, 0, 4), Mode::kExclusive));
                   })) {

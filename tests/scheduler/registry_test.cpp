@@ -26,9 +26,9 @@ constexpr const char* kLearning[] = {
 
 // A policy and what it is made for.
 struct Made {
-  explicit Made(const PoolLayout& layout) : estimator(layout.entries()) {}
+  explicit Made(const PoolLayout& layout) : estimator(layout.partitions()) {}
   Policy policy(const std::string& name, const PoolLayout& layout) {
-    auto made = make(name, {layout.entries(), estimator, &profile, 1});
+    auto made = make(name, {layout.partitions(), estimator, &profile, 1});
     REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().message));
     return std::move(*made);
   }
@@ -121,7 +121,7 @@ TEST_CASE("every listed policy can be made from its name alone, and is one of tw
 TEST_CASE("static takes the widest partition inside units that are no partition themselves") {
   const PoolLayout layout = h200();
   Made made(layout);
-  Scheduler scheduler(layout.entries(), made.policy("static:units=1-5", layout));
+  Scheduler scheduler(layout.partitions(), made.policy("static:units=1-5", layout));
   scheduler.wants(1, StreamDemand(), 1);
   const auto decisions = scheduler.decide(1);
   REQUIRE(decisions.size() == 1);
@@ -165,7 +165,7 @@ TEST_CASE("greedy clients that are always late starve no modest one") {
   const PoolLayout layout = four_units();
   SchedulerOptions options;
   options.quantum_ns = 1'000'000;
-  options.overdue_after_ns = 50'000'000;
+  options.starving_after_ns = 50'000'000;
   for (const std::string name : kLearning) {
     CAPTURE(name);
     Made made(layout);
@@ -190,7 +190,7 @@ TEST_CASE("greedy clients that are always late starve no modest one") {
     REQUIRE(world.complete());
     // Of any stream: the modest one and the greedy ones.
     CHECK(world.longest_wait() <=
-          options.overdue_after_ns + 13 * (options.quantum_ns + 2 * world.longest_kernel()));
+          options.starving_after_ns + 13 * (options.quantum_ns + 2 * world.longest_kernel()));
   }
 }
 

@@ -26,7 +26,7 @@ constexpr auto kRevoke = Decision::Kind::kRevoke;
 
 TEST_CASE("a stream of a client that has a row is granted without a call of the policy") {
   const PoolLayout layout = h200();
-  Scheduler scheduler(layout.entries(), make_fifo());
+  Scheduler scheduler(layout.partitions(), make_fifo());
   std::uint64_t now = 1;
   scheduler.wants(1, demand(0), now);
   auto decisions = decide(scheduler, now);
@@ -53,7 +53,7 @@ TEST_CASE("the policy is asked when the set of active clients changes, and not b
   SchedulerOptions options;
   options.idle_after_ns = 1000;
   std::vector<std::vector<ClientId>> asked;
-  Scheduler scheduler(layout.entries(), policy([&](const Snapshot& snapshot, Allocation& out) {
+  Scheduler scheduler(layout.partitions(), policy([&](const Snapshot& snapshot, Allocation& out) {
                         auto& clients = asked.emplace_back();
                         for (const Client& client : snapshot.clients) {
                           clients.push_back(client.id);
@@ -82,7 +82,7 @@ TEST_CASE("the policy is asked when the set of active clients changes, and not b
 TEST_CASE("only what differs from the allocation before is revoked") {
   const PoolLayout layout = h200();
   Allocation wish;
-  Scheduler scheduler(layout.entries(),
+  Scheduler scheduler(layout.partitions(),
                       policy([&](const Snapshot&, Allocation& out) { out.rows = wish.rows; }));
   wish.rows = {row(1, part(layout, 0, 4), Mode::kExclusive),
                row(2, part(layout, 4, 4), Mode::kExclusive),
@@ -118,7 +118,7 @@ TEST_CASE("a stream uses what is free inside its partition until the rest has dr
   for (const unsigned held : {0U, 4U}) {
     CAPTURE(held);
     Allocation wish;
-    Scheduler scheduler(layout.entries(),
+    Scheduler scheduler(layout.partitions(),
                         policy([&](const Snapshot&, Allocation& out) { out.rows = wish.rows; }));
     wish.rows = {row(1, part(layout, held, 4), Mode::kExclusive)};
     scheduler.wants(1, demand(0), 1);
@@ -146,7 +146,7 @@ TEST_CASE("a stream uses what is free inside its partition until the rest has dr
 TEST_CASE("a stream keeps what it has inside a wider row until the rest has drained") {
   const PoolLayout layout = h200();
   Allocation wish;
-  Scheduler scheduler(layout.entries(),
+  Scheduler scheduler(layout.partitions(),
                       policy([&](const Snapshot&, Allocation& out) { out.rows = wish.rows; }));
   wish.rows = {row(1, part(layout, 0, 4), Mode::kExclusive),
                row(2, part(layout, 4, 4), Mode::kExclusive)};
@@ -174,7 +174,7 @@ TEST_CASE("a stream keeps what it has inside a wider row until the rest has drai
 TEST_CASE("a change from a shared device to parts waits for no drain") {
   const PoolLayout layout = h200();
   Allocation wish;
-  Scheduler scheduler(layout.entries(),
+  Scheduler scheduler(layout.partitions(),
                       policy([&](const Snapshot&, Allocation& out) { out.rows = wish.rows; }));
   wish.rows = {row(1, kWholeDevice, Mode::kShared), row(2, kWholeDevice, Mode::kShared)};
   scheduler.wants(1, demand(0), 1);
@@ -193,7 +193,7 @@ TEST_CASE("a change from a shared device to parts waits for no drain") {
 
 TEST_CASE("a kernel that needs more than its row is planned for, and its grant is revoked") {
   const PoolLayout layout = h200();
-  Scheduler scheduler(layout.entries(), policy([&](const Snapshot& snapshot, Allocation& out) {
+  Scheduler scheduler(layout.partitions(), policy([&](const Snapshot& snapshot, Allocation& out) {
                         for (const Client& client : snapshot.clients)
                           out.rows.push_back(row(client.id, part(layout, client.id == 1 ? 0 : 8, 4),
                                                  Mode::kExclusive));
@@ -208,7 +208,7 @@ TEST_CASE("a kernel that needs more than its row is planned for, and its grant i
   CHECK(decisions[0].reason == Reason::kTooNarrow);
   CHECK(decisions[1].kind == kGrant);
   CHECK(decisions[1].reason == Reason::kNeedsWidth);
-  CHECK(layout.at(decisions[1].partition).processors >= 50);
+  CHECK(layout.at(decisions[1].partition).sms >= 50);
   // Only the whole device runs the next one: for one launch, beside the other client.
   scheduler.wants(1, demand(0, 132), 3);
   decisions = decide(scheduler, 3);
@@ -230,7 +230,7 @@ TEST_CASE("a kernel that needs more than its row is planned for, and its grant i
 TEST_CASE("other terms for a grant that stays are told without a move") {
   const PoolLayout layout = h200();
   std::uint64_t ahead = kNever;
-  Scheduler scheduler(layout.entries(), policy([&](const Snapshot&, Allocation& out) {
+  Scheduler scheduler(layout.partitions(), policy([&](const Snapshot&, Allocation& out) {
                         out.rows.push_back(row(1, kWholeDevice, Mode::kShared));
                         out.rows.back().run_ahead_ns = ahead;
                       }));
@@ -248,7 +248,7 @@ TEST_CASE("other terms for a grant that stays are told without a move") {
 TEST_CASE("the policy is asked again at its wake time and when a row ends, but not without end") {
   const PoolLayout layout = h200();
   Allocation wish;
-  Scheduler scheduler(layout.entries(), policy([&](const Snapshot&, Allocation& out) {
+  Scheduler scheduler(layout.partitions(), policy([&](const Snapshot&, Allocation& out) {
                         out.rows = wish.rows;
                         out.wake_ns = wish.wake_ns;
                       }));
@@ -272,7 +272,7 @@ TEST_CASE("the policy is asked again at its wake time and when a row ends, but n
 
 TEST_CASE("a row with launches is granted once for each plan") {
   const PoolLayout layout = h200();
-  Scheduler scheduler(layout.entries(), policy([&](const Snapshot& snapshot, Allocation& out) {
+  Scheduler scheduler(layout.partitions(), policy([&](const Snapshot& snapshot, Allocation& out) {
                         for (const Client& client : snapshot.clients)
                           out.rows.push_back(row(client.id, kWholeDevice, Mode::kShared, 1));
                       }));
@@ -305,7 +305,7 @@ TEST_CASE("a policy that throws or returns invalid rows is replaced by fifo, wit
        "test: two rows name the same client and stream"}};
   for (const auto& [call, why] : faults) {
     CAPTURE(why);
-    Scheduler scheduler(layout.entries(), policy(call));
+    Scheduler scheduler(layout.partitions(), policy(call));
     scheduler.wants(1, demand(0), 1);
     const auto decisions = decide(scheduler, 1);
     REQUIRE(decisions.size() == 1);
@@ -319,12 +319,12 @@ TEST_CASE("a policy that throws or returns invalid rows is replaced by fifo, wit
 
 // --- starvation ------------------------------------------------------------------------------
 
-TEST_CASE("a stream without a row waits for overdue_after, and then runs for a quantum") {
+TEST_CASE("a stream without a row waits for starving_after, and then runs for a quantum") {
   const PoolLayout layout = h200();
   SchedulerOptions options;
-  options.overdue_after_ns = 100'000'000;
+  options.starving_after_ns = 100'000'000;
   options.quantum_ns = 4'000'000;
-  Scheduler scheduler(layout.entries(), policy([&](const Snapshot&, Allocation& out) {
+  Scheduler scheduler(layout.partitions(), policy([&](const Snapshot&, Allocation& out) {
                         out.rows = {row(1, kWholeDevice, Mode::kExclusive)};
                       }),
                       options);
@@ -343,7 +343,7 @@ TEST_CASE("a stream without a row waits for overdue_after, and then runs for a q
   REQUIRE(decisions.size() == 1);
   CHECK(decisions[0].client == 2);
   CHECK(decisions[0].reason == Reason::kAged);
-  CHECK(layout.at(decisions[0].partition).processors >= 20);
+  CHECK(layout.at(decisions[0].partition).sms >= 20);
   CHECK(scheduler.wake_at() == now + 4'000'000);
   CHECK(decide(scheduler, now + 3'999'999).empty());
   decisions = decide(scheduler, now + 4'000'000);
@@ -358,8 +358,8 @@ TEST_CASE("a stream without a row waits for overdue_after, and then runs for a q
 TEST_CASE("a stream that gives up and comes back has waited all the while") {
   const PoolLayout layout = h200();
   SchedulerOptions options;
-  options.overdue_after_ns = 100'000'000;
-  Scheduler scheduler(layout.entries(), policy([&](const Snapshot&, Allocation& out) {
+  options.starving_after_ns = 100'000'000;
+  Scheduler scheduler(layout.partitions(), policy([&](const Snapshot&, Allocation& out) {
                         out.rows = {row(1, kWholeDevice, Mode::kExclusive)};
                       }),
                       options);
@@ -392,7 +392,7 @@ TEST_CASE("a policy that isolates streams takes over from one that does not, and
         },
         description);
   };
-  Scheduler scheduler(layout.entries(), exclusive(false));
+  Scheduler scheduler(layout.partitions(), exclusive(false));
   scheduler.wants(1, demand(0), 1);
   scheduler.wants(1, demand(1), 1);
   auto decisions = decide(scheduler, 1);
@@ -418,7 +418,7 @@ TEST_CASE("a policy that isolates streams takes over from one that does not, and
 TEST_CASE("a client is distributed for a minute behind its newest collective") {
   const PoolLayout layout = h200();
   bool distributed = false;
-  Scheduler scheduler(layout.entries(), policy([&](const Snapshot& snapshot, Allocation& out) {
+  Scheduler scheduler(layout.partitions(), policy([&](const Snapshot& snapshot, Allocation& out) {
                         REQUIRE(snapshot.clients.size() == 1);
                         distributed = snapshot.clients.front().distributed;
                         out.rows.push_back(row(1, kWholeDevice, Mode::kShared));
@@ -446,7 +446,7 @@ TEST_CASE("a client is distributed for a minute behind its newest collective") {
 
 TEST_CASE("messages about unknown clients, streams, grants and steps are ignored") {
   const PoolLayout layout = h200();
-  Scheduler scheduler(layout.entries(), make_fifo());
+  Scheduler scheduler(layout.partitions(), make_fifo());
   scheduler.idle(1, 0, 1);
   scheduler.returned(1, 0, 5, 1);
   scheduler.draining(1, 0, 5, 1);
@@ -464,7 +464,7 @@ TEST_CASE("steps that never end are bounded, and a clock that goes back stops no
   const PoolLayout layout = h200();
   SchedulerOptions options;
   options.steps_per_client = 8;
-  Scheduler scheduler(layout.entries(), make_fifo(), options);
+  Scheduler scheduler(layout.partitions(), make_fifo(), options);
   for (std::uint64_t id = 1; id <= 100; ++id) {
     Step step;
     step.id = id;
@@ -481,7 +481,7 @@ TEST_CASE("steps that never end are bounded, and a clock that goes back stops no
 
 TEST_CASE("a forgotten client leaves nothing, and its units are granted to those that wait") {
   const PoolLayout layout = h200();
-  Scheduler scheduler(layout.entries(), policy([&](const Snapshot& snapshot, Allocation& out) {
+  Scheduler scheduler(layout.partitions(), policy([&](const Snapshot& snapshot, Allocation& out) {
                         for (const Client& client : snapshot.clients)
                           out.rows.push_back(row(client.id, part(layout, 0, 8), Mode::kExclusive));
                         if (out.rows.size() > 1) out.rows.resize(1);
@@ -505,7 +505,7 @@ TEST_CASE("a forgotten client leaves nothing, and its units are granted to those
 
 TEST_CASE("adopted work keeps others from its units until it is returned") {
   const PoolLayout layout = h200();
-  Scheduler scheduler(layout.entries(), policy([&](const Snapshot& snapshot, Allocation& out) {
+  Scheduler scheduler(layout.partitions(), policy([&](const Snapshot& snapshot, Allocation& out) {
                         for (const Client& client : snapshot.clients)
                           out.rows.push_back(row(client.id, part(layout, 0, 4), Mode::kExclusive));
                       }));

@@ -37,7 +37,7 @@ struct World {
   std::vector<Promise> promises() {
     Snapshot snapshot;
     snapshot.now_ns = now_ns += kMs;
-    snapshot.pool = pool.entries();
+    snapshot.pool = pool.partitions();
     snapshot.clients = clients;
     Allocation out;
     policy.allocate(snapshot, out);
@@ -49,8 +49,8 @@ struct World {
   runtime::PoolLayout pool = h200();
   StreamDemand demand;
   std::vector<Client> clients;
-  Estimator estimator{pool.entries()};
-  SloPolicy policy{{}, estimator, pool.entries()};
+  Estimator estimator{pool.partitions()};
+  SloPolicy policy{{}, estimator, pool.partitions()};
   std::uint64_t now_ns = 1000 * kMs;
 };
 
@@ -123,7 +123,7 @@ TEST_CASE("the configurations among which slo chooses are told, with the bounds 
       CHECK(candidate.keeps_bounds);
       CHECK((candidate.chosen || candidate.predicted == -1));
     }
-    if (candidate.chosen) CHECK(candidate.keeps_bounds == (found.choice == Choice::kBounds));
+    if (candidate.chosen) CHECK(candidate.keeps_bounds == (found.choice == ChoiceReason::kBounds));
   }
   CHECK(chosen == 1);
   CHECK(paused);

@@ -25,7 +25,7 @@ struct Request {
 };
 
 // Client 1 serves; client 2 (and 3) trains.
-class Service {
+class ServiceWorld {
  public:
   struct Setup {
     double load = 0.5, work_ms = 8, spread = 0.25;
@@ -41,12 +41,12 @@ class Service {
     bool host_bound = false;  // half of the device is as good as all of it
   };
 
-  Service(const Setup& setup, const SloOptions& options)
+  ServiceWorld(const Setup& setup, const SloOptions& options)
       : setup_(setup),
         pool_(h200()),
         random_(setup.seed),
-        estimator(pool_.entries(), setup.seed),
-        policy(options, estimator, pool_.entries()) {
+        estimator(pool_.partitions(), setup.seed),
+        policy(options, estimator, pool_.partitions()) {
     clients_.resize(2);
     for (std::size_t i = 0; i < 2; ++i) {
       clients_[i].id = static_cast<ClientId>(i + 1);
@@ -72,7 +72,7 @@ class Service {
         other = other || client == 1 ? serving_ : true;
     }
     if (own == nullptr || now_ns_ < settled_ns_) return 0;
-    const double part = static_cast<double>(pool_.at(own->partition).processors) / 132;
+    const double part = static_cast<double>(pool_.at(own->partition).sms) / 132;
     if (own->mode == Mode::kShared && own->partition == kWholeDevice)
       return !other ? 1 : client == 0 ? 0.45 : 0.75;
     if (client == 0 && setup_.host_bound) return part > 0.4 ? 1 : 0.7;
@@ -146,7 +146,7 @@ class Service {
     }
     Snapshot snapshot;
     snapshot.now_ns = now_ns_ + kSecond;
-    snapshot.pool = pool_.entries();
+    snapshot.pool = pool_.partitions();
     snapshot.clients = clients_;
     Allocation next;
     policy.allocate(snapshot, next);
@@ -210,9 +210,9 @@ class Service {
 };
 
 // Latency of the same requests with the device to themselves.
-double alone_ms(Service::Setup setup, double quantile) {
+double alone_ms(ServiceWorld::Setup setup, double quantile) {
   setup.alone = true;
-  Service alone(setup, {});
+  ServiceWorld alone(setup, {});
   alone.run(120);
   return alone.quantile(quantile);
 }
@@ -220,59 +220,58 @@ double alone_ms(Service::Setup setup, double quantile) {
 TEST_CASE("A bound of 1.15 times the latency alone is held, and others get what that leaves") {
   for (const double load : {0.2, 0.5})
     for (const double room : {1.15, 1.5, 3.0}) {
-      Service::Setup setup;
+      ServiceWorld::Setup setup;
       setup.load = load;
       setup.slo.latency_ns = static_cast<std::uint64_t>(room * alone_ms(setup, 0.99) * 1e6);
       const double bound = static_cast<double>(setup.slo.latency_ns) / 1e6;
-      Service service(setup, {});
-      service.run(120);
+      ServiceWorld world(setup, {});
+      world.run(120);
       MESSAGE("load " << load << ", bound " << room << " x alone: p99 "
-                      << service.quantile(0.99) / bound << " of it, late "
-                      << 100 * service.late(bound) << " %, harvest " << service.harvest()
-                      << ", changes " << service.changes());
-      CHECK(service.quantile(0.99) <= 1.03 * bound);
-      CHECK(service.harvest() >= (room < 1.2 ? 0.8 : 0.9) * (1 - load));
+                      << world.quantile(0.99) / bound << " of it, late " << 100 * world.late(bound)
+                      << " %, harvest " << world.harvest() << ", changes " << world.changes());
+      CHECK(world.quantile(0.99) <= 1.03 * bound);
+      CHECK(world.harvest() >= (room < 1.2 ? 0.8 : 0.9) * (1 - load));
     }
 }
 
 TEST_CASE("Requests that are not announced are busy periods, and their bound is held") {
-  Service::Setup setup;
+  ServiceWorld::Setup setup;
   setup.load = 0.2;
   setup.announced = false;
   setup.slo.latency_ns = static_cast<std::uint64_t>(1.5 * alone_ms(setup, 0.99) * 1e6);
   const double bound = static_cast<double>(setup.slo.latency_ns) / 1e6;
-  Service service(setup, {});
-  service.run(120);
-  MESSAGE("not announced: p99 " << service.quantile(0.99) / bound << " of the bound, harvest "
-                                << service.harvest());
-  CHECK(service.quantile(0.99) <= 1.05 * bound);
-  CHECK(service.harvest() >= 0.7);
+  ServiceWorld world(setup, {});
+  world.run(120);
+  MESSAGE("not announced: p99 " << world.quantile(0.99) / bound << " of the bound, harvest "
+                                << world.harvest());
+  CHECK(world.quantile(0.99) <= 1.05 * bound);
+  CHECK(world.harvest() >= 0.7);
 }
 
 TEST_CASE("A bound that cannot be met alone is infeasible, and says what would be feasible") {
-  Service::Setup setup;
+  ServiceWorld::Setup setup;
   setup.slo.latency_ns = 5 * kMs;  // the work takes 8 ms
-  Service service(setup, {});
-  service.run(20);
+  ServiceWorld world(setup, {});
+  world.run(20);
   std::vector<Promise> promises;
-  service.policy.promises(promises);
+  world.policy.promises(promises);
   REQUIRE(promises.size() == 1);
   CHECK(!promises[0].feasible);
   CHECK(promises[0].alone_ns > 8 * kMs);
   CHECK(promises[0].alone_ns < 25 * kMs);
   CHECK(promises[0].late > 0.9 * static_cast<double>(promises[0].finished));
-  CHECK(service.harvest() >= 0.3);  // the others are not paused for a bound that is lost anyway
+  CHECK(world.harvest() >= 0.3);  // the others are not paused for a bound that is lost anyway
 }
 
 TEST_CASE("What a bound costs the others is told") {
-  Service::Setup tight, loose;
+  ServiceWorld::Setup tight, loose;
   tight.slo.latency_ns = static_cast<std::uint64_t>(1.05 * alone_ms(tight, 0.99) * 1e6);
   loose.slo.latency_ns = 10 * tight.slo.latency_ns;
   std::vector<Promise> promises;
-  for (const Service::Setup& setup : {tight, loose}) {
-    Service service(setup, {});
-    service.run(30);
-    service.policy.promises(promises);
+  for (const ServiceWorld::Setup& setup : {tight, loose}) {
+    ServiceWorld world(setup, {});
+    world.run(30);
+    world.policy.promises(promises);
   }
   REQUIRE(promises.size() == 2);
   MESSAGE("cost of a tight bound " << promises[0].costs << ", of a loose one "
@@ -282,7 +281,7 @@ TEST_CASE("What a bound costs the others is told") {
 }
 
 TEST_CASE("tpot-first keeps a partition for decodes while they are idle") {
-  Service::Setup setup;
+  ServiceWorld::Setup setup;
   setup.kind = StepKind::kDecode;
   setup.work_ms = 8;
   setup.spread = 0.05;
@@ -292,26 +291,26 @@ TEST_CASE("tpot-first keeps a partition for decodes while they are idle") {
   SloOptions options;
   options.standing = true;
   options.cumulative = false;
-  Service service(setup, options);
-  service.run(5);
+  ServiceWorld world(setup, options);
+  world.run(5);
   std::vector<Promise> promises;
-  service.policy.promises(promises);
+  world.policy.promises(promises);
   REQUIRE(promises.size() == 1);
   CHECK(promises[0].standing != kNoPartition);
-  CHECK(h200().at(promises[0].standing).processors <= 68);
-  service.latencies_ms.clear();
-  service.run(30);
+  CHECK(h200().at(promises[0].standing).sms <= 68);
+  world.latencies_ms.clear();
+  world.run(30);
   bool held = false;
-  for (const Row& row : service.allocation().rows)
+  for (const Row& row : world.allocation().rows)
     held = held || (row.client == 1 && row.hold && row.mode == Mode::kExclusive);
   CHECK(held);
-  MESSAGE("tpot-first: late " << 100 * service.late(14) << " %, harvest " << service.harvest());
-  CHECK(service.late(14) <= 0.01);
-  CHECK(service.harvest() >= 0.4);
+  MESSAGE("tpot-first: late " << 100 * world.late(14) << " %, harvest " << world.harvest());
+  CHECK(world.late(14) <= 0.01);
+  CHECK(world.harvest() >= 0.4);
 }
 
 TEST_CASE("What would be late alone, too, costs the others nothing") {
-  Service::Setup setup;
+  ServiceWorld::Setup setup;
   setup.kind = StepKind::kDecode;
   setup.work_ms = 7;
   setup.spread = 0.15;
@@ -321,12 +320,12 @@ TEST_CASE("What would be late alone, too, costs the others nothing") {
   double harvests[2];
   for (const unsigned tight : {0U, 8U}) {
     setup.tight = tight;
-    Service service(setup, {});
-    service.run(60);
-    harvests[tight != 0] = service.harvest();
-    MESSAGE("one of " << tight << " due at once: late " << 100 * service.late(15) << " %, harvest "
-                      << service.harvest());
-    CHECK(service.late(15) <= 0.01);
+    ServiceWorld world(setup, {});
+    world.run(60);
+    harvests[tight != 0] = world.harvest();
+    MESSAGE("one of " << tight << " due at once: late " << 100 * world.late(15) << " %, harvest "
+                      << world.harvest());
+    CHECK(world.late(15) <= 0.01);
   }
   CHECK(harvests[1] >= 0.6 * harvests[0]);
 }
@@ -336,7 +335,7 @@ TEST_CASE("What would be late alone, too, costs the others nothing") {
 TEST_CASE("A bound that leaves no slack, or cannot be met alone, leaves others their part") {
   for (const double spread : {0.27, 0.4})
     for (const bool standing : {false, true}) {
-      Service::Setup setup;
+      ServiceWorld::Setup setup;
       setup.kind = StepKind::kDecode;
       setup.work_ms = 7;
       setup.spread = spread;
@@ -346,20 +345,20 @@ TEST_CASE("A bound that leaves no slack, or cannot be met alone, leaves others t
       SloOptions options;
       options.standing = standing;
       const double alone = alone_ms(setup, 0.99);
-      Service service(setup, options);
-      service.run(120);
+      ServiceWorld world(setup, options);
+      world.run(120);
       MESSAGE("p99 alone " << alone << " ms, standing " << standing << ": p99 "
-                           << service.quantile(0.99) << " ms, harvest " << service.harvest());
-      CHECK(service.quantile(0.99) <= std::max(15.0, 1.25 * alone));
+                           << world.quantile(0.99) << " ms, harvest " << world.harvest());
+      CHECK(world.quantile(0.99) <= std::max(15.0, 1.25 * alone));
       // What stands is kept while the service pauses, and only a wide part is good enough.
-      CHECK(service.harvest() >= (standing && spread < 0.3 ? 0.05 : 0.2));
+      CHECK(world.harvest() >= (standing && spread < 0.3 ? 0.05 : 0.2));
     }
 }
 
 // One token after another, each of which takes longer than the bound now and then, on the host:
 // what a part of the device costs it is seen, and others have the rest.
 TEST_CASE("A service that always works and misses its bound alone leaves others their part") {
-  Service::Setup setup;
+  ServiceWorld::Setup setup;
   setup.kind = StepKind::kDecode;
   setup.work_ms = 7;
   setup.spread = 0.4;
@@ -368,26 +367,25 @@ TEST_CASE("A service that always works and misses its bound alone leaves others 
   for (const bool standing : {false, true}) {
     SloOptions options;
     options.standing = standing;
-    Service service(setup, options);
-    service.run(60);
-    MESSAGE("always busy, standing " << standing << ": harvest " << service.harvest());
-    CHECK(service.harvest() >= 0.3);
+    ServiceWorld world(setup, options);
+    world.run(60);
+    MESSAGE("always busy, standing " << standing << ": harvest " << world.harvest());
+    CHECK(world.harvest() >= 0.3);
   }
 }
 
 TEST_CASE("A step that never ends is lost, and others run again") {
-  Service::Setup setup;
+  ServiceWorld::Setup setup;
   setup.slo.latency_ns = 20 * kMs;
   setup.work_ms = 1e7;
   setup.load = 1e4;  // a request each second
-  Service service(setup, {});
-  service.run(1);
-  const double before = service.harvest();
-  service.run(20);
-  MESSAGE("beside a step that never ends: harvest " << service.harvest() << ", at first "
-                                                    << before);
-  CHECK(service.latencies_ms.empty());
-  CHECK(service.harvest() >= 0.4);
+  ServiceWorld world(setup, {});
+  world.run(1);
+  const double before = world.harvest();
+  world.run(20);
+  MESSAGE("beside a step that never ends: harvest " << world.harvest() << ", at first " << before);
+  CHECK(world.latencies_ms.empty());
+  CHECK(world.harvest() >= 0.4);
 }
 
 }  // namespace

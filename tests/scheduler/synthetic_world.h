@@ -56,8 +56,8 @@ class World {
         jobs_(std::move(jobs)),
         speeds_(std::move(speeds)),
         random_(seed),
-        estimator(pool_.entries(), seed),
-        configurations_(pool_.entries()) {
+        estimator(pool_.partitions(), seed),
+        configurations_(pool_.partitions()) {
     for (std::size_t i = 0; i < jobs_.size(); ++i) {
       clients_.push_back({});
       scheduler::Client& c = clients_.back();
@@ -145,7 +145,7 @@ class World {
   double best() const {
     if (best_known_) return best_;
     best_ = scheduler::kInfeasible;
-    scheduler::Configurations all(pool_.entries());
+    scheduler::Configurations all(pool_.partitions());
     for (const auto& candidate : all.generate(clients_, objective, estimator))
       if (!candidate.alone) best_ = std::max(best_, true_value(candidate.assignments));
     best_known_ = true;
@@ -154,7 +154,7 @@ class World {
 
   std::uint32_t sms(std::span<const Assignment> configuration, std::size_t job) const {
     const Assignment* const a = find(configuration, clients_[job].id);
-    return a == nullptr ? 0 : pool_.at(a->partition).processors;
+    return a == nullptr ? 0 : pool_.at(a->partition).sms;
   }
   const runtime::PoolLayout& pool() const { return pool_; }
 
@@ -236,7 +236,7 @@ class World {
       const auto slice = static_cast<std::size_t>(state_[i].work / kRecordedSliceNs);
       counted *= static_cast<double>(job.recorded[slice % job.recorded.size()]);
     }
-    const double part = static_cast<double>(pool_.at(at->partition).processors) / 132.0;
+    const double part = static_cast<double>(pool_.at(at->partition).sms) / 132.0;
     state_[i].work += done;
     state_[i].lied += counted * std::exp(job.lie * part);
     state_[i].launches += counted / job.work_per_launch;
@@ -300,7 +300,7 @@ struct PairTable {
     for (const Assignment& a : c)
       if (a.client == 1) own = &a;
     if (own == nullptr || own->mode == Mode::kShared) return job == 0 ? shared_a : shared_b;
-    const std::uint32_t width = pool.at(own->partition).processors;
+    const std::uint32_t width = pool.at(own->partition).sms;
     auto above = parts.lower_bound(width);
     if (above == parts.end()) --above;
     const auto get = [&](const auto& at) {

@@ -62,7 +62,7 @@ struct Clients {
   Snapshot snapshot(const runtime::PoolLayout& pool) const {
     Snapshot made;
     made.now_ns = now_ns;
-    made.pool = pool.entries();
+    made.pool = pool.partitions();
     made.clients = values;
     return made;
   }
@@ -73,8 +73,8 @@ struct Clients {
 
 TEST_CASE("throughput gives every active client a row, and asks again at the end of a block") {
   const runtime::PoolLayout pool = h200();
-  Estimator estimator(pool.entries());
-  const Policy policy = make_throughput({}, estimator, pool.entries());
+  Estimator estimator(pool.partitions());
+  const Policy policy = make_throughput({}, estimator, pool.partitions());
   Clients clients(3, 1);
   clients.values[2].active = false;
   Allocation out;
@@ -94,8 +94,8 @@ TEST_CASE("throughput gives every active client a row, and asks again at the end
 
 TEST_CASE("throughput shares the whole device with a distributed client, and bounds nothing") {
   const runtime::PoolLayout pool = h200();
-  Estimator estimator(pool.entries());
-  const Policy policy = make_throughput({}, estimator, pool.entries());
+  Estimator estimator(pool.partitions());
+  const Policy policy = make_throughput({}, estimator, pool.partitions());
   Clients clients(2, 1);
   bool parts = false;
   const auto run = [&](std::uint64_t seconds) {
@@ -124,8 +124,8 @@ TEST_CASE("throughput shares the whole device with a distributed client, and bou
 
 TEST_CASE("Beside a distributed client a quota holds, and so does the bound of what runs ahead") {
   const runtime::PoolLayout pool = h200();
-  Estimator estimator(pool.entries());
-  const Policy policy = make_throughput({}, estimator, pool.entries());
+  Estimator estimator(pool.partitions());
+  const Policy policy = make_throughput({}, estimator, pool.partitions());
   Clients clients(2, 1);
   clients.values[0].distributed = true;
   clients.values[1].limits.max_sms = 40;
@@ -135,7 +135,7 @@ TEST_CASE("Beside a distributed client a quota holds, and so does the bound of w
     policy.allocation->allocate(clients.snapshot(pool), out);
     REQUIRE(out.rows.size() == 2);
     CHECK(out.rows[1].mode == Mode::kExclusive);
-    CHECK(pool.at(out.rows[1].partition).processors <= 40);
+    CHECK(pool.at(out.rows[1].partition).sms <= 40);
     CHECK(out.rows[1].run_ahead_ns == kRunAheadNs);
     clients.advance(out.wake_ns - clients.now_ns);
   }
@@ -180,8 +180,8 @@ TEST_CASE("Four devices of two distributed jobs do not keep each other in splits
 
 TEST_CASE("A client that is alone has the whole device, and may run ahead") {
   const runtime::PoolLayout pool = h200();
-  Estimator estimator(pool.entries());
-  const Policy policy = make_throughput({}, estimator, pool.entries());
+  Estimator estimator(pool.partitions());
+  const Policy policy = make_throughput({}, estimator, pool.partitions());
   Clients clients(1, 4);
   Allocation out;
   policy.allocation->allocate(clients.snapshot(pool), out);
@@ -193,8 +193,8 @@ TEST_CASE("A client that is alone has the whole device, and may run ahead") {
 
 TEST_CASE("A block does not count while an exclusive grant is pending or revoked") {
   const runtime::PoolLayout pool = h200();
-  Estimator estimator(pool.entries());
-  const Policy policy = make_throughput({}, estimator, pool.entries());
+  Estimator estimator(pool.partitions());
+  const Policy policy = make_throughput({}, estimator, pool.partitions());
   Clients clients(2, 1);
   Grant grant;
   grant.mode = Mode::kExclusive;
@@ -217,10 +217,10 @@ TEST_CASE("A block does not count while an exclusive grant is pending or revoked
 
 TEST_CASE("algorithm1 gives streams exclusive partitions that do not overlap") {
   const runtime::PoolLayout pool = h200();
-  Estimator estimator(pool.entries());
+  Estimator estimator(pool.partitions());
   ThroughputOptions options;
   options.model = ThroughputOptions::Model::kAlgorithm1;
-  const Policy policy = make_throughput(options, estimator, pool.entries());
+  const Policy policy = make_throughput(options, estimator, pool.partitions());
   Clients clients(3, 2);
   clients.demands[1][0].min_sms = 60;
   clients.demands[2][1].min_sms = 200;  // no part is as wide
@@ -237,7 +237,7 @@ TEST_CASE("algorithm1 gives streams exclusive partitions that do not overlap") {
     REQUIRE(row.mode == Mode::kExclusive);
     CHECK(!pool.at(row.partition).compute.overlaps(used));
     used |= pool.at(row.partition).compute;
-    if (row.client == 2 && row.stream == 0) CHECK(pool.at(row.partition).processors >= 60);
+    if (row.client == 2 && row.stream == 0) CHECK(pool.at(row.partition).sms >= 60);
   }
   policy.allocation->allocate(clients.snapshot(pool), again);
   CHECK(again.rows == out.rows);  // what is as good as before stays
@@ -279,11 +279,11 @@ TEST_CASE("A full plan for 64 streams takes at most 20 us, and allocates nothing
                         {"throughput, 64 clients", 64, 1, 0},
                         {"algorithm1, 2 clients", 2, 32, 1},
                         {"slo, 2 clients", 2, 32, 2}}) {
-    Estimator estimator(pool.entries());
+    Estimator estimator(pool.partitions());
     ThroughputOptions options;
     if (c.policy == 1) options.model = ThroughputOptions::Model::kAlgorithm1;
-    const Policy policy = c.policy == 2 ? make_slo({}, estimator, pool.entries())
-                                        : make_throughput(options, estimator, pool.entries());
+    const Policy policy = c.policy == 2 ? make_slo({}, estimator, pool.partitions())
+                                        : make_throughput(options, estimator, pool.partitions());
     Clients clients(c.clients, c.streams);
     if (c.policy == 2) clients.values[0].slo.latency_ns = 100 * kMs;
     std::uint64_t allocated = 0;

@@ -49,7 +49,7 @@ inline std::vector<Work> random_work(std::uint64_t seed, unsigned clients, unsig
 class World {
  public:
   World(const runtime::PoolLayout& layout, Policy policy, const SchedulerOptions& options = {})
-      : layout_(layout), scheduler_(layout.entries(), std::move(policy), options) {}
+      : layout_(layout), scheduler_(layout.partitions(), std::move(policy), options) {}
 
   Scheduler& scheduler() { return scheduler_; }
   // Attaches a client, whose quotas are checked from now on.
@@ -135,9 +135,9 @@ class World {
     const Key key{work.client, work.stream};
     StreamState& stream = streams_[key];
     stream.queue.push_back(work);
-    for (const Partition& partition : layout_.entries().subspan(1))
-      if (partition.processors >= work.min_sms) {
-        needs_[work.client] = std::max(needs_[work.client], partition.processors);
+    for (const Partition& partition : layout_.partitions().subspan(1))
+      if (partition.sms >= work.min_sms) {
+        needs_[work.client] = std::max(needs_[work.client], partition.sms);
         break;
       }
     if (stream.queue.size() > 1) return;
@@ -170,7 +170,7 @@ class World {
     if (stream.running || stream.queue.empty() || !stream.has_open) return;
     if (stream.bounded && stream.launches == 0) return;
     const Work& work = stream.queue.front();
-    const std::uint32_t sms = layout_.at(stream.open.partition).processors;
+    const std::uint32_t sms = layout_.at(stream.open.partition).sms;
     if (sms < work.min_sms) return;  // the scheduler has been told; it revokes
     if (stream.bounded) --stream.launches;
     longest_wait_ = std::max(longest_wait_, now_ - stream.waits_since);
@@ -220,7 +220,7 @@ class World {
       REQUIRE(stream.open.id == decision.grant);
       stream.open.reason = decision.reason;
     } else {
-      REQUIRE(layout_.at(decision.partition).processors >= stream.queue.front().min_sms);
+      REQUIRE(layout_.at(decision.partition).sms >= stream.queue.front().min_sms);
       if (stream.has_open) close(key, stream, stream.open);
       stream.has_open = true;
       stream.open = {decision.grant, decision.partition, decision.mode, decision.reason};
@@ -252,7 +252,7 @@ class World {
   void check_quotas() {
     for (const auto& [group, quota] : quotas()) {
       hal::ComputeSet units;
-      std::uint32_t most = std::max(quota.first, layout_.at(1).processors);
+      std::uint32_t most = std::max(quota.first, layout_.at(1).sms);
       for (const ClientId member : quota.second) {
         if (const auto need = needs_.find(member); need != needs_.end())
           most = std::max(most, need->second);
@@ -265,7 +265,7 @@ class World {
           for (const Held& held : stream.closing) count(held);
         }
       }
-      const std::uint32_t sms = UnitWidths(layout_.entries()).of(units);
+      const std::uint32_t sms = UnitWidths(layout_.partitions()).of(units);
       std::uint32_t& seen = most_sms_[static_cast<std::uint32_t>(group)];
       seen = std::max(seen, sms);
       REQUIRE_MESSAGE(sms <= most, "group " << group << " has " << sms << " SMs");

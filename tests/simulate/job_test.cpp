@@ -102,7 +102,7 @@ TEST_CASE("On the whole device full kernels alternate: the longer ones get on be
 }
 
 TEST_CASE("On a part that they share full kernels alternate as well") {
-  // Two full waves on 64 processors, where kernels take twice as long.
+  // Two full waves on 64 SMs, where kernels take twice as long.
   constexpr unsigned kTwice = 128 * 8;
   const Setup setup =
       pair(step("long", kTwice, 100, 90'000, 1'000), step("short", kTwice, 100, 30'000, 1'000));

@@ -140,8 +140,8 @@ TEST_CASE("Jobs that are better off on parts get them") {
   const Program step(77, "half", scheduler::StepKind::kUnknown, kernels, 1e9, 132);
   const auto reached = [&](const char* policy) {
     runtime::Profile profile;
-    for (const runtime::PoolEntry& entry : layout.entries())
-      profile.merge(step.key(), {entry.processors, 100, step.total_ns(entry.processors), 0});
+    for (const runtime::Partition& partition : layout.partitions())
+      profile.merge(step.key(), {partition.sms, 100, step.total_ns(partition.sms), 0});
     Library library(132);
     DeviceOptions options;
     options.limit_s = 60;
@@ -182,8 +182,8 @@ TEST_CASE(
   const Program step(78, "full", scheduler::StepKind::kUnknown, kernels, 1e9, 132);
   const auto moves = [&](double window_ns) {
     runtime::Profile profile;
-    for (const runtime::PoolEntry& entry : layout.entries())
-      profile.merge(step.key(), {entry.processors, 100, step.total_ns(entry.processors), 0});
+    for (const runtime::Partition& partition : layout.partitions())
+      profile.merge(step.key(), {partition.sms, 100, step.total_ns(partition.sms), 0});
     Library library(132);
     DeviceOptions options;
     options.limit_s = 10;

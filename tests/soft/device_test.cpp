@@ -28,11 +28,11 @@ TEST_CASE("a device of more units than a ComputeSet holds is refused") {
 TEST_CASE("the device shows its units and contexts show their processors") {
   auto device = open_h200();
   CHECK(device->info().vendor == hal::Vendor::kSoftware);
-  CHECK(device->info().processors == 132);
+  CHECK(device->info().sms == 132);
   CHECK(device->info().units() == 16);
   auto context = device->create_context(hal::ComputeSet::range(14, 2));
   REQUIRE(context.has_value());
-  CHECK((*context)->processors() == 20);
+  CHECK((*context)->sms() == 20);
   CHECK((*context)->compute() == hal::ComputeSet::range(14, 2));
   CHECK_FALSE(device->create_context(hal::ComputeSet()).has_value());
   CHECK_FALSE(device->create_context(hal::ComputeSet::range(16, 1)).has_value());
@@ -153,8 +153,9 @@ TEST_CASE("processors_needed is the width at which a context begins to accept a 
       auto context = device->create_context(hal::ComputeSet::range(0, units));
       auto queue = (*context)->create_queue(0);
       const hal::NativeStatus status = (*queue)->launch(call.launch);
-      CHECK((status == kOk) == ((*context)->processors() >= needed));
-      if (status != kOk) CHECK(device->errors().classify(status) == hal::Outcome::kEntryRefused);
+      CHECK((status == kOk) == ((*context)->sms() >= needed));
+      if (status != kOk)
+        CHECK(device->errors().classify(status) == hal::Outcome::kPartitionRefused);
       CHECK(device->engine().drain() == Progress::kIdle);
       arrived = 0;
     }
@@ -169,7 +170,8 @@ TEST_CASE("a cluster of 16 needs the whole device through the application's stre
   CHECK(device->kernels().sms_needed(call.launch, false) == 133);
   auto context = device->create_context(hal::ComputeSet::range(0, 16));
   auto queue = (*context)->create_queue(0);
-  CHECK(device->errors().classify((*queue)->launch(call.launch)) == hal::Outcome::kEntryRefused);
+  CHECK(device->errors().classify((*queue)->launch(call.launch)) ==
+        hal::Outcome::kPartitionRefused);
   auto stream = device->adopt_queue(device->legacy_stream());
   CHECK(stream->launch(call.launch) == kOk);
   CHECK(stream->synchronize() == kOk);
@@ -207,7 +209,8 @@ TEST_CASE("scripted faults reach the caller of the HAL unchanged") {
   InjectedFault refusal{FaultPoint::kLaunch, 0, 1, kClusterTooLarge, {}};
   refusal.sms = device->engine().device().units_of(0b110);
   device->engine().inject(refusal);
-  CHECK(device->errors().classify((*queue)->launch(call.launch)) == hal::Outcome::kEntryRefused);
+  CHECK(device->errors().classify((*queue)->launch(call.launch)) ==
+        hal::Outcome::kPartitionRefused);
   CHECK((*queue)->launch(call.launch) == kOk);
   device->engine().inject({FaultPoint::kCreateQueue, 0, 1, kOutOfMemory, {}});
   const auto failed = (*context)->create_queue(0);

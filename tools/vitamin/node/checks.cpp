@@ -50,8 +50,8 @@ Check check_pool(const nlohmann::json& device) {
   hal::DeviceInfo info;
   info.uuid = device.value("uuid", "");
   info.name = device.value("name", "");
-  info.processors = device.value("processors", 0U);
-  info.processors_per_unit = device.value("processors_per_unit", std::vector<std::uint32_t>{});
+  info.sms = device.value("processors", 0U);
+  info.sms_per_unit = device.value("processors_per_unit", std::vector<std::uint32_t>{});
   const auto limits =
       config::load(config::sources("", {})).configuration.for_device(info.uuid, info.name).pool;
   const auto layout = runtime::PoolLayout::build(info, limits);
@@ -62,7 +62,7 @@ Check check_pool(const nlohmann::json& device) {
                         info.uuid, limits.leaf_units, info.units())};
   std::size_t fallbacks = 0;
   hal::ComputeSet taken;
-  for (const runtime::PoolEntry& entry : layout.entries().subspan(1)) {
+  for (const runtime::Partition& entry : layout.partitions().subspan(1)) {
     if (entry.compute.overlaps(taken)) continue;
     taken |= entry.compute;
     ++fallbacks;
@@ -71,8 +71,8 @@ Check check_pool(const nlohmann::json& device) {
       "pool", Verdict::kGood,
       fmt::format("{}: {} partitions of {} to {} SMs; number of clients with a fallback partition "
                   "of their own when vitamind is lost: {}",
-                  info.uuid, layout.size() - 1, layout.at(1).processors,
-                  layout.entries().back().processors, fallbacks)};
+                  info.uuid, layout.size() - 1, layout.at(1).sms, layout.partitions().back().sms,
+                  fallbacks)};
 }
 
 // What vitamind says of itself and of MPS.

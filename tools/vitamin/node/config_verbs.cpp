@@ -94,14 +94,16 @@ int show_check(const config::Loaded& loaded, bool json) {
                                     {"valid", loaded.valid()},
                                     {"files", loaded.files},
                                     {"problems", as_json(loaded.problems)},
-                                    {"no_effect", as_json(loaded.no_effect)}}
+                                    {"no_effect", as_json(loaded.no_effect)},
+                                    {"renamed", as_json(loaded.renamed)}}
                            .dump(2));
     return code;
   }
   for (const config::Problem& problem : loaded.problems)
     fmt::print("{}\n", config::text_of(problem, true));
-  for (const config::Problem& problem : loaded.no_effect)
-    fmt::print("{}\n", config::text_of(problem, true));
+  for (const auto* notices : {&loaded.no_effect, &loaded.renamed})
+    for (const config::Problem& problem : *notices)
+      fmt::print("{}\n", config::text_of(problem, true));
   if (!loaded.valid())
     fmt::print("\n{} problem{}: nothing of it is used.\n", loaded.problems.size(),
                loaded.problems.size() == 1 ? "" : "s");

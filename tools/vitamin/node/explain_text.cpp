@@ -193,7 +193,7 @@ std::string reason_text(const json& client, const json& device) {
   if (why == "overlap") return "since others came first on the same SMs" + wish;
   if (why == "reservation")
     return fmt::format("since {} SMs are reserved for it{}", number(limits, "sms_reserved"), wish);
-  if (why == "aged") return "since it had waited for longer than policy.overdue_after";
+  if (why == "aged") return "since it had waited for longer than policy.starving_after";
   if (why == "needs width") return "since its next launch fits no narrower part" + wish;
   if (why == "needs the whole device") return "since its next launch fits no part" + wish;
   if (why == "fallback") return "since the policy failed and fifo decides";

@@ -42,16 +42,16 @@ std::vector<Row> longest_first(const runtime::Profile& profile, std::size_t most
 std::vector<std::uint32_t> widths_of(const runtime::Profile& profile) {
   std::vector<std::uint32_t> widths;
   for (const auto& [key, kernel] : profile.kernels())
-    for (const runtime::ProfileCell& cell : kernel.cells) widths.push_back(cell.processors);
+    for (const runtime::ProfileCell& cell : kernel.cells) widths.push_back(cell.sms);
   std::sort(widths.begin(), widths.end());
   widths.erase(std::unique(widths.begin(), widths.end()), widths.end());
   return widths;
 }
 
 // What was timed; nothing: a cell without launches.
-runtime::ProfileCell cell_at(const runtime::KernelProfile& kernel, std::uint32_t processors) {
+runtime::ProfileCell cell_at(const runtime::KernelProfile& kernel, std::uint32_t sms) {
   for (const runtime::ProfileCell& cell : kernel.cells)
-    if (cell.processors == processors) return cell;
+    if (cell.sms == sms) return cell;
   return {};
 }
 

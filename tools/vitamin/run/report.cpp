@@ -67,7 +67,7 @@ Totals read_totals(const stats::DevicePage& page) {
   for (unsigned i = 0; i < stats::kWholeReasons; ++i) totals.whole[i] = page.whole[i].get();
   for (unsigned i = 0; i < stats::kUnboundReasons; ++i) totals.unbound[i] = page.unbound[i].get();
   for (const stats::WidthSlot& slot : page.widths)
-    if (const std::uint32_t processors = slot.processors.load(std::memory_order_relaxed)) {
+    if (const std::uint32_t processors = slot.sms.load(std::memory_order_relaxed)) {
       if (const std::uint64_t launches = slot.launches.get()) totals.widths[processors] += launches;
       if (const std::uint64_t graphs = slot.graphs.get()) totals.graph_widths[processors] += graphs;
     }
@@ -87,9 +87,9 @@ DeviceReport read_device(const stats::DevicePage& page) {
   device.ordinal = page.ordinal;
   device.name = text(page.pool.device_name);
   device.uuid = text(page.pool.device_uuid);
-  device.processors = page.pool.processors.get();
+  device.processors = page.pool.sms.get();
   device.units = page.pool.units.get();
-  device.entries = page.pool.entries.get();
+  device.entries = page.pool.partitions.get();
   device.queues = page.pool.queues.get();
   device.creation_ns = page.pool.creation_ns.get();
   device.device_bytes = page.pool.device_bytes.get();

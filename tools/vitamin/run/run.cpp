@@ -307,7 +307,7 @@ void run(RunOptions options) {
                        ready.error().message));
     }
     if (!ready)
-      say(Problem::kSharedWithNobody,
+      say(Problem::kUncoordinated,
           fmt::format("{}; the program runs without coordination.", ready.error().message));
     else
       compare_with_daemon(given, daemon);

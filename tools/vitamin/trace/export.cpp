@@ -32,16 +32,16 @@ using runtime::trace::Kind;
 using runtime::trace::Record;
 
 struct Drawn {
-  std::uint32_t lane = 0;
+  std::uint32_t stream = 0;
   std::uint64_t serial = 0;
   OperationKind kind = OperationKind::kFollow;
   std::uint64_t kernel = 0;
   std::uint64_t arrived_ns = 0, submitted_ns = 0;
   bool submitted = false, deferred = false;
-  runtime::EntryId entry = runtime::kNoEntry;
+  runtime::PartitionId partition = runtime::kNoPartition;
   std::uint64_t begin_ns = 0, end_ns = ~0ULL;
-  std::size_t alike = 1;                 // operations of the lane from here whose end is the same
-  std::vector<std::size_t> behind;       // what it comes behind, in other lanes
+  std::size_t alike = 1;                 // operations of the stream from here whose end is the same
+  std::vector<std::size_t> behind;       // what it comes behind, in other streams
   std::size_t before = ~std::size_t{0};  // in its own
 };
 
@@ -82,8 +82,8 @@ const char* name_of(OperationKind kind) {
     case OperationKind::kWait:
       return "wait for an event";
     case OperationKind::kBridge:
-    case OperationKind::kBridgeGate:
-    case OperationKind::kBridgeMarkerGate:
+    case OperationKind::kBridgeHostWait:
+    case OperationKind::kBridgePlacelessHostWait:
       return "bridged call";
     default:
       return "copy or fill";
@@ -104,22 +104,22 @@ class Program {
     place();
     const std::uint64_t process = trace_.header.process;
     writer_.event(named("process_name", process, 0, trace_.header.program));
-    std::set<std::uint32_t> lanes;
+    std::set<std::uint32_t> streams;
     for (const std::size_t i : order_) {
-      if (lanes.insert(all_[i].lane).second)
-        writer_.event(named("thread_name", process, all_[i].lane + 1,
-                            fmt::format("stream {}", all_[i].lane)));
+      if (streams.insert(all_[i].stream).second)
+        writer_.event(named("thread_name", process, all_[i].stream + 1,
+                            fmt::format("stream {}", all_[i].stream)));
       write(all_[i]);
     }
-    write_processors();
+    write_sms();
   }
 
  private:
-  std::size_t& at(std::uint32_t lane, std::uint64_t serial) {
-    const auto [found, fresh] = index_.try_emplace({lane, serial}, all_.size());
+  std::size_t& at(std::uint32_t stream, std::uint64_t serial) {
+    const auto [found, fresh] = index_.try_emplace({stream, serial}, all_.size());
     if (fresh) {
       all_.emplace_back();
-      all_.back().lane = lane;
+      all_.back().stream = stream;
       all_.back().serial = serial;
     }
     return found->second;
@@ -128,7 +128,7 @@ class Program {
   void take(const Record& record) {
     const std::uint64_t ns = trace_.nanoseconds(record.time);
     if (record.kind == Kind::kArrived) {
-      const std::size_t i = at(record.lane, record.serial);
+      const std::size_t i = at(record.stream, record.serial);
       all_[i].arrived_ns = ns;
       all_[i].kind = static_cast<OperationKind>(record.flags);
       all_[i].kernel = record.a;
@@ -136,26 +136,26 @@ class Program {
       if (all_[i].kind == OperationKind::kWait)
         if (const auto event = events_.find(record.b); event != events_.end())
           all_[i].behind.push_back(event->second);
-    } else if (record.kind == Kind::kBehind) {
+    } else if (record.kind == Kind::kPredecessor) {
       const std::size_t before = at(static_cast<std::uint32_t>(record.a), record.b);
-      all_[at(record.lane, record.serial)].behind.push_back(before);
+      all_[at(record.stream, record.serial)].behind.push_back(before);
     } else if (record.kind == Kind::kDeferred) {
-      all_[at(record.lane, record.serial)].deferred = true;
+      all_[at(record.stream, record.serial)].deferred = true;
     } else if (record.kind == Kind::kSubmitted) {
-      const std::size_t i = at(record.lane, record.serial);
+      const std::size_t i = at(record.stream, record.serial);
       Drawn& drawn = all_[i];
       if (drawn.submitted) return;
       drawn.submitted = true;
       drawn.submitted_ns = ns;
-      drawn.entry = record.entry;
-      const auto before = newest_.find(record.lane);
+      drawn.partition = record.partition;
+      const auto before = newest_.find(record.stream);
       if (before != newest_.end()) drawn.before = before->second;
-      newest_[record.lane] = i;
+      newest_[record.stream] = i;
       order_.push_back(i);
     } else if (record.kind == Kind::kCompleted) {
-      std::uint64_t& done = completed_[record.lane];
+      std::uint64_t& done = completed_[record.stream];
       for (; done < record.serial; ++done)
-        if (const auto i = index_.find({record.lane, done + 1}); i != index_.end())
+        if (const auto i = index_.find({record.stream, done + 1}); i != index_.end())
           all_[i->second].end_ns = ns;
     }
   }
@@ -199,14 +199,14 @@ class Program {
                  {"arrived_us", clock_.us(drawn.arrived_ns)},
                  {"submitted_us", clock_.us(drawn.submitted_ns)},
                  {"deferred", drawn.deferred}};
-    if (drawn.entry < layout_.size()) {
-      args["entry"] = drawn.entry;
-      args["processors"] = layout_.at(drawn.entry).processors;
+    if (drawn.partition < layout_.size()) {
+      args["entry"] = drawn.partition;
+      args["processors"] = layout_.at(drawn.partition).sms;
     }
     slice(drawn, kernel != trace_.kernels.end() ? kernel->second : name_of(drawn.kind),
           launch ? "launch" : "other", args);
     for (const std::size_t before : drawn.behind)
-      if (all_[before].submitted && all_[before].lane != drawn.lane) arrow(all_[before], drawn);
+      if (all_[before].submitted && all_[before].stream != drawn.stream) arrow(all_[before], drawn);
   }
 
   void slice(const Drawn& drawn, const std::string& name, const char* kind, const json& args) {
@@ -214,7 +214,7 @@ class Program {
                    {"name", name},
                    {"cat", kind},
                    {"pid", trace_.header.process},
-                   {"tid", drawn.lane + 1},
+                   {"tid", drawn.stream + 1},
                    {"ts", clock_.us(drawn.begin_ns)},
                    {"dur", static_cast<double>(drawn.end_ns - drawn.begin_ns) / 1e3},
                    {"args", args}});
@@ -226,47 +226,47 @@ class Program {
                   {"cat", "order"},
                   {"id", writer_.next_flow()},
                   {"pid", trace_.header.process},
-                  {"tid", from.lane + 1},
+                  {"tid", from.stream + 1},
                   {"ts", clock_.us(from.end_ns)}};
     writer_.event(event);
     event["ph"] = "f";
     event["bp"] = "e";
-    event["tid"] = to.lane + 1;
+    event["tid"] = to.stream + 1;
     event["ts"] = clock_.us(to.begin_ns);
     writer_.event(event);
   }
 
-  // How many processors this program's launches may use at each moment.
-  void write_processors() {
-    std::multimap<std::uint64_t, std::pair<runtime::EntryId, int>> changes;
+  // How many SMs this program's launches may use at each moment.
+  void write_sms() {
+    std::multimap<std::uint64_t, std::pair<runtime::PartitionId, int>> changes;
     for (const std::size_t i : order_) {
       const Drawn& drawn = all_[i];
-      if (drawn.kind != OperationKind::kLaunch || drawn.entry >= layout_.size()) continue;
-      changes.insert({drawn.begin_ns, {drawn.entry, 1}});
-      changes.insert({drawn.end_ns, {drawn.entry, -1}});
+      if (drawn.kind != OperationKind::kLaunch || drawn.partition >= layout_.size()) continue;
+      changes.insert({drawn.begin_ns, {drawn.partition, 1}});
+      changes.insert({drawn.end_ns, {drawn.partition, -1}});
     }
-    std::map<runtime::EntryId, int> running;
+    std::map<runtime::PartitionId, int> running;
     for (auto it = changes.begin(); it != changes.end();) {
       const std::uint64_t now = it->first;
       for (; it != changes.end() && it->first == now; ++it)
         running[it->second.first] += it->second.second;
       hal::ComputeSet units;
-      for (const auto& [entry, count] : running)
-        if (count > 0) units |= layout_.at(entry).compute;
+      for (const auto& [partition, count] : running)
+        if (count > 0) units |= layout_.at(partition).compute;
       writer_.event(counter(trace_, clock_.us(now), "processors bound", units));
     }
   }
 
  public:
   static json counter(const Trace& trace, double us, const char* name, hal::ComputeSet units) {
-    std::uint32_t processors = 0;
+    std::uint32_t sms = 0;
     for (unsigned unit = 0; unit < trace.header.units; ++unit)
-      if (units.has(unit)) processors += trace.header.per_unit[unit];
+      if (units.has(unit)) sms += trace.header.per_unit[unit];
     return {{"ph", "C"},
             {"name", fmt::format("{} of {}", name, trace.header.uuid)},
             {"pid", trace.header.process},
             {"ts", us},
-            {"args", {{"processors", processors}}}};
+            {"args", {{"processors", sms}}}};
   }
 
  private:
@@ -304,21 +304,21 @@ class Daemon {
 
  private:
   struct Key {
-    std::uint32_t client, lane, entry;
+    std::uint32_t client, stream, partition;
     auto operator<=>(const Key&) const = default;
   };
   struct Lease {
     std::uint64_t since_ns = 0, closed_ns = 0;
-    std::uint32_t processors = 0;
+    std::uint32_t sms = 0;
     bool seen = false;
   };
 
   std::uint64_t track(const Key& key) {
     const auto [found, fresh] = tracks_.try_emplace(key, tracks_.size() + 1);
     if (fresh)
-      writer_.event(
-          named("thread_name", trace_.header.process, found->second,
-                fmt::format("client {} stream {} entry {}", key.client, key.lane, key.entry)));
+      writer_.event(named(
+          "thread_name", trace_.header.process, found->second,
+          fmt::format("client {} stream {} entry {}", key.client, key.stream, key.partition)));
     return found->second;
   }
 
@@ -361,10 +361,10 @@ class Daemon {
     hal::ComputeSet units;
     for (auto& [key, lease] : standing_) lease.seen = false;
     for (const daemon::DeviceArbiter::GrantStatus& held : replay.arbiter().held()) {
-      const runtime::PoolEntry& entry = replay.arbiter().layout().at(held.entry);
-      if (!entry.whole()) units |= entry.compute;
-      Lease& lease = standing_[{held.client, held.lane, held.entry}];
-      if (lease.since_ns == 0) lease = {now, 0, entry.processors, true};
+      const runtime::Partition& partition = replay.arbiter().layout().at(held.partition);
+      if (!partition.whole()) units |= partition.compute;
+      Lease& lease = standing_[{held.client, held.lane, held.partition}];
+      if (lease.since_ns == 0) lease = {now, 0, partition.sms, true};
       lease.seen = true;
       if (!held.open && lease.closed_ns == 0) lease.closed_ns = now;
       if (held.open) lease.closed_ns = 0;
@@ -393,7 +393,7 @@ class Daemon {
                      {"ts", clock_.us(from)},
                      {"dur", static_cast<double>(now - from) / 1e3}});
     };
-    slice(fmt::format("{} processors", lease.processors), lease.since_ns);
+    slice(fmt::format("{} processors", lease.sms), lease.since_ns);
     if (lease.closed_ns != 0) slice("gate closed, draining", lease.closed_ns);
   }
 

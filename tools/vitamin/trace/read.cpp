@@ -74,13 +74,13 @@ hal::DeviceInfo Trace::device() const {
   hal::DeviceInfo info;
   info.name = header.device;
   info.uuid = header.uuid;
-  info.processors = header.processors;
-  info.processors_per_unit.assign(header.per_unit, header.per_unit + header.units);
+  info.sms = header.sms;
+  info.sms_per_unit.assign(header.per_unit, header.per_unit + header.units);
   return info;
 }
 
 runtime::PoolLimits Trace::limits() const {
-  return {header.entries_max, header.leaf_units, header.all_runs != 0};
+  return {header.partitions_max, header.leaf_units, header.all_runs != 0};
 }
 
 std::uint64_t Trace::nanoseconds(std::uint64_t time) const {
@@ -95,8 +95,8 @@ std::uint64_t Trace::nanoseconds(std::uint64_t time) const {
 hal::Result<std::vector<Trace>> read_traces(const std::string& directory) {
   std::vector<fs::path> paths;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error))
-    if (entry.path().extension() == ".trace") paths.push_back(entry.path());
+  for (const auto& partition : fs::directory_iterator(directory, error))
+    if (partition.path().extension() == ".trace") paths.push_back(partition.path());
   if (error)
     return hal::fail(hal::Errc::kUnavailable,
                      fmt::format("'{}' cannot be read ({})", directory, error.message()));

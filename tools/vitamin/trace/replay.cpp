@@ -24,10 +24,10 @@ bool is_answer(const Record& record) {
 
 std::string line_of(const Record& record, std::uint64_t since_ns) {
   const std::string who =
-      fmt::format("{:>12} client {} lane {}", since_ns, record.client, record.lane);
+      fmt::format("{:>12} client {} lane {}", since_ns, record.client, record.stream);
   if (record.kind == Kind::kGrant)
-    return fmt::format("{} grant entry {} launches {} word {:016x}{}", who, record.entry, record.a,
-                       record.b, record.flags != 0 ? "" : " (not delivered)");
+    return fmt::format("{} grant entry {} launches {} word {:016x}{}", who, record.partition,
+                       record.a, record.b, record.flags != 0 ? "" : " (not delivered)");
   if (record.kind == Kind::kWord) return fmt::format("{} word {:016x}", who, record.a);
   return fmt::format("{:>12} client {} gates closed", since_ns, record.client);
 }
@@ -43,7 +43,7 @@ hal::Result<std::unique_ptr<Replay>> Replay::create(const Trace& trace) {
   std::unique_ptr<Replay> replay(new Replay(trace));
   daemon::ArbiterSettings settings;
   settings.scheduler.quantum_ns = header.quantum_ns;
-  settings.scheduler.overdue_after_ns = header.overdue_ns;
+  settings.scheduler.starving_after_ns = header.starving_after_ns;
   settings.answer_within_ns = header.answer_within_ns;
   replay->layout_ = runtime::PoolLayout::build(trace.device(), trace.limits());
   replay->arbiter_ =
@@ -89,7 +89,7 @@ void Replay::tell(const Record& record, const Record* bytes) {
     case Kind::kRequest: {
       protocol::Record copy;
       std::memcpy(static_cast<void*>(&copy), bytes, sizeof copy);
-      const protocol::Bounds bounds{layout_.size(), trace_.header.processors};
+      const protocol::Bounds bounds{layout_.size(), trace_.header.sms};
       if (const auto request = protocol::decode_request(copy, bounds))
         arbiter_->request(record.client, *request, record.time);
       break;
@@ -101,10 +101,10 @@ void Replay::tell(const Record& record, const Record* bytes) {
       arbiter_->forget(record.client, record.time);
       break;
     case Kind::kBefore:
-      arbiter_->accept_earlier_work(record.client, record.entry, record.a);
+      arbiter_->accept_earlier_work(record.client, record.partition, record.a);
       break;
     case Kind::kExpect:
-      arbiter_->reserve_for_absent(record.client, record.serial, record.entry, record.a,
+      arbiter_->reserve_for_absent(record.client, record.serial, record.partition, record.a,
                                    record.time);
       break;
     case Kind::kProgress:
@@ -141,11 +141,11 @@ bool Replay::same() const {
          std::memcmp(answers_.data(), recorded_.data(), answers_.size() * sizeof(Record)) == 0;
 }
 
-void Replay::set_word(daemon::ClientId client, daemon::LaneId lane, protocol::LeaseWord word) {
+void Replay::set_word(daemon::ClientId client, protocol::LaneId lane, protocol::LeaseWord word) {
   Record record;
   record.kind = Kind::kWord;
   record.client = client;
-  record.lane = lane;
+  record.stream = lane;
   record.a = word;
   answers_.push_back(record);
 }
@@ -154,8 +154,8 @@ bool Replay::grant(daemon::ClientId client, const protocol::Grant& grant) {
   Record record;
   record.kind = Kind::kGrant;
   record.client = client;
-  record.lane = grant.head.lane;
-  record.entry = static_cast<std::uint16_t>(grant.entry);
+  record.stream = grant.head.lane;
+  record.partition = static_cast<std::uint16_t>(grant.partition);
   record.a = grant.launches;
   record.b = grant.word;
   record.c = grant.amends;

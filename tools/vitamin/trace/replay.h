@@ -37,7 +37,7 @@ class Replay final : public daemon::GrantSink {
 
  private:
   explicit Replay(const Trace& trace) : trace_(trace), layout_() {}
-  void set_word(daemon::ClientId client, daemon::LaneId lane, protocol::LeaseWord word) override;
+  void set_word(daemon::ClientId client, protocol::LaneId lane, protocol::LeaseWord word) override;
   bool grant(daemon::ClientId client, const protocol::Grant& grant) override;
   void gates_closed(daemon::ClientId client) override;
   void tell(const Record& record, const Record* bytes);

@@ -54,21 +54,21 @@ const AuditedOperation* AuditReader::next() {
     if (record.kind == audit::Kind::kLaunch || record.kind == audit::Kind::kGraph)
       operation.kernel = s.names[record.index];
     if (record.kind != audit::Kind::kName) return &operation;
-    const std::uint64_t records = (record.lane + sizeof record - 1) / sizeof record;
+    const std::uint64_t records = (record.stream + sizeof record - 1) / sizeof record;
     if (records > s.count - s.at) break;
     std::string text(records * sizeof record, '\0');
     if (!s.read(text.data(), text.size())) break;
-    text.resize(record.lane);
+    text.resize(record.stream);
     s.names[record.index] = std::move(text);
     s.at += records;
   }
   return nullptr;
 }
 
-const AuditedOperation* AuditReader::next(std::uint32_t lane, Sort sort) {
+const AuditedOperation* AuditReader::next(std::uint32_t stream, Sort sort) {
   const AuditedOperation* operation = next();
   while (operation != nullptr &&
-         (operation->record.lane != lane || sort_of(operation->record) != sort))
+         (operation->record.stream != stream || sort_of(operation->record) != sort))
     operation = next();
   return operation;
 }
@@ -98,18 +98,18 @@ AuditedProcess summary_of(const fs::path& file) {
   process.ordinal = reader.header().ordinal;
   while (const AuditedOperation* operation = reader.next()) {
     const audit::Record& record = operation->record;
-    LaneSummary& lane = process.lanes[record.lane];
+    StreamSummary& stream = process.streams[record.stream];
     if (record.kind == audit::Kind::kLaunch) {
-      ++lane.launches;
+      ++stream.launches;
       ++process.launches;
-      ++process.widths[record.processors];
+      ++process.widths[record.sms];
       process.kernels.insert(operation->kernel);
       process.unreadable += (record.flags & audit::kUnreadable) != 0 ? 1 : 0;
     }
     process.unordered += (record.flags & audit::kUnordered) != 0 ? 1 : 0;
     if ((record.flags & (audit::kChanged | audit::kUncovered)) != 0 && !process.finding)
-      process.finding = AuditFinding{*operation, lane.structure.count};
-    add(sort_of(record) == Sort::kResults ? lane.results : lane.structure, record);
+      process.finding = AuditFinding{*operation, stream.structure.count};
+    add(sort_of(record) == Sort::kResults ? stream.results : stream.structure, record);
   }
   return process;
 }
@@ -122,7 +122,7 @@ bool same_operation(const audit::Record& a, const audit::Record& b) {
 }
 
 bool AuditedProcess::same_structure_and_results(const AuditedProcess& other) const {
-  return std::equal(lanes.begin(), lanes.end(), other.lanes.begin(), other.lanes.end(),
+  return std::equal(streams.begin(), streams.end(), other.streams.begin(), other.streams.end(),
                     [](const auto& a, const auto& b) {
                       return a.first == b.first && a.second.structure == b.second.structure &&
                              a.second.results == b.second.results;

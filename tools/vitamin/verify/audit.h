@@ -26,7 +26,7 @@ namespace vitamin::tools {
 struct AuditedOperation {
   runtime::audit::Record record;
   std::string kernel;          // "library: name", of a launch
-  std::uint64_t position = 0;  // in the log, over all lanes
+  std::uint64_t position = 0;  // in the log, over all streams
 };
 
 // Results come when the host waits, launches when they are submitted: each sort in its own order.
@@ -42,13 +42,13 @@ struct Sequence {
   std::uint64_t count = 0, digest = 0;
   friend bool operator==(const Sequence&, const Sequence&) = default;
 };
-struct LaneSummary {
+struct StreamSummary {
   Sequence structure, results;
   std::uint64_t launches = 0;
   const Sequence& of(Sort sort) const { return sort == Sort::kResults ? results : structure; }
 };
 
-// What the audit found wrong: the first such operation, `index` in its lane's structure.
+// What the audit found wrong: the first such operation, `index` in its stream's structure.
 struct AuditFinding {
   AuditedOperation operation;
   std::uint64_t index = 0;
@@ -58,8 +58,8 @@ struct AuditFinding {
 struct AuditedProcess {
   std::uint32_t ordinal = 0;
   bool complete = true;  // false: there was no room for all of it, or it is not readable
-  std::map<std::uint32_t, LaneSummary> lanes;
-  std::map<std::uint32_t, std::uint64_t> widths;  // processors -> launches
+  std::map<std::uint32_t, StreamSummary> streams;
+  std::map<std::uint32_t, std::uint64_t> widths;  // SMs -> launches
   std::set<std::string> kernels;                  // "library: name"
   std::uint64_t launches = 0;
   std::uint64_t unreadable = 0;  // launches whose arguments could not be read
@@ -85,8 +85,8 @@ class AuditReader {
   const runtime::audit::Header& header() const;
   // The next operation, or null at the end. Valid until the next call.
   const AuditedOperation* next();
-  // The next one of a lane and a sort.
-  const AuditedOperation* next(std::uint32_t lane, Sort sort);
+  // The next one of a stream and a sort.
+  const AuditedOperation* next(std::uint32_t stream, Sort sort);
 
  private:
   struct State;

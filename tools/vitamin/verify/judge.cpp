@@ -54,7 +54,7 @@ bool differs_in_numbers_only(const std::string& a, const std::string& b) {
   return a != b && without(a) == without(b);
 }
 
-std::string where(std::size_t process, std::uint32_t lane, std::size_t position,
+std::string where(std::size_t process, std::uint32_t stream, std::size_t position,
                   const AuditedOperation& operation) {
   const std::string what =
       operation.record.kind == audit::Kind::kLaunch
@@ -66,22 +66,22 @@ std::string where(std::size_t process, std::uint32_t lane, std::size_t position,
       : operation.record.kind == audit::Kind::kResult
           ? fmt::format("copy of {} bytes to the host", operation.record.structure)
           : "copy or other call";
-  return fmt::format("operation {} of stream {} of process {}, a {}", position + 1, lane,
+  return fmt::format("operation {} of stream {} of process {}, a {}", position + 1, stream,
                      process + 1, what);
 }
 
-// The first operation of a lane that is not the other's. Either may be missing.
+// The first operation of a stream that is not the other's. Either may be missing.
 struct FirstDifference {
   std::uint64_t index = 0;
   std::optional<AuditedOperation> mine, theirs;
 };
 
 std::optional<FirstDifference> first_difference(const AuditedProcess& a, const AuditedProcess& b,
-                                                std::uint32_t lane, Sort sort) {
+                                                std::uint32_t stream, Sort sort) {
   AuditReader left(a.file), right(b.file);
   for (std::uint64_t i = 0;; ++i) {
-    const AuditedOperation* mine = left.next(lane, sort);
-    const AuditedOperation* theirs = right.next(lane, sort);
+    const AuditedOperation* mine = left.next(stream, sort);
+    const AuditedOperation* theirs = right.next(stream, sort);
     if (mine == nullptr && theirs == nullptr) return std::nullopt;
     if (mine != nullptr && theirs != nullptr && same_operation(mine->record, theirs->record))
       continue;
@@ -92,16 +92,16 @@ std::optional<FirstDifference> first_difference(const AuditedProcess& a, const A
   }
 }
 
-// In an order that every run has: a lane that one of the runs does not use is empty there.
-std::vector<std::uint32_t> lanes_that_differ(const AuditedProcess& a, const AuditedProcess& b,
-                                             Sort sort) {
+// In an order that every run has: a stream that one of the runs does not use is empty there.
+std::vector<std::uint32_t> streams_that_differ(const AuditedProcess& a, const AuditedProcess& b,
+                                               Sort sort) {
   std::map<std::uint32_t, std::pair<Sequence, Sequence>> all;
-  for (const auto& [lane, summary] : a.lanes) all[lane].first = summary.of(sort);
-  for (const auto& [lane, summary] : b.lanes) all[lane].second = summary.of(sort);
-  std::vector<std::uint32_t> lanes;
-  for (const auto& [lane, both] : all)
-    if (both.first != both.second) lanes.push_back(lane);
-  return lanes;
+  for (const auto& [stream, summary] : a.streams) all[stream].first = summary.of(sort);
+  for (const auto& [stream, summary] : b.streams) all[stream].second = summary.of(sort);
+  std::vector<std::uint32_t> streams;
+  for (const auto& [stream, both] : all)
+    if (both.first != both.second) streams.push_back(stream);
+  return streams;
 }
 
 std::optional<std::string> lanes_difference(const Observation& a, const Observation& b, Sort sort) {
@@ -109,19 +109,20 @@ std::optional<std::string> lanes_difference(const Observation& a, const Observat
     return fmt::format("{} processes used a device, and {}", a.processes.size(),
                        b.processes.size());
   for (std::size_t p = 0; p < a.processes.size(); ++p) {
-    for (const std::uint32_t lane : lanes_that_differ(a.processes[p], b.processes[p], sort)) {
-      const auto found = first_difference(a.processes[p], b.processes[p], lane, sort);
+    for (const std::uint32_t stream : streams_that_differ(a.processes[p], b.processes[p], sort)) {
+      const auto found = first_difference(a.processes[p], b.processes[p], stream, sort);
       if (found && found->mine && found->theirs)
-        return fmt::format("{}; the other run has a {}", where(p, lane, found->index, *found->mine),
+        return fmt::format("{}; the other run has a {}",
+                           where(p, stream, found->index, *found->mine),
                            found->theirs->record.kind == audit::Kind::kLaunch
                                ? fmt::format("launch of '{}' ({} blocks)", found->theirs->kernel,
                                              found->theirs->record.grid)
                                : "different one");
       const auto count = [&](const AuditedProcess& process) {
-        const auto summary = process.lanes.find(lane);
-        return summary == process.lanes.end() ? 0 : summary->second.of(sort).count;
+        const auto summary = process.streams.find(stream);
+        return summary == process.streams.end() ? 0 : summary->second.of(sort).count;
       };
-      return fmt::format("stream {} of process {} has {} operations, and {}", lane, p + 1,
+      return fmt::format("stream {} of process {} has {} operations, and {}", stream, p + 1,
                          count(a.processes[p]), count(b.processes[p]));
     }
   }
@@ -133,10 +134,10 @@ std::string culprit(const Observation& run, const Observation& other) {
   constexpr std::size_t kMost = 3;
   for (std::size_t p = 0; p < std::min(run.processes.size(), other.processes.size()); ++p) {
     std::uint64_t first = UINT64_MAX;
-    for (const std::uint32_t lane :
-         lanes_that_differ(run.processes[p], other.processes[p], Sort::kResults))
+    for (const std::uint32_t stream :
+         streams_that_differ(run.processes[p], other.processes[p], Sort::kResults))
       if (const auto found =
-              first_difference(run.processes[p], other.processes[p], lane, Sort::kResults);
+              first_difference(run.processes[p], other.processes[p], stream, Sort::kResults);
           found && found->mine)
         first = std::min(first, found->mine->position);
     if (first == UINT64_MAX) continue;
@@ -235,11 +236,11 @@ std::optional<std::string> audit_gap(const Observation& run) {
   return std::nullopt;
 }
 
-// Whether any lane of any process is so.
-bool any_lane(const Observation& run, bool (*is)(const LaneSummary&)) {
+// Whether any stream of any process is so.
+bool any_stream(const Observation& run, bool (*is)(const StreamSummary&)) {
   return std::any_of(run.processes.begin(), run.processes.end(), [&](const auto& process) {
-    return std::any_of(process.lanes.begin(), process.lanes.end(),
-                       [&](const auto& lane) { return is(lane.second); });
+    return std::any_of(process.streams.begin(), process.streams.end(),
+                       [&](const auto& stream) { return is(stream.second); });
   });
 }
 std::uint64_t unreadable_launches(const Observation& run) {
@@ -248,10 +249,10 @@ std::uint64_t unreadable_launches(const Observation& run) {
   return count;
 }
 bool has_predecessors(const Observation& run) {
-  return any_lane(run, [](const LaneSummary& lane) { return lane.launches > 1; });
+  return any_stream(run, [](const StreamSummary& stream) { return stream.launches > 1; });
 }
 bool has_results(const Observation& run) {
-  return any_lane(run, [](const LaneSummary& lane) { return lane.results.count > 0; });
+  return any_stream(run, [](const StreamSummary& stream) { return stream.results.count > 0; });
 }
 
 Judgement inconclusive(Judgement result, std::string reason, std::string advice) {
@@ -393,7 +394,7 @@ std::optional<std::string> audit_finding(const Observation& run) {
   for (std::size_t p = 0; p < run.processes.size(); ++p) {
     if (!run.processes[p].finding) continue;
     const auto& [operation, index] = *run.processes[p].finding;
-    const std::string which = where(p, operation.record.lane, index, operation);
+    const std::string which = where(p, operation.record.stream, index, operation);
     return (operation.record.flags & audit::kChanged) != 0
                ? "the device was asked for another launch than the program's: " + which
                : "an order that the program asked for was not kept: " + which;

@@ -31,7 +31,7 @@ std::string outcome(const Verification& result, std::size_t i) {
 std::map<std::uint32_t, std::uint64_t> widths(const Observation& run) {
   std::map<std::uint32_t, std::uint64_t> count;
   for (const AuditedProcess& process : run.processes)
-    for (const auto& [processors, launches] : process.widths) count[processors] += launches;
+    for (const auto& [sms, launches] : process.widths) count[sms] += launches;
   return count;
 }
 
@@ -63,7 +63,7 @@ std::uint32_t widest_of(const std::vector<Observation>& runs) {
   return widest;
 }
 
-// Launches over the processors that they ran on, as bars.
+// Launches over the SMs that they ran on, as bars.
 std::string width_chart(const Observation& run, std::uint32_t widest) {
   const auto count = widths(run);
   if (count.empty()) return "<span class=\"quiet\">not under Vitamin</span>";
