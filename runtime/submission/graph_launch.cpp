@@ -39,7 +39,8 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
   const MarkerRef behind = elsewhere ? graph.last : MarkerRef();
   const bool gated_by_others =
       ordering_.gated_by_others(after, behind, elsewhere ? graph.gate : MarkerRef());
-  if (!own_stream && (gated_by_others || completion_.gated(stream))) return {Blocked::kGate};
+  const bool gated = gated_by_others || completion_.gated(stream);
+  if (!own_stream && gated && !placement_.shares_freely(stream)) return {Blocked::kGate};
   const std::uint64_t predicted =
       completion_.bounded(stream)
           ? core_.predicted_ns(graph.kernel, &graph.launch, core_.width_of_grant(stream))
@@ -60,6 +61,10 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
       place = place_graph(stream, graph, may_prepare);
       if (place.prepare) return {Blocked::kGraph, hal::kNativeOk, *place.prepare};
     }
+  }
+  if (!own_stream && gated && (place.leased || place.made != nullptr)) {
+    placement_.give_up(stream, *place.queue);  // the policy has just changed
+    return {Blocked::kGate};
   }
   if (gated_by_others) completion_.close_batch(stream);
   NativeStatus status = launch_graph_on(stream, operation, after, behind, place);

@@ -69,8 +69,8 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
                                                 launch != nullptr && launch->cooperative);
   const bool own = own_stream || collective;
   const bool gated_by_others = ordering_.gated_by_others(after, submission.marker, submission.gate);
-  if (!own_stream && (gated_by_others || (!own && completion_.gated(stream))))
-    return {Blocked::kGate};
+  const bool gated = gated_by_others || (!own && completion_.gated(stream));
+  if (!own_stream && gated && !placement_.shares_freely(stream)) return {Blocked::kGate};
   // By the window's clock a launch lasts as long as where it would go now.
   const std::uint64_t predicted =
       completion_.bounded(stream) ? core_.predicted_ns(kernel, launch, core_.width_of_grant(stream))
@@ -93,6 +93,10 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
     if (!placement_.may_move(stream, kernel, needed, submission.hurried)) return {Blocked::kWindow};
     binding = placement_.bind(stream, kernel, operation, needed);
     if (binding.queue == nullptr) return {Blocked::kLease};
+    if (gated && (binding.leased || !binding.queue->whole())) {  // the policy has just changed
+      placement_.give_up(stream, *binding.queue);
+      return {Blocked::kGate};
+    }
   }
   binding.narrow_eligible = fits_narrow && !collective;
   // That no narrower entry could take it says more than that the policy chose no wider one.

@@ -52,6 +52,7 @@ Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchO
   while (!left.empty()) {
     grant = ask(stream, kernel, operation, needed, left);
     if (grant.entry == kNoEntry) return {};
+    if (grant.entry == kWholeDevice) sharer_ = &stream;
     if (PhysicalQueue* queue = queues_.free_queue(stream, grant.entry)) {
       // What the policy did not choose first stands for one launch only.
       if (binding.reason == WholeReason::kNoQueue) grant.launches = 1;

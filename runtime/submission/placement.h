@@ -52,6 +52,13 @@ class Placement {
     return grant.leased && grant.entry == kWholeDevice &&
            core_.arbiter->admits(kWholeDevice, stream.lane);
   }
+  // The stream, or the process where its streams are one lessee, shares the whole device, and
+  // nothing there has to end soon. Launches may then wait on the device for what may need the host
+  // or another process, as natively: no other client waits for them.
+  bool shares_freely(const Stream& stream) const {
+    return granted_freely(stream) ||
+           (core_.lanes_share && sharer_ != nullptr && granted_freely(*sharer_));
+  }
   // One of `eligible`, which the arbiter chooses for this launch.
   Choice ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
              std::uint32_t needed, std::span<const EntryId> eligible);
@@ -75,6 +82,12 @@ class Placement {
   bool parts() const { return by_width_.size() > 1; }             // there are any
 
  private:
+  bool granted_freely(const Stream& stream) const {
+    const Choice& grant = stream.placing.grant;
+    return grant.entry == kWholeDevice && !grant.leased && grant.launches == kUntilChanged &&
+           !completion_.strict() && !completion_.bounded(stream) &&
+           core_.arbiter->admits(kWholeDevice, stream.lane);
+  }
   bool grant_stands(const Stream& stream, const Kernel& kernel, std::uint32_t needed) const;
   std::uint32_t next_wider(const Kernel& kernel, EntryId entry) const;
 
@@ -84,7 +97,8 @@ class Placement {
   std::vector<EntryId> by_width_;  // realised entries, narrowest first, the whole device last
   std::vector<EntryId> scratch_;   // eligible entries when some are excluded
   std::uint32_t widest_ = 0, widest_narrow_ = 0;
-  EntryId last_part_ = kNoEntry;  // that was granted, to any stream
+  EntryId last_part_ = kNoEntry;    // that was granted, to any stream
+  const Stream* sharer_ = nullptr;  // that was granted the whole device last
 };
 
 }  // namespace vitamin::runtime
