@@ -74,6 +74,16 @@ class Files:
                 return some
         return []
 
+    def every(self, name, wanted):
+        """Records of all sessions that are wanted."""
+        found = []
+        for header, records in self.sessions(name):
+            some = [r for r in records if wanted(r)]
+            if some:
+                self.use(name, header)
+            found += some
+        return found
+
     def use(self, name, header):
         if header not in self.used.setdefault(name, []):
             self.used[name].append(header)

@@ -267,6 +267,7 @@ def more_bits_rows(files):
            f"{sum(r['hung'] for r in records)} hangs",
            met(all(r["equal"] == r["of"] and not r["hung"] for r in records)), files.cite(name)]
     yield from many_gpus_rows(files)
+    yield from serving_ranks_rows(files)
 
 
 # The cells of bench/daemon/many_gpus.py.
@@ -287,7 +288,7 @@ def many_gpus_rows(files):
             yield [f"{gpus} GPUs: jobs of {gpus} ranks at once", asked, "not measured", "–", ""]
             continue
         for cell, text in CELLS.items():
-            records = files.records(name, lambda r, cell=cell: r.get("cell") == cell)
+            records = files.every(name, lambda r, cell=cell: r.get("cell") == cell)
             jobs = [r for r in records if "job" in r and not r["killed"]]
             runs = [r for r in records if "jobs" in r]
             if not jobs:
@@ -295,10 +296,10 @@ def many_gpus_rows(files):
                 continue
             overlaps = sum(not (a["shared"] and b["shared"])
                            for r in runs for a, b in r.get("overlaps", []))
-            turns = files.records(name, lambda r, cell=cell: r.get("cell") == cell and "rates" in r)
-            beside = "; ".join(
-                "`{}` {:.3f} ± {:.3f} × MPS".format(r["rates"], value, (high - low) / 2)
-                for r in turns for value, low, high in [r["over_MPS"]["sum"]])
+            turns = {r["rates"]: r["over_MPS"]["sum"] for r in files.every(
+                name, lambda r, cell=cell: r.get("cell") == cell and "rates" in r)}  # the newest
+            beside = "; ".join(f"`{policy}` {value:.3f} ± {(high - low) / 2:.3f} × MPS"
+                               for policy, (value, low, high) in turns.items())
             loads = [r["processor_share"] for r in runs if r.get("processor_share") is not None]
             wrong = sum(r["right_gpus"] is False for r in jobs)
             said = [f"under {', '.join(dict.fromkeys(r['mode'] for r in jobs))}: "
@@ -312,6 +313,29 @@ def many_gpus_rows(files):
             yield [f"{gpus} GPUs: {text}", asked, "; ".join(said),
                    met(all(r["equal"] == r["of"] > 0 and not r["hung"] for r in jobs)
                        and not wrong and not overlaps), files.cite(name)]
+
+
+def serving_ranks_rows(files):
+    for gpus in (4, 8):
+        name = f"daemon/serving_ranks_{gpus}.jsonl"
+        if not files.has(name):
+            continue
+        newest = {r["tensor"]: r for r in files.every(name, lambda r: "over_MPS" in r)}
+        for tensor, r in newest.items():
+            count = sum(int(row[2].split(" of ")[1]) for row in r["table"])
+            ratios = {how: ", ".join(
+                "{} {:.2f} ± {:.2f}".format(words, value, (high - low) / 2)
+                for words, key in (("TTFT", "first"), ("TPOT", "each"), ("training", "training"))
+                if f"{how} {key}" in r["over_MPS"]
+                for value, low, high in [r["over_MPS"][f"{how} {key}"]])
+                for how in ("alone", "beside")}
+            said = lambda same: "equal" if same else "NOT equal"
+            yield [f"{gpus} GPUs: vLLM, tensor parallelism {tensor}, beside a data-parallel "
+                   "training job", "tokens as alone",
+                   f"tokens of {count} batches {said(r['equal'])}, training's hashes "
+                   f"{said(r['training_equal'])}; `{r['policy']}` × MPS alone: {ratios['alone']}; "
+                   f"beside: {ratios['beside']}", met(r["equal"] and r["training_equal"]),
+                   files.cite(name)]
 
 
 # ------------------------------------------------------------------------------- isolation

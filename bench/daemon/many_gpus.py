@@ -316,7 +316,7 @@ class Measurement:
             group.begin(limit)
             group.await_hashes(options.steps + 1, limit)
         # As many steps as take the time of a block where each job has its part of the GPUs.
-        steps = {spec: max(6, round(options.block * self.alone[spec.key] / len(specs)))
+        steps = {spec: max(12, round(options.block * self.alone[spec.key] / len(specs)))
                  for spec in specs}
         rounds, number = [], 0
         draw = random.Random(1)

@@ -39,7 +39,8 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
   const MarkerRef behind = elsewhere ? graph.last : MarkerRef();
   const bool others_wait_for_host = ordering_.others_wait_for_host(
       predecessors, behind, elsewhere ? graph.host_wait : MarkerRef());
-  if (!own_stream && (others_wait_for_host || completion_.waits_for_host(stream)))
+  const bool waits_for_host = others_wait_for_host || completion_.waits_for_host(stream);
+  if (!own_stream && waits_for_host && !placement_.shares_freely(stream))
     return {Blocked::kHostWait};
   const std::uint64_t predicted =
       completion_.bounded(stream)
@@ -61,6 +62,10 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
       place = place_graph(stream, graph, may_prepare);
       if (place.prepare) return {Blocked::kGraph, hal::kNativeOk, *place.prepare};
     }
+  }
+  if (!own_stream && waits_for_host && (place.counts_outstanding || place.made != nullptr)) {
+    placement_.give_up(stream, *place.queue);  // the policy has just changed
+    return {Blocked::kHostWait};
   }
   if (others_wait_for_host) completion_.close_batch(stream);
   NativeStatus status = launch_graph_on(stream, operation, predecessors, behind, place);

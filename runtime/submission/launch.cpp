@@ -70,7 +70,8 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
   const bool own = own_stream || collective;
   const bool others_wait_for_host =
       ordering_.others_wait_for_host(predecessors, submission.marker, submission.host_wait);
-  if (!own_stream && (others_wait_for_host || (!own && completion_.waits_for_host(stream))))
+  const bool waits_for_host = others_wait_for_host || (!own && completion_.waits_for_host(stream));
+  if (!own_stream && waits_for_host && !placement_.shares_freely(stream))
     return {Blocked::kHostWait};
   // By the window's clock a launch lasts as long as where it would go now.
   const std::uint64_t predicted =
@@ -94,6 +95,11 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
     if (!placement_.may_move(stream, kernel, needed, submission.hurried)) return {Blocked::kWindow};
     binding = placement_.bind(stream, kernel, operation, needed);
     if (binding.queue == nullptr) return {Blocked::kLease};
+    if (waits_for_host &&
+        (binding.counts_outstanding || !binding.queue->whole())) {  // the policy has just changed
+      placement_.give_up(stream, *binding.queue);
+      return {Blocked::kHostWait};
+    }
   }
   binding.narrow_eligible = fits_narrow && !collective;
   // That no narrower partition could take it says more than that the policy chose no wider one.

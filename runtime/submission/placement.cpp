@@ -51,6 +51,7 @@ Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchO
   while (!left.empty()) {
     grant = ask(stream, kernel, operation, needed, left);
     if (grant.partition == kNoPartition) return {};
+    if (grant.partition == kWholeDevice) sharer_ = &stream;
     if (PhysicalQueue* queue = queues_.free_queue(stream, grant.partition)) {
       // What the policy did not choose first stands for one launch only.
       if (binding.reason == WholeReason::kNoQueue) grant.launches = 1;

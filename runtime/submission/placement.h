@@ -52,6 +52,13 @@ class Placement {
     return grant.counts_outstanding && grant.partition == kWholeDevice &&
            core_.arbiter->admits(kWholeDevice, stream.id);
   }
+  // The stream, or the process where its streams share grants, shares the whole device, and
+  // nothing there has to end soon. Launches may then wait on the device for what may need the host
+  // or another process, as natively: no other client waits for them.
+  bool shares_freely(const Stream& stream) const {
+    return granted_freely(stream) ||
+           (core_.streams_share && sharer_ != nullptr && granted_freely(*sharer_));
+  }
   // One of `eligible`, which the arbiter chooses for this launch.
   Choice ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
              std::uint32_t needed, std::span<const PartitionId> eligible);
@@ -75,6 +82,12 @@ class Placement {
   bool parts() const { return by_width_.size() > 1; }             // there are any
 
  private:
+  bool granted_freely(const Stream& stream) const {
+    const Choice& grant = stream.placing.grant;
+    return grant.partition == kWholeDevice && !grant.counts_outstanding &&
+           grant.launches == kUntilChanged && !completion_.strict() &&
+           !completion_.bounded(stream) && core_.arbiter->admits(kWholeDevice, stream.id);
+  }
   bool grant_stands(const Stream& stream, const Kernel& kernel, std::uint32_t needed) const;
   std::uint32_t next_wider(const Kernel& kernel, PartitionId partition) const;
 
@@ -86,6 +99,7 @@ class Placement {
   std::vector<PartitionId> scratch_;  // eligible partitions when some are excluded
   std::uint32_t widest_ = 0, widest_narrow_ = 0;
   PartitionId last_part_ = kNoPartition;  // that was granted, to any stream
+  const Stream* sharer_ = nullptr;        // that was granted the whole device last
 };
 
 }  // namespace vitamin::runtime

@@ -99,6 +99,30 @@ class Scripts(unittest.TestCase):
         self.assertGreater(sum(r["looks"] for r in daemons), 0)
         self.assertEqual([r["overlaps"] for r in daemons], [[]] * len(daemons))
 
+    def test_rates_by_turns_are_paired(self):
+        records = self.run_script("many_gpus.py", "two", "--rates", "--gpus", "2", "--policies",
+                                  "throughput", "--steps", "2", "--timed", "20", "--block", "0.2",
+                                  "--rounds", "3", "--timeout", str(time_limit(30)))
+        rates, = [r for r in records if "rates" in r]
+        self.assertEqual(len(rates["rounds"]), 3)
+        for job in ("sum", "ddp 1", "ddp 2"):
+            value, low, high = rates["over_MPS"][job]
+            self.assertTrue(0 < low <= value <= high, rates["over_MPS"])
+        jobs = [r for r in records if "job" in r]
+        self.assertEqual([(r["equal"], r["hung"]) for r in jobs],
+                         [(r["of"], False) for r in jobs])
+
+    def test_one_vitamind_serves_several_gpus_of_several_processes(self):
+        records = self.run_script("scaling.py", "--gpus", "1,2", "--processes", "2", "--seconds", "1")
+        self.assertEqual([(r["gpus"], r["processes"]) for r in records if "gpus" in r],
+                         [(1, 2), (2, 4)])
+        for record in records:
+            if "gpus" in record:
+                self.assertGreater(record["grants_per_s"], 0, record)
+                self.assertGreater(record["us_per_request"], 0, record)
+                self.assertIsNotNone(record["wait_p99_us"], record)
+                self.assertEqual(record["problems"], [], record)
+
     def test_loops_are_rated_alone_and_beside_each_other(self):
         for seconds in (0.2, 1, 4, 16):  # in which each loop ends something
             records = self.run_script("processes.py", "loops", "--repeats", "1",

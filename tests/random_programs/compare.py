@@ -14,8 +14,11 @@ import subprocess
 import sys
 import time
 
-POLICIES = ("random", "static", "fifo")
-WINDOWS = {"random": None, "static": None, "fifo": "0"}
+# What a program runs under: a policy, and its window (none: unbounded). `strict`: each launch waits
+# on the host for what it comes behind.
+SETTINGS = {"random": ("random", None), "static": ("static", None), "fifo": ("fifo", None),
+            "strict": ("fifo", "0")}
+POLICIES = tuple(SETTINGS)
 BATCH = 20
 # A preloaded program may take so much longer than bare, besides its share of a busy machine.
 SLOWER, SLACK_S = 10, 2.0
@@ -52,10 +55,11 @@ def environment(policy, seed):
     env |= {"VITAMIN_SOFT_DEVICES": "2", "LD_LIBRARY_PATH": os.environ["DRIVER"]}
     first = os.environ.get("FIRST", "")
     if policy:
-        env |= {"VITAMIN_POLICY": policy, "VITAMIN_SEED": str(seed),
+        name, window = SETTINGS[policy]
+        env |= {"VITAMIN_POLICY": name, "VITAMIN_SEED": str(seed),
                 "LD_PRELOAD": " ".join(filter(None, (first, os.environ["LIBRARY"])))}
-        if WINDOWS[policy]:
-            env["VITAMIN_WINDOW_NS"] = WINDOWS[policy]
+        if window:
+            env["VITAMIN_WINDOW_NS"] = window
     elif first:
         env["LD_PRELOAD"] = first
     return env

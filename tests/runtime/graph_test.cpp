@@ -357,6 +357,28 @@ TEST_CASE("A launch that waits for its turn holds back the next one of the same 
   CHECK(f.stays[1].start >= f.stays[0].end);
 }
 
+TEST_CASE("Launches behind a gate on a shared whole device come one behind the other, undeferred") {
+  GraphFixture f({.policy = "fifo"});
+  runtime::Stream &held = f.stream(), &other = f.stream();
+  for (int i = 0; i < 3; ++i)  // until it is settled
+    for (runtime::Stream* stream : {&held, &other}) CHECK(f.replay(*stream) == hal::kNativeOk);
+  for (runtime::Stream* stream : {&held, &other})
+    CHECK(f.context->synchronize(*stream) == hal::kNativeOk);
+  f.stays.clear();
+  soft::Gate* gate = f.hold(held);
+  for (runtime::Stream* stream : {&held, &other, &held, &other})
+    CHECK(f.replay(*stream) == hal::kNativeOk);
+  CHECK(f.page.other.graph_launches.get() == 10);
+  for (int i = 0; i < 1000; ++i) f.engine->advance();
+  CHECK(f.stays.empty());
+  f.engine->open_gate(gate);
+  for (runtime::Stream* stream : {&held, &other})
+    CHECK(f.context->synchronize(*stream) == hal::kNativeOk);
+  CHECK(f.page.graphs.deferred.get() == 0);
+  REQUIRE(f.stays.size() == 4);
+  for (std::size_t i = 1; i < f.stays.size(); ++i) CHECK(f.stays[i].start >= f.stays[i - 1].end);
+}
+
 TEST_CASE("One thread at a time makes an executable, others launch the application's meanwhile") {
   GraphFixture f({.policy = "static:units=0-0", .clock = soft::Clock::kReal});
   runtime::Stream &first = f.stream(), &second = f.stream();

@@ -290,7 +290,7 @@ TEST_CASE("Visits of 100 ms accumulate to a decision") {
   CHECK(right >= 18);
 }
 
-TEST_CASE("Contexts shorter than a block are never explored") {
+TEST_CASE("Workload mixes that last for less than a block are never explored") {
   World world({{}, {}}, pair_speeds(decode_beside_prefill()), 1);
   unsigned changes = 0;
   for (unsigned i = 0; i < 600; ++i) {

@@ -33,9 +33,13 @@ def tell_hash(name, data):
     tell({"name": name, "hash": hashlib.sha256(data).hexdigest()})
 
 
-def tell_value(name, value):
+def hash_of(value):
     """Of a value that JSON can hold, a list of tokens for example."""
-    tell_hash(name, json.dumps(value, separators=(",", ":")).encode())
+    return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()
+
+
+def tell_value(name, value):
+    tell({"name": name, "hash": hash_of(value)})
 
 
 def cannot(reason):

@@ -21,7 +21,11 @@ import steps
 VOCABULARY, PROMPTS, TOKENS = 32000, 32, 64
 
 
-def write_model(directory):
+SHAPE = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8,
+         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64}
+
+
+def write_model(directory, shape=None):
     """A configuration and a tokenizer of whole words; weights are drawn by vLLM."""
     import tokenizers
     import transformers
@@ -34,10 +38,9 @@ def write_model(directory):
         "tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>", "bos_token": "<s>",
         "eos_token": "</s>", "model_max_length": 2048}))
     transformers.LlamaConfig(
-        architectures=["LlamaForCausalLM"], vocab_size=VOCABULARY, hidden_size=512,
-        intermediate_size=1536, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=4,
-        head_dim=64, max_position_embeddings=2048, bos_token_id=1, eos_token_id=2,
-        tie_word_embeddings=False, dtype="bfloat16").save_pretrained(directory)
+        architectures=["LlamaForCausalLM"], vocab_size=VOCABULARY, max_position_embeddings=2048,
+        bos_token_id=1, eos_token_id=2, tie_word_embeddings=False, dtype="bfloat16",
+        **(shape or SHAPE)).save_pretrained(directory)
 
 
 def serve(options, eager):
