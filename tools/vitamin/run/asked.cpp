@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -66,8 +67,7 @@ class Comparison {
   std::string text(const std::string& socket) const {
     if (ignored_.empty()) return {};
     const std::size_t named = std::min(ignored_.size(), kMostNamed);
-    std::string what =
-        fmt::format("{}", fmt::join(ignored_.begin(), ignored_.begin() + named, ", "));
+    std::string what = fmt::format("{}", fmt::join(std::span(ignored_).first(named), ", "));
     if (named < ignored_.size()) what += fmt::format(" and {} more", ignored_.size() - named);
     return fmt::format(
         "{} {} no effect: vitamind at {} runs already, with policy {}{}. Change its "
