@@ -158,8 +158,10 @@ hal::Result<Device> Devices::make(hal::DeviceInfo info) {
             info.processors, info.units(), device.arbiter->layout().size(), device.policy);
   for (const config::WorkloadClass& each : settings_.configuration.classes)
     if (each.reservation > info.processors)
-      log::warn("device {}: the class '{}' reserves {} SMs for each client, and the device has {}",
-                info.uuid, each.name, each.reservation, info.processors);
+      log::warn(
+          "device {}: the class '{}' reserves {} SMs for each client, and the device has {} [{}]",
+          info.uuid, each.name, each.reservation, info.processors,
+          runtime::code_of(runtime::Problem::kConfiguration));
   device.info = std::move(info);
   start_trace(device, arbiter_settings(mine));
   return device;

@@ -47,7 +47,8 @@ int show_policy(const std::string& name, bool json) {
   for (const scheduler::PolicyDescription& policy : scheduler::list())
     if (name == policy.name)
       return show(std::string(policy.name), std::string(policy.summary), policy.parameters, json);
-  say(Problem::kPolicy, scheduler::check(name).error().message + " See `vitamin policy list`.");
+  say(Problem::kPolicy,
+      sentence(scheduler::check(name).error().message) + " See `vitamin policy list`.");
   return kExitFailed;
 }
 
