@@ -67,16 +67,20 @@ def in_words(text):
     return text
 
 
+def met_in(reached, cases, of):
+    return f"{met(reached)}: met in {cases} of {of}"
+
+
 def slo_verdict(text):
     found = re.findall(r"ours:\S+ p99 ([\d.]+) ×", text)
     held = sum(float(ratio) <= 1.15 * 1.03 for ratio in found)
-    return f"{met(held == len(found))}: {held} of {len(found)}" if found else "–"
+    return met_in(held == len(found), held, len(found)) if found else "–"
 
 
 def traces_verdict(text):
     settings = re.findall(r"TPOT ([+-]\d+) %.*?TTFT ([+-][\d.]+) points", text)
     good = sum(1 for tpot, ttft in settings if float(tpot) <= -50 and float(ttft) <= 1)
-    return f"{met(4 * good >= 3 * len(settings))}: {good} of {len(settings)}" if settings else "–"
+    return met_in(4 * good >= 3 * len(settings), good, len(settings)) if settings else "–"
 
 
 VERDICTS = {"`slo`": slo_verdict, "prefill and decode as two processes": traces_verdict}
@@ -139,7 +143,7 @@ def planning_row(files):
         (f"; not ended after 600 s of wall time: {', '.join(failed)}" if failed else "")]
     return ["planning", "full re-plan ≤ 20 µs with 64 streams; 5 M fast answers/s; 8 GPUs × 100 "
             "clients, one minute of trace, simulated in ≤ 60 s under every policy",
-            "; ".join(parts), f"{met(all(good))}: {sum(good)} of 3", files.cite(name)]
+            "; ".join(parts), met_in(all(good), sum(good), 3), files.cite(name)]
 
 
 def bits_under_policies(files, name):

@@ -135,11 +135,13 @@ int main(int argc, char** argv) {
   // A reload reads the files again, with the same environment and command line.
   settings.reload = [=] { return config::load(config::sources(file, overrides)); };
   const config::Loaded loaded = settings.reload();
+  const char* const code = runtime::code_of(runtime::Problem::kConfiguration);
   for (const config::Problem& problem : loaded.problems)
-    log::error("{}", config::text_of(problem, false));
+    log::error("{} [{}]", config::text_of(problem, false), code);
   if (!loaded.valid()) return 1;
   for (const auto* notices : {&loaded.no_effect, &loaded.renamed})
-    for (const config::Problem& notice : *notices) log::warn("{}", config::text_of(notice, false));
+    for (const config::Problem& notice : *notices)
+      log::warn("{} [{}]", config::text_of(notice, false), code);
   for (const std::string& read : loaded.files) log::info("configuration: {}", read);
   settings.configuration = loaded.configuration;
   if (metrics.empty()) metrics = loaded.configuration.metrics.listen;

@@ -255,8 +255,7 @@ void warn(Problem problem, const char* format, ...) {
   page().warn(text);
   char line[272];
   std::snprintf(line, sizeof line, "%s [%s]", text, runtime::code_of(problem));
-  // A process that runs without coordination disturbs all others on the device.
-  problem == Problem::kUncoordinated ? say(line) : note(line);
+  say(line);
 }
 
 void degrade(const char* why) {

@@ -51,10 +51,10 @@ runtime::stats::ProcessPage& page();
 // process reads, and a line says so. Called under the registry lock.
 runtime::stats::DevicePage& device_page(unsigned ordinal);
 
-// One line, on stderr (unless VITAMIN_QUIET) with the problem's code, and in the page.
-using runtime::Problem;
 // "vitamin: <sentence>" on stderr, unless VITAMIN_QUIET. Not a problem.
 void note(const char* sentence);
+// One line on stderr, with the problem's code, and in the page.
+using runtime::Problem;
 [[gnu::format(printf, 2, 3)]] void warn(Problem problem, const char* format, ...);
 // The same once for each `said`, which starts as false.
 #define VITAMIN_WARN_ONCE(...)                                                                    \

@@ -16,7 +16,7 @@ inline constexpr const char* kWindow = "VITAMIN_WINDOW_NS";
 inline constexpr const char* kAheadOfMove = "VITAMIN_AHEAD_OF_MOVE";
 // Directory of the statistics pages (runtime/stats.h). Unset: the process keeps none.
 inline constexpr const char* kRunDirectory = "VITAMIN_RUN_DIR";
-// "1": warnings go to the page only, not to stderr as well, but for those that must be seen.
+// "1": of the lines on stderr, those about problems only.
 inline constexpr const char* kQuiet = "VITAMIN_QUIET";
 
 // File of the kernels, one name a line, that need their whole grid resident. Read at start; a

@@ -158,8 +158,10 @@ hal::Result<Device> Devices::make(hal::DeviceInfo info) {
             info.sms, info.units(), device.arbiter->layout().size(), device.policy);
   for (const config::WorkloadClass& each : settings_.configuration.classes)
     if (each.reservation > info.sms)
-      log::warn("device {}: the class '{}' reserves {} SMs for each client, and the device has {}",
-                info.uuid, each.name, each.reservation, info.sms);
+      log::warn(
+          "device {}: the class '{}' reserves {} SMs for each client, and the device has {} [{}]",
+          info.uuid, each.name, each.reservation, info.sms,
+          runtime::code_of(runtime::Problem::kConfiguration));
   device.info = std::move(info);
   start_trace(device, arbiter_settings(mine));
   return device;

@@ -49,7 +49,7 @@ enum class OnAbsence : std::uint8_t { kOpen, kClosed };
 enum class OnLoss : std::uint8_t { kFallback, kWhole };
 
 struct Failure {
-  OnAbsence absent = OnAbsence::kOpen;  // none at the start of a program: run natively, or refuse
+  OnAbsence absent = OnAbsence::kOpen;  // none at the start of a program: run without it, or refuse
   OnLoss lost = OnLoss::kFallback;      // it goes away: to the client's own part, or anywhere
 };
 

@@ -10,8 +10,8 @@ namespace vitamin::config {
 namespace {
 
 constexpr const char* kBefore = R"(.\" SPDX-License-Identifier: Apache-2.0
-.\" Made from the tables of the program: vitamin config schema --man
-.Dd November 22, 2026
+.\" Made from the tables of the program: vitamin config schema --man >docs/man/vitamin.toml.5
+.Dd November 26, 2026
 .Dt VITAMIN.TOML 5
 .Os
 .Sh NAME
@@ -39,6 +39,9 @@ reads the file again when it gets SIGHUP.
 .Pp
 .Em Durations
 are texts with a unit: ns, us, ms, s, min or h.
+.Em Sizes
+are texts with a unit: KiB, MiB, GiB or TiB (or Ki, Mi, Gi, Ti) in powers of 1024, kB, MB, GB or TB
+in powers of 1000; or a percentage of each device, as 50%.
 .Em Patterns
 are texts in which * stands for anything, ? for one character, [1-64] for numbers and a comma
 between two of them for either; or lists of such texts.
@@ -126,7 +129,7 @@ std::string type_of(const Key<Target>& key) {
       return "one of " + all;
     }
     case Type::kMemory:
-      return "size or percentage";
+      return "size";
     case Type::kPatterns:
       return "patterns";
     case Type::kTable:
@@ -135,10 +138,26 @@ std::string type_of(const Key<Target>& key) {
   return {};
 }
 
+// In lines of a source file's width. A line that begins with a quote or a period would be a
+// request.
+std::string wrapped(std::string text) {
+  constexpr std::size_t kColumns = 100;
+  for (std::size_t begin = 0; text.size() - begin > kColumns;) {
+    std::size_t space = text.rfind(' ', begin + kColumns);
+    while (space != text.npos && space > begin &&
+           (text[space + 1] == '\'' || text[space + 1] == '.'))
+      space = text.rfind(' ', space - 1);
+    if (space == text.npos || space <= begin) break;
+    text[space] = '\n';
+    begin = space + 1;
+  }
+  return text;
+}
+
 std::string sentence(std::string text) {
   if (!text.empty() && text[0] >= 'a' && text[0] <= 'z')
     text[0] = static_cast<char>(text[0] - 'a' + 'A');
-  return text + ".\n";
+  return wrapped(text + ".") + "\n";
 }
 
 template <class Target>

@@ -58,7 +58,7 @@ std::string wanted(const Key<Target>& key) {
       return text;
     }
     case Type::kMemory:
-      return "a size like \"40GiB\" or \"512MiB\", or a percentage like \"50%\"";
+      return "a size like \"40GiB\", \"40Gi\" or \"40GB\", or a percentage like \"50%\"";
     case Type::kPatterns:
       return "a pattern or a list of patterns";
     case Type::kTable:

@@ -137,7 +137,8 @@ std::vector<SettingKey> operation_keys() {
       one_of({"open", "closed"},
              VITAMIN_SETTING(kChoice, failure.absent, "failure.absent",
                              "vitamind is not running when a program starts: open: it runs "
-                             "natively; closed: it does not run (exit code 75)")),
+                             "without coordination, placed by its own policy as if the device were "
+                             "its own (VIT-302); closed: it does not run (exit code 75)")),
       one_of({"fallback", "whole"},
              VITAMIN_SETTING(
                  kChoice, failure.lost, "failure.lost",
@@ -196,7 +197,7 @@ std::span<const ClassKey> class_keys() {
       VITAMIN_CLASS(kPatterns, slurm_qos, "Slurm qualities of service"),
       one_of({"unspecified", "latency", "batch"},
              VITAMIN_CLASS(kChoice, kind, "latency: must not wait; batch: best effort")),
-      within(0, 65'536,
+      within(0, 512,  // no GPU has as many SMs or CUs
              VITAMIN_CLASS(kInteger, reservation,
                            "SMs that are reserved for each client of the class")),
       VITAMIN_BOUND(ttft_ns, "ttft",
@@ -225,8 +226,9 @@ std::span<const ClassKey> class_keys() {
                            "condition is `user`, a share of a group holds for all programs of "
                            "these users, whatever class they name")),
       VITAMIN_CLASS(kMemory, memory,
-                    "most memory of each device for the group that memory_of names: \"40GiB\", or "
-                    "\"50%\" of the device's; empty: no quota"),
+                    "most memory of each device for the group that memory_of names: \"40GiB\" or "
+                    "\"40Gi\" (2^30 bytes), \"40GB\" (10^9 bytes), or \"50%\" of the device's; "
+                    "empty: no quota"),
       one_of({"process", "user", "container", "job", "class"},
              VITAMIN_CLASS(kChoice, memory_of,
                            "group of processes that share the quota of memory, as for share_of")),
@@ -308,6 +310,20 @@ std::string text_of(const Key<Target>& key, const Value& value) {
 template std::string text_of(const SettingKey&, const Value&);
 template std::string text_of(const ClassKey&, const Value&);
 
+std::map<std::string, std::string> settings_of(const Configuration& configuration) {
+  std::map<std::string, std::string> settings;
+  for (const SettingKey& key : setting_keys())
+    settings[key.path] = text_of(key, key.read(configuration));
+  for (const WorkloadClass& each : configuration.classes)
+    for (const ClassKey& key : class_keys())
+      settings["class." + toml_text(each.name) + "." + key.path] = text_of(key, key.read(each));
+  for (const DeviceRule& rule : configuration.devices)
+    for (const auto& [path, value] : rule.settings)
+      settings["devices." + toml_text(rule.pattern) + "." + path] =
+          text_of(*find_setting(path), value);
+  return settings;
+}
+
 // --- the JSON schema -------------------------------------------------------------------------
 
 namespace {
@@ -321,7 +337,8 @@ ordered_json schema_of(const Key<Target>& key) {
       type = text;
       break;
     case Type::kMemory:
-      type = {{"type", "string"}, {"pattern", "^([0-9]+(\\.[0-9]+)?([KMGT]i)?B|[0-9]+%)?$"}};
+      type = {{"type", "string"},
+              {"pattern", "^([0-9]+(\\.[0-9]+)?(B|[kKMGT]B|[KMGT]iB?)|[0-9]+%)?$"}};
       break;
     case Type::kBoolean:
       type = {{"type", "boolean"}};

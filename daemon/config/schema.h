@@ -65,6 +65,10 @@ std::string environment_variable(std::string_view path);
 template <class Target>
 std::string text_of(const Key<Target>& key, const Value& value);
 
+// The value of every key, as TOML: "policy.quantum", "class.\"serving\".tpot" for each class and
+// "devices.\"GPU-1\".policy.name" where a rule of a device has it.
+std::map<std::string, std::string> settings_of(const Configuration& configuration);
+
 // JSON Schema, draft 7, of a whole file, for editors and for tests.
 nlohmann::ordered_json json_schema();
 

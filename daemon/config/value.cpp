@@ -54,8 +54,22 @@ struct Size {
   const char* name;
   std::uint64_t bytes;
 };
-constexpr std::array kSizes = {Size{"B", 1}, Size{"KiB", 1ULL << 10}, Size{"MiB", 1ULL << 20},
-                               Size{"GiB", 1ULL << 30}, Size{"TiB", 1ULL << 40}};
+// No "G" alone: 10^9 bytes to Kubernetes, 2^30 to Slurm. memory_text() writes the last of equal
+// ones.
+constexpr std::array kSizes = {Size{"B", 1},
+                               Size{"kB", 1'000},
+                               Size{"KB", 1'000},
+                               Size{"MB", 1'000'000},
+                               Size{"GB", 1'000'000'000},
+                               Size{"TB", 1'000'000'000'000},
+                               Size{"Ki", 1ULL << 10},
+                               Size{"KiB", 1ULL << 10},
+                               Size{"Mi", 1ULL << 20},
+                               Size{"MiB", 1ULL << 20},
+                               Size{"Gi", 1ULL << 30},
+                               Size{"GiB", 1ULL << 30},
+                               Size{"Ti", 1ULL << 40},
+                               Size{"TiB", 1ULL << 40}};
 
 }  // namespace
 
@@ -82,10 +96,10 @@ std::optional<MemoryBound> memory_bound(std::string_view text) {
 
 std::string memory_text(const MemoryBound& bound) {
   if (bound.percent != 0) return std::to_string(bound.percent) + "%";
-  std::string best;
+  Size best = kSizes.front();
   for (const Size& size : kSizes)
-    if (bound.bytes % size.bytes == 0) best = std::to_string(bound.bytes / size.bytes) + size.name;
-  return best;
+    if (bound.bytes % size.bytes == 0 && size.bytes >= best.bytes) best = size;
+  return std::to_string(bound.bytes / best.bytes) + best.name;
 }
 
 std::string toml_text(std::string_view text) {

@@ -39,8 +39,12 @@ struct MemoryBound {
   std::uint32_t percent = 0;
   bool operator==(const MemoryBound&) const = default;
 };
-// "40GiB", "512MiB", "1.5TiB" or "50%". Nothing: none of these, or a bound of 0.
+// "40GiB" or "40Gi" (2^30 bytes), "40GB" (10^9 bytes), "1.5TiB" or "50%". Nothing: none of these,
+// or a bound of 0.
 std::optional<MemoryBound> memory_bound(std::string_view text);
+// What a message says of a text that is none.
+inline constexpr const char* kNoMemoryBound =
+    "is no size: write 40GiB or 40Gi (2^30 bytes), 40GB (10^9 bytes) or 50% of each device";
 // The shortest text of this bound.
 std::string memory_text(const MemoryBound& bound);
 

@@ -373,10 +373,11 @@ void Server::read_configuration() {
     log::info("the configuration was read again ({} files)", loaded.files.size());
     return;
   }
+  const char* const code = runtime::code_of(runtime::Problem::kConfiguration);
   for (const config::Problem& problem : loaded.problems)
-    log::error("{}", config::text_of(problem, false));
-  if (!applied) log::error("{}", applied.error().message);
-  log::error("the configuration is invalid: the former one stays in force");
+    log::error("{} [{}]", config::text_of(problem, false), code);
+  if (!applied) log::error("{} [{}]", applied.error().message, code);
+  log::error("the configuration is invalid: the former one stays in force [{}]", code);
 }
 
 void Server::watchdog(std::uint64_t time) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/arbiter/decisions.h"
+#include "daemon/config/schema.h"
 #include "daemon/server/server.h"
 #include "runtime/clock.h"
 
@@ -102,6 +103,13 @@ json usage_status(const UsageTotals& used) {
           {"operations", used.operations}};
 }
 
+// What holds; `problem`: of the file that was read last, empty when it is what holds.
+json configuration_status(const config::Configuration& configuration, const std::string& problem) {
+  return {{"valid", problem.empty()},
+          {"problem", problem},
+          {"settings", config::settings_of(configuration)}};
+}
+
 }  // namespace
 
 UsageTotals Server::used_by(const Session& session, std::uint64_t time) const {
@@ -163,31 +171,31 @@ json Server::client_status(const Session& session) const {
 }
 
 json Server::status() const {
-  json result{{"schema", 1},
-              {"daemon",
-               {{"process", ::getpid()},
-                {"epoch", epoch_},
-                {"socket", settings_.socket},
-                {"policy", settings_.configuration.policy.specification()},
-                {"seed", settings_.configuration.policy.seed},
-                {"up_ns", polled_ns_ - started_ns_},
-                {"turns", turns_},
-                {"connections", pending_->connections()},
-                {"refused", pending_->refused()},
-                {"let_go", counters_.evicted},
-                {"deaths_by_life_line", counters_.deaths_by_life_line},
-                {"deaths_by_pidfd", counters_.deaths_by_pidfd},
-                {"rings", counters_.rings},
-                {"sleeps", counters_.sleeps}}},
-              {"mps", mps_status()},
-              {"configuration",
-               {{"valid", configuration_problem_.empty()}, {"problem", configuration_problem_}}},
-              {"devices", json::array()},
-              {"clients", json::array()},
-              {"jobs", jobs_.status()},
-              {"claims", claims_.status()},
-              {"memory", memory_quotas_.status(polled_ns_)},
-              {"let_go_users", evicted_users()}};
+  json result{
+      {"schema", 1},
+      {"daemon",
+       {{"process", ::getpid()},
+        {"epoch", epoch_},
+        {"socket", settings_.socket},
+        {"policy", settings_.configuration.policy.specification()},
+        {"seed", settings_.configuration.policy.seed},
+        {"up_ns", polled_ns_ - started_ns_},
+        {"turns", turns_},
+        {"connections", pending_->connections()},
+        {"refused", pending_->refused()},
+        {"let_go", counters_.evicted},
+        {"deaths_by_life_line", counters_.deaths_by_life_line},
+        {"deaths_by_pidfd", counters_.deaths_by_pidfd},
+        {"rings", counters_.rings},
+        {"sleeps", counters_.sleeps}}},
+      {"mps", mps_status()},
+      {"configuration", configuration_status(settings_.configuration, configuration_problem_)},
+      {"devices", json::array()},
+      {"clients", json::array()},
+      {"jobs", jobs_.status()},
+      {"claims", claims_.status()},
+      {"memory", memory_quotas_.status(polled_ns_)},
+      {"let_go_users", evicted_users()}};
   std::map<std::string, std::size_t> in_use;  // views of each device
   for (const auto& [key, device] : devices_)
     in_use[device.info.uuid] += device.sessions > 0 ? 1 : 0;

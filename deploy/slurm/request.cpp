@@ -73,10 +73,11 @@ hal::Result<Request> read_option(std::string_view text) {
   while (!text.empty()) {
     const std::string_view word = next_word(text);
     if (!read_word(word, request))
-      return hal::fail(hal::Errc::kInvalidArgument,
-                       "--vitamin: '" + std::string(word.substr(0, 64)) +
-                           "' is none of share=PERCENT (1 to 100), memory=SIZE (20GiB, 25%) and "
-                           "class=NAME, each once");
+      return hal::fail(
+          hal::Errc::kInvalidArgument,
+          "--vitamin: '" + std::string(word.substr(0, 64)) +
+              "' is none of share=PERCENT (1 to 100), memory=SIZE (20GiB, 20GB, 25%) and "
+              "class=NAME, each once");
   }
   return request;
 }

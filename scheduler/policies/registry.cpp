@@ -120,26 +120,26 @@ constexpr BuiltIn kBuiltIn[] = {{"fifo", fifo},         {"throughput", throughpu
 
 // Parameters of the scheduler before this one, or values of them, for one release.
 struct Former {
-  std::string_view policy, parameter, instead;
+  std::string_view policy, parameter, now;  // `now`: what to do
 };
 constexpr Former kFormer[] = {
-    {"throughput", "whole", "nothing: what is shared and what is not is measured"},
-    {"throughput", "objective=alone", "model=algorithm1,relative=alone"},
-    {"throughput", "objective=paper", "model=algorithm1,relative=paper"},
-    {"throughput", "look", "nothing: measurements have a budget of their own"},
-    {"throughput", "launches", "nothing: rows stand until something changes"},
-    {"tpot-first", "target", "tpot in the workload class ([[class]])"},
-    {"tpot-first", "margin", "nothing: a controller keeps the class's quantile"},
-    {"tpot-first", "reserve", "reservation in the workload class ([[class]])"},
-    {"tpot-first", "reservation", "the policy slo, which keeps no partition for idle clients"},
-    {"tpot-first", "lookahead", "nothing: announced steps are always looked at"},
-    {"tpot-first", "lend", "the policy slo, which keeps no partition for idle clients"},
-    {"tpot-first", "quiet", "nothing: clients say when they are idle"},
-    {"tpot-first", "ahead", "nothing: what clients submit ahead is bounded beside others"},
-    {"tpot-first", "floor", "nothing: who waits for longer than policy.starving_after is served"},
-    {"tpot-first", "beside", "nothing: what others cost is measured"},
-    {"orion", "processors", "sms"},
-    {"temporal", "quantum", "slice, with a unit: slice=2ms"},
+    {"throughput", "whole", "remove it: what is shared and what is not is measured"},
+    {"throughput", "objective=alone", "use model=algorithm1,relative=alone"},
+    {"throughput", "objective=paper", "use model=algorithm1,relative=paper"},
+    {"throughput", "look", "remove it: measurements have a budget of their own"},
+    {"throughput", "launches", "remove it: rows stand until something changes"},
+    {"tpot-first", "target", "use tpot of a [[class]] of vitamin.toml"},
+    {"tpot-first", "margin", "use percentile of a [[class]] of vitamin.toml"},
+    {"tpot-first", "reserve", "use reservation of a [[class]] of vitamin.toml"},
+    {"tpot-first", "reservation", "use the policy slo, which keeps no SMs for idle clients"},
+    {"tpot-first", "lookahead", "remove it: announced steps are always looked at"},
+    {"tpot-first", "lend", "use the policy slo, which keeps no SMs for idle clients"},
+    {"tpot-first", "quiet", "remove it: clients say when they are idle"},
+    {"tpot-first", "ahead", "remove it: what clients submit ahead is bounded beside others"},
+    {"tpot-first", "floor", "use policy.starving_after of vitamin.toml"},
+    {"tpot-first", "beside", "remove it: what others cost is measured"},
+    {"orion", "processors", "use sms"},
+    {"temporal", "quantum", "use slice, with a unit: slice=2ms"},
 };
 
 std::string unknown(std::string_view name) {
@@ -150,8 +150,8 @@ std::string unknown(std::string_view name) {
     known += (known.empty() ? "" : ", ") + names.back();
   }
   std::string message = "the policy (" + std::string(name) + ") is unknown";
-  message += did_you_mean(name, names);
-  return message + " Known policies: " + known + ".";
+  const std::string meant = did_you_mean(name, names);
+  return message + (meant.empty() ? "." : meant) + " Known policies: " + known;
 }
 
 std::string parameters_of(const PolicyDescription& description) {
@@ -181,7 +181,7 @@ std::string former_parameter(std::string_view policy, std::string_view parameter
     const bool with_value = one.parameter.find('=') != one.parameter.npos;
     if ((with_value ? parameter : name) != one.parameter) continue;
     return "the policy '" + std::string(policy) + "' has no parameter '" +
-           std::string(one.parameter) + "' any more; instead: " + std::string(one.instead);
+           std::string(one.parameter) + "' any more: " + std::string(one.now);
   }
   return "";
 }
@@ -218,7 +218,7 @@ hal::Result<Policy> make(std::string_view specification, const PolicyContext& co
   if (const std::string error = parameters.error(policy.description.parameters); !error.empty())
     return hal::fail(hal::Errc::kInvalidArgument,
                      "policy " + std::string(name) + ": " + error +
-                         ". Known parameters: " + parameters_of(policy.description) + ".");
+                         ". Known parameters: " + parameters_of(policy.description));
   return policy;
 }
 

@@ -56,6 +56,24 @@ class Usage(CliTest):
         self.assert_one_line(self.call("run", "--policy", "radnom", "--", "true"), 125,
                              "radnom", "did you mean 'random'?", "fifo")
 
+    def test_a_name_that_is_like_no_policy_is_one_sentence_with_all_of_them(self):
+        self.assert_one_line(self.call("run", "--policy", "zzz", "--", "true"), 125,
+                             "(zzz) is unknown. Known policies: fifo, ", ", extremes. See `")
+
+    def test_an_option_that_is_a_key_of_the_configuration_is_said_as_one(self):
+        for option, said in (("--share", "'share' is a key of a class: --set class.NAME.share="),
+                             ("--memory-of=user", "--set class.NAME.memory_of=VALUE."),
+                             ("--quantum", "--set policy.quantum=VALUE."),
+                             ("--ahead", "Did you mean '--window'?")):
+            self.assert_one_line(self.call("run", option, "3", "--", "true"), 125,
+                                 f"unknown option '{option.split('=')[0]}'. ", said)
+
+    def test_a_parameter_of_before_is_refused_in_one_sentence(self):
+        self.assert_one_line(self.call("run", "--policy", "tpot-first:target=9", "--", "true"),
+                             125, "'target' any more: use tpot of a [[class]] of vitamin.toml. See")
+        self.assert_one_line(self.call("run", "--policy", "throughput:look=9", "--", "true"),
+                             125, "'look' any more: remove it: measurements have a budget of")
+
     def test_a_parameter_that_a_policy_does_not_have_is_refused(self):
         self.assert_one_line(self.call("run", "--policy", "random:evry=4", "--", "true"), 125,
                              "random", "evry")
@@ -170,7 +188,10 @@ class Command(CliTest):
         self.assertIn("cannot be read", missing.stderr)
         wrong = self.python("print('ran')", options=["--set", "policy.nam=x"])
         self.assertEqual((wrong.returncode, wrong.stdout), (125, ""))
-        self.assertIn("did you mean 'policy.name'?", wrong.stderr)
+        line, last = wrong.stderr.splitlines()
+        self.assertTrue(line.endswith("did you mean 'policy.name'? [VIT-111]"), line)
+        # The command that says the same again, not one that reads another configuration.
+        self.assertIn("See `vitamin config check --set policy.nam=x`. [VIT-111]", last)
 
     def test_what_was_not_asked_for_is_not_in_the_environment(self):
         seen = self.python("import os; print([n for n in os.environ if n.startswith('VITAMIN_')])")

@@ -32,7 +32,8 @@ class EndToEnd(unittest.TestCase):
         result = {name: value for name, value in os.environ.items()
                   if not name.startswith(("VITAMIN", "LD_", "CUDA_"))}
         result |= {"LD_LIBRARY_PATH": str(PREFIX / "lib/soft"), "LC_ALL": "C.UTF-8",
-                   "ASAN_OPTIONS": "detect_leaks=0"}
+                   "ASAN_OPTIONS": "detect_leaks=0",
+                   "VITAMIN_LOCK_DIRECTORY": str(self.directory)}  # no other test's processes
         result |= changes
         return {name: value for name, value in result.items() if value is not None}
 

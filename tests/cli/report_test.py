@@ -190,6 +190,10 @@ class Doctor(CliTest):
         result = self.call("doctor", LD_LIBRARY_PATH=str(driver))
         self.assertEqual(result.returncode, 0, result.stdout)
         self.assertRegex(result.stdout, r"(?m)^ok +device +fake 0, 16 processors, .* 75\.76")
+        none = self.call("doctor", LD_LIBRARY_PATH=str(driver),
+                         CUDA_MPS_PIPE_DIRECTORY=str(self.directory)).stdout
+        self.assertIn(f"no control daemon in {self.directory}: several processes", none)
+        self.assertIn("systemctl enable --now vitamin-mps", none)  # with one server for all users
 
     def bundle(self, **changes):
         path = self.directory / "bundle.json"

@@ -150,7 +150,7 @@ TEST_CASE("all problems are reported at once, each with its place and a suggesti
         "to 1h\n"
         "4:1 the policy (radnom) is unknown; did you mean 'random'? Known policies: fifo, "
         "throughput, slo, tpot-first, static, exclusive, temporal, salus, orion, random, "
-        "extremes.\n"
+        "extremes\n"
         "5:2 unknown key 'poool'; did you mean 'pool'?\n"
         "8:10 'mps.mode' must be one of \"auto\" \"external\" \"off\"\n");
   CHECK(problems("quantum = \"2ms\"\n") ==
@@ -175,10 +175,10 @@ TEST_CASE("an invalid parameter of the policy is reported at its own place") {
   CHECK(problems("[policy]\nname = \"random\"\nparameters = { evry = 2 }\n") ==
         "3:16 the policy 'random' has no parameter 'evry'; did you mean 'every'?\n");
   CHECK(problems("[policy]\nname = \"tpot-first\"\nparameters = { target = 30 }\n") ==
-        "3:16 the policy 'tpot-first' has no parameter 'target' any more; instead: tpot in the "
-        "workload class ([[class]])\n");
+        "3:16 the policy 'tpot-first' has no parameter 'target' any more: use tpot of a "
+        "[[class]] of vitamin.toml\n");
   CHECK(problems("[policy]\nname = \"throughput\"\nparameters = { objective = \"paper\" }\n") ==
-        "3:16 the policy 'throughput' has no parameter 'objective=paper' any more; instead: "
+        "3:16 the policy 'throughput' has no parameter 'objective=paper' any more: use "
         "model=algorithm1,relative=paper\n");
   CHECK(problems("[policy]\nname = \"random\"\n[policy.parameters]\nevery = \"x\"\n").find("4") !=
         0);  // the value's own check names the parameter
@@ -451,6 +451,28 @@ TEST_CASE("durations are parsed with their unit and printed as the shortest text
   CHECK_FALSE(duration_ns(""));
   for (const char* text : {"0s", "10us", "4ms", "90s", "1h", "25ns"})
     CHECK(duration_text(*duration_ns(text)) == text);
+}
+
+TEST_CASE("sizes have binary and decimal units, and the shortest text is the unit's own") {
+  for (const auto& [text, bytes] :
+       std::initializer_list<std::pair<const char*, std::uint64_t>>{{"40GiB", 40ULL << 30},
+                                                                    {"40Gi", 40ULL << 30},
+                                                                    {"40GB", 40'000'000'000},
+                                                                    {"1.5Ti", 3ULL << 39},
+                                                                    {"10kB", 10'000},
+                                                                    {"7B", 7}}) {
+    const auto bound = memory_bound(text);
+    REQUIRE_MESSAGE(bound.has_value(), text);
+    CHECK(bound->bytes == bytes);
+    CHECK(memory_bound(memory_text(*bound)) == bound);
+  }
+  CHECK(memory_text({.bytes = 10'000'000'000}) == "10GB");
+  CHECK(memory_text({.bytes = 10ULL << 30}) == "10GiB");
+  CHECK(memory_text({.percent = 50}) == "50%");
+  // "G" alone is decimal to Kubernetes and binary to Slurm.
+  for (const char* text :
+       {"40G", "40", "40gb", "40 GiB", "0GiB", "-1GiB", "101%", "0.5%", "512TiB"})
+    CHECK_MESSAGE(!memory_bound(text), text);
 }
 
 }  // namespace

@@ -66,7 +66,8 @@ class Layers(unittest.TestCase):
         self.assertEqual(answer.returncode, 1)
         for line in (f"{self.main}:2:1: unknown key 'policy.quantun'; did you mean 'quantum'?",
                      '  2 | quantun = "1ms"', "    | ^",
-                     f"{self.main}:4:14: 'pool.leaf_units' must be", "3 problems",
+                     f"{self.main}:4:14: 'pool.leaf_units' must be",
+                     "3 problems: nothing of it is used. [VIT-111]",
                      "VITAMIN_CONFIG_POLICY_NMAE: is no setting; did you mean "
                      "'VITAMIN_CONFIG_POLICY_NAME'?"):
             self.assertIn(line, answer.stdout)
@@ -88,9 +89,21 @@ class Layers(unittest.TestCase):
         checked = json.loads(config("check", "--json", "--config", file, **here).stdout)
         self.assertTrue(checked["valid"])
         self.assertEqual(checked["no_effect"][0]["line"], 4)
-        # Of another node the devices are not known, nor of a machine without any.
-        self.assertEqual(config("check", "--config", file, "--host", "gpu1", **here).returncode, 0)
-        self.assertEqual(config("check", "--config", file).returncode, 0)
+        self.assertEqual(checked["not_checked"], [])
+        # Of another node the devices are not known, nor of a machine without any: said, not passed
+        # over.
+        for words, more, said in ((["--host", "gpu1"], here, "devices of another node"),
+                                  ([], {}, "no device and no vitamind with a client was found")):
+            unknown = config("check", "--config", file, *words, **more)
+            self.assertEqual(unknown.returncode, 0, unknown.stdout)
+            self.assertRegex(unknown.stdout, r"(?m)^not checked: whether the device has the SMs of "
+                                             f"`reservation`: .*{said}")
+            self.assertEqual(len(json.loads(config("check", "--json", "--config", file, *words,
+                                                   **more).stdout)["not_checked"]), 1)
+        file = self.write("more.toml", '[[class]]\nname = "m"\nkind = "latency"\n'
+                                       'reservation = 640\n')  # than any device has
+        self.assertIn("more.toml:4:15: 'reservation' must be a whole number from 0 to 512",
+                      config("check", "--config", file).stdout)
         file = self.write("bounded.toml", '[[class]]\nname = "b"\nkind = "latency"\nshare = 50\n'
                                           'reservation = 9\n')
         self.assertIn("bounded.toml:5:1: the class 'b' reserves 9 processors for each client and "

@@ -125,7 +125,7 @@ class BadInput(RawClientTest):
         self.assertEqual(self.greet(daemon, hello(2, less=64))[0], welcome)  # before jobs
         self.assertEqual(self.greet(daemon, hello(3))[0], welcome)  # before progress
         self.assertEqual(self.greet(daemon, hello(MINOR))[0], welcome)
-        self.assertEqual(self.greet(daemon, hello(9, more=b"news" * 50))[0], welcome)
+        self.assertEqual(self.greet(daemon, hello(MINOR + 1, more=b"news" * 50))[0], welcome)
         kind, why = self.greet(daemon, hello(MINOR, less=64))  # our version, but truncated
         self.assertEqual((kind, why), (refusal, b"the peer sent a message that was not expected"))
         self.assertEqual(self.greet(daemon, hello(0, less=400))[0], refusal)

@@ -54,7 +54,7 @@ class Configured(DaemonTest):
     def test_an_invalid_file_is_refused_at_the_start_with_every_problem(self):
         daemon = self.configured('policy.nam = "x"\npool.leaf_units = 0\n')
         self.assertEqual(daemon.process.wait(time_limit(10)), 1)
-        for line in ("vitamin.toml:1:8: unknown key 'policy.nam'; did you mean 'name'?",
+        for line in ("vitamin.toml:1:8: unknown key 'policy.nam'; did you mean 'name'? [VIT-111]",
                      "vitamin.toml:2:19: 'pool.leaf_units' must be"):
             self.assertIn(line, daemon.log())
 
@@ -127,11 +127,11 @@ class Configured(DaemonTest):
 
     def test_settings_without_effect_are_logged_and_the_rest_is_used(self):
         daemon = self.configured('policy.name = "fifo"\n[[class]]\nname = "wide"\n'
-                                 'kind = "latency"\ntpot = "30ms"\nreservation = 60000\n')
+                                 'kind = "latency"\ntpot = "30ms"\nreservation = 512\n')
         self.assertIn("the policy 'fifo' keeps no latency bounds: 'tpot' of the class 'wide'",
                       daemon.log())
         self.hold(daemon)
-        self.assertIn("the class 'wide' reserves 60000 SMs for each client", daemon.log())
+        self.assertIn("the class 'wide' reserves 512 SMs for each client", daemon.log())
 
     def test_a_bound_that_is_missed_alone_is_refused_and_for_the_next_client_at_once(self):
         daemon = self.configured('[policy]\nname = "slo"\n'

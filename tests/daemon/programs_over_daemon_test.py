@@ -216,7 +216,8 @@ class Asked(UnderDaemon):
         done = self.train(daemon, "--policy", "fifo", "--seed", "6")
         self.assertEqual(done.returncode, 0, done.stderr)
         line, = [line for line in done.stderr.splitlines() if "[VIT-303]" in line]
-        for part in ("--policy fifo and --seed 6", str(daemon.socket), "random:max=32", "seed 5"):
+        for part in ("--policy fifo, --seed 6 have no effect", str(daemon.socket), "random:max=32",
+                     "seed 5"):
             self.assertIn(part, line)
         self.assertIn("launches bound (100 %), policy random:max=32", done.stderr)
         file = pathlib.Path(self.directory.name, "report")
@@ -227,6 +228,47 @@ class Asked(UnderDaemon):
         daemon = self.daemon("--policy", "random:max=32")
         self.assertNotIn("VIT-303", self.train(daemon, "--policy", "random:max=32").stderr)
         self.assertNotIn("VIT-303", self.train(daemon).stderr)
+
+    def ignored(self, daemon, *options, **changes):
+        """The line about what has no effect; empty: there is none."""
+        done = self.train(daemon, *options, **changes)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return "".join(line for line in done.stderr.splitlines() if "[VIT-303]" in line)
+
+    def test_a_class_that_the_daemon_does_not_have_is_reported(self):
+        file = pathlib.Path(self.directory.name, "mine.toml")
+        file.write_text('[policy]\nname = "slo"\nquantum = "2ms"\n[[class]]\nname = "serving"\n'
+                        'kind = "latency"\ntpot = "30ms"\n')
+        daemon = self.daemon("--policy", "fifo", "--set", "policy.quantum=3ms")
+        named = ["--config", str(file), "--class", "serving"]
+        for options in (named, [*named, "--quiet"]):
+            line = self.ignored(daemon, *options)
+            for part in ("--class serving, ", f'policy.quantum = "2ms" ({file}:3:1)',
+                         f'policy.name = "slo" ({file}:2:1)', " have no effect: ",
+                         str(daemon.socket), "with policy fifo and without a class 'serving'"):
+                self.assertIn(part, line)
+            self.assertNotIn("tpot", line)  # of a class that is not there
+        self.assertIn("the class serving, ", self.ignored(daemon, VITAMIN_CONFIG=str(file)))
+
+    def test_a_setting_that_the_daemon_has_otherwise_is_reported(self):
+        file = pathlib.Path(self.directory.name, "theirs.toml")
+        file.write_text('[[class]]\nname = "serving"\ncommand = "x"\nkind = "latency"\n'
+                        'tpot = "30ms"\n[policy]\nname = "slo"\n')
+        daemon = self.daemon("--config", str(file))
+        # What the same file says, and what `vitamin run` applies by itself, is so.
+        same = ["--config", str(file), "--class", "serving"]
+        self.assertEqual(self.ignored(daemon, *same), "")
+        self.assertEqual(self.ignored(daemon, *same, "--set", "failure.absent=closed",
+                                      "--set", "daemon.clients=7"), "")
+        self.assertEqual(self.ignored(daemon, *same, "--set", "class.serving.tpot=30ms"), "")
+        line = self.ignored(daemon, *same, "--set", "class.serving.tpot=40ms")
+        self.assertIn('class."serving".tpot = "40ms" (the command line) has no effect: ', line)
+        self.assertIn('policy.seed = 3 (the environment variable VITAMIN_CONFIG_POLICY_SEED) has',
+                      self.ignored(daemon, VITAMIN_CONFIG_POLICY_SEED="3"))
+        many = [word for key in ("quantum=9ms", "seed=9", "overdue_after=9s", "reservation=9s")
+                for word in ("--set", "policy." + key)]
+        self.assertIn(" and 1 more have no effect",
+                      self.ignored(daemon, *many, "--set", "pool.leaf_units=2"))
 
     def test_a_program_on_a_drained_device_reports_that_it_runs_uncoordinated(self):
         daemon = self.daemon()

@@ -311,9 +311,9 @@ class Verify(Base):
         # Without a quota the device is another size: the command fails alone.
         result, _ = self.verify("--runs", "2", command=command, **size)
         self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout)
-        result = self.call(PREFIX / "bin/vitamin", "verify", "--memory", "1GB", "--", "true")
+        result = self.call(PREFIX / "bin/vitamin", "verify", "--memory", "1G", "--", "true")
         self.assertEqual(result.returncode, FAILED)
-        self.assertIn("'1GB' is no size", result.stderr)
+        self.assertIn("'1G' is no size", result.stderr)
 
     def test_files_are_compared_and_a_file_that_is_not_written_is_named(self):
         out = self.directory / "out"

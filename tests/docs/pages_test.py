@@ -20,8 +20,8 @@ from time_limit import time_limit
 
 SOURCE = pathlib.Path(os.environ["SOURCE"])
 PREFIX = pathlib.Path(os.environ["VITAMIN_PREFIX"])
-OTHERS = ("systemctl", "apt-get", "podman", "gdb", "nvidia-cuda-mps-control")
-NOT_RUN = re.compile(r"^vitamin (cdi generate|cdi check|drain GPU-)")
+OTHERS = ("systemctl", "apt-get", "podman", "gdb", "nvidia-cuda-mps-control", "kubectl")
+NOT_RUN = re.compile(r"^(vitamin (cdi generate|cdi check|drain GPU-)|install .* /etc/)")
 MAY_FAIL = re.compile(r"^vitamin doctor")  # it says what this machine lacks
 # Prints what does not vary; verify compares it.
 PROGRAM = """#!/bin/sh

@@ -475,6 +475,10 @@ class Lines(unittest.TestCase):
         self.assertRegex(text, r"the quota of this process \(1.0 TiB\) is more than device \S+ "
                                r"has \(16.0 GiB\): the device bounds it \[VIT-513\]")
 
+    def test_a_quiet_run_prints_problems(self):
+        with Program(quota=1 << 40, VITAMIN_QUIET="1") as program:
+            self.assertIn("[VIT-513]", self.said(program, "info"))
+
     def test_words_that_are_no_size_are_said_and_ignored(self):
         for words in ("40GiB", "-1", "0%", "101%", "x", "50%%"):
             with self.subTest(words), Program(quota=words) as program:

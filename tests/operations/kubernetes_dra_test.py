@@ -417,13 +417,25 @@ class Refused(DraTest):
         self.prepared(claim)
         self.assertIn(f"CUDA_MPS_PIPE_DIRECTORY={self.directory}/mps", self.cdi(claim).read_text())
 
+    def test_a_memory_for_all_gpus_is_that_of_those_that_name_none(self):
+        self.start_daemon()
+        self.start_driver("--gpu-memory", "80Gi")
+        self.kubelet.register()
+        wait_until(lambda: self.api.published() == ["GPU-1", "GPU-2"], what="both GPUs")
+        self.assertEqual([device["capacity"]["memory"]["value"]
+                          for device in self.api.slice_of()["spec"]["devices"]],
+                         [str(16 << 30), str(80 << 30)])
+
     def test_invalid_options_are_refused(self):
         for words, said in [((), "this is no pod of a cluster"),
                             (("--api-server", "http://x", "--gpu", "GPU-1=much"), "no whole quan"),
+                            (("--api-server", "http://x", "--gpu", "GPU-1=8"), "write 141Gi"),
+                            (("--api-server", "http://x", "--gpu-memory", "141"), "write 141Gi"),
                             (("--api-server", "http://x", "--gpu", "="), "no UUID of a GPU")]:
             done = subprocess.run([BUILD / "bin/vitamin-dra-driver", *words], text=True,
                                   capture_output=True, env={"NODE_NAME": NODE})
             self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1))
+            self.assertIn("[VIT-101]", done.stderr)
             self.assertRegex(done.stderr, said)
 
 

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import tomllib
 import unittest
 
 import jsonschema
@@ -23,6 +24,9 @@ sys.path[:0] = [str(HERE / "kubernetes"), str(DEPLOY)]
 import generate  # noqa: E402
 from kubectl import kubectl  # noqa: E402
 from schema import problems  # noqa: E402
+
+
+VALUES = sorted((DEPLOY / "examples").glob("*.values.yaml"))
 
 
 def of(texts):
@@ -78,6 +82,7 @@ class Files(Rendered):
 
 
 class Schema(Rendered):
+    CLAIMS = {"devicePlugin": {"enabled": False}, "dra": {"enabled": True}}
     VARIANTS = [*generate.KUSTOMIZATIONS.values(), {"priorityClasses": {"enabled": False}},
                 {"tolerations": []}]
 
@@ -85,7 +90,7 @@ class Schema(Rendered):
         for over in self.VARIANTS:
             for thing in of(generate.rendered(generate.overlay_values(over))).values():
                 self.assertEqual(problems(thing), [], over)
-        for path in (DEPLOY / "examples").glob("*.yaml"):
+        for path in set((DEPLOY / "examples").glob("*.yaml")) - set(VALUES):
             for thing in yaml.safe_load_all(path.read_text()):
                 self.assertEqual(problems(thing), [], path.name)
 
@@ -115,6 +120,11 @@ class Schema(Rendered):
             ({"pools": []}, "too short|non-empty"),
             ({"pools": [self.pool(shares=0)]}, "less than the minimum"),
             ({"pools": [self.pool(gpus=["GPU-1=0"])]}, "does not match"),
+            # A count is none of memory, and the other way round.
+            ({"pools": [self.pool(gpus=["GPU-1=141Gi"])]}, "does not match"),
+            ({"pools": [self.pool(gpuMemory="141Gi")]}, "was expected"),
+            ({**self.CLAIMS, "pools": [self.pool(gpus=["GPU-1=8"])]}, "does not match"),
+            ({**self.CLAIMS, "pools": [self.pool(gpuMemory="141")]}, "does not match"),
             ({"pools": [self.pool(name="A b")]}, "does not match"),
             ({"monitoring": {"enabled": "yes"}}, "is not of type 'boolean'"),
             # A GPU is offered either by shares or by claims.
@@ -128,7 +138,8 @@ class Meaning(Rendered):
     """Rules that are not in the schema."""
 
     def pods(self):
-        for over in generate.KUSTOMIZATIONS.values():
+        examples = [yaml.safe_load(path.read_text()) for path in VALUES]
+        for over in [*generate.KUSTOMIZATIONS.values(), *examples]:
             things = of(generate.rendered(generate.overlay_values(over)))
             for (kind, _), thing in things.items():
                 if kind == "DaemonSet":
@@ -198,6 +209,37 @@ class Meaning(Rendered):
                              set(plugin["some"]))
         self.assertEqual(things["ConfigMap", "vitamin-big"]["data"]["vitamin.toml"], big["config"])
         self.assertNotIn(("ConfigMap", "vitamin-some"), things)
+
+    def test_memory_and_classes_of_claims_reach_the_driver(self):
+        values = generate.values_with(yaml.safe_load(VALUES[0].read_text()))
+        things = of(generate.rendered(values))
+        pod = things["DaemonSet", "vitamin-default"]["spec"]["template"]["spec"]
+        driver = next(c for c in pod["containers"] if c["name"] == "dra-driver")
+        self.assertIn("--gpu-memory=141Gi", driver["command"])
+        self.assertIn("--config=/etc/vitamin/vitamin.toml", driver["command"])
+        self.assertIn({"name": "config", "mountPath": "/etc/vitamin", "readOnly": True},
+                      driver["volumeMounts"])
+        # What the example of these values asks for is there.
+        template, _ = yaml.safe_load_all(
+            (DEPLOY / "examples/share-and-memory.yaml").read_text())
+        devices = template["spec"]["spec"]["devices"]
+        self.assertEqual(devices["requests"][0]["exactly"]["capacity"]["requests"],
+                         {"share": "30", "memory": "10Gi"})
+        classes = tomllib.loads(things["ConfigMap", "vitamin-default"]["data"]["vitamin.toml"])
+        self.assertIn(devices["config"][0]["opaque"]["parameters"]["class"],
+                      [each["name"] for each in classes["class"]])
+        one = self.render({"devicePlugin": {"enabled": False}, "dra": {"enabled": True},
+                           "pools": [self.pool(gpus=["GPU-1=80Gi", "GPU-2"])]})
+        pod = one["DaemonSet", "vitamin-default"]["spec"]["template"]["spec"]
+        driver = next(c for c in pod["containers"] if c["name"] == "dra-driver")
+        self.assertIn("--gpu=GPU-1=80Gi", driver["command"])
+        self.assertNotIn("--gpu-memory", " ".join(driver["command"]))
+
+    def test_an_update_does_not_end_mps_by_itself(self):
+        with_mps = self.render({"pools": [self.pool(mps=True)]})["DaemonSet", "vitamin-default"]
+        self.assertEqual(with_mps["spec"]["updateStrategy"], {"type": "OnDelete"})
+        without = self.render()["DaemonSet", "vitamin-default"]
+        self.assertEqual(without["spec"]["updateStrategy"]["type"], "RollingUpdate")
 
     def test_with_mps_pods_are_given_its_pipes_and_vitamind_its_state(self):
         things = self.render({"pools": [self.pool(mps=True, runtimeClassName="nvidia")]})
@@ -294,22 +336,25 @@ class Page(Rendered):
         self.assertEqual(words[:3], ["helm", "install", "vitamin"])
         chart = yaml.safe_load((SOURCE / words[3] / "Chart.yaml").read_text())
         self.assertEqual((chart["apiVersion"], chart["name"]), ("v2", "vitamin"))
+        if "--values" in words:
+            generate.values_with(yaml.safe_load(
+                (SOURCE / words[words.index("--values") + 1]).read_text()))
 
     def renders(self, words):
         with tempfile.TemporaryDirectory() as directory:
             values = pathlib.Path(directory) / "my.yaml"
             values.write_text("monitoring: {enabled: true}\n")
             words = [str(values) if word == "my.yaml" else word for word in words]
-            done = subprocess.run([sys.executable, "-B", SOURCE / words[0], *words[1:]], text=True,
+            done = subprocess.run([sys.executable, "-B", SOURCE / words[1], *words[2:]], text=True,
                                   capture_output=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(("ServiceMonitor", "vitamin"), of({"all": done.stdout}))
 
     def advises(self, words):
         """kubernetes_advice_test.py runs it on recorded jobs."""
-        known = subprocess.run([sys.executable, "-B", SOURCE / words[0], "--help"], text=True,
+        known = subprocess.run([sys.executable, "-B", SOURCE / words[1], "--help"], text=True,
                                capture_output=True).stdout
-        for word in words[1:]:
+        for word in words[2:]:
             if word.startswith("--"):
                 self.assertIn(word, known)
             elif word.startswith("bench/"):
@@ -319,7 +364,8 @@ class Page(Rendered):
               "skopeo copy": copies_the_image, "kubectl label node": labels_a_node,
               "kubectl apply -k": applies_a_kustomization, "kubectl apply -f": applies_a_file,
               "kubectl -n": executes_in_the_daemon, "helm install": installs_the_chart,
-              "deploy/kubernetes/generate.py": renders, "deploy/kubernetes/advise.py": advises}
+              "python3 deploy/kubernetes/generate.py": renders,
+              "python3 deploy/kubernetes/advise.py": advises}
 
 
 if __name__ == "__main__":

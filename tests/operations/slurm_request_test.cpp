@@ -37,7 +37,7 @@ TEST_CASE("--vitamin takes a share, a size of memory and a class, each or none")
 TEST_CASE("anything else is refused with a sentence") {
   for (const char* text :
        {"0",       "101",       "900",    "-5",         "25%",      "2.5",    "_x",
-        "a b",     "a/b",       " 25",    "4294967297", "share=0",  "share=", "memory=20GB",
+        "a b",     "a/b",       " 25",    "4294967297", "share=0",  "share=", "memory=20G",
         "memory=", "memory=0%", "class=", "class=1a",   "shares=5", "="}) {
     CAPTURE(text);
     const auto refused = read_option(text);

@@ -110,8 +110,8 @@ class OneNode(SlurmTest):
                            "srun", *words, user="alice", env=MEMORY_ENVIRONMENT)
         self.assertEqual(said.stdout.split("\n")[:3], [f"0 {64 << 20} {64 << 20}", "0", "2"])
         self.assertRegex(said.stderr, r"of the quota of job \d+\.0 \(64\.0 MiB\)")
-        refused = cluster.srun("--vitamin=memory=64MB", "true", check=False)
-        self.assertIn("--vitamin: 'memory=64MB' is none of", refused.stderr)
+        refused = cluster.srun("--vitamin=memory=64M", "true", check=False)
+        self.assertIn("--vitamin: 'memory=64M' is none of", refused.stderr)
 
     def test_gpus_may_have_different_numbers_of_shards(self):
         cluster = self.cluster(UnevenCluster, arguments="shards_per_gpu=8,2")

@@ -45,8 +45,9 @@ std::string refusal(const std::string& specification) {
 
 TEST_CASE("a bad specification is refused with what is known and what may have been meant") {
   CHECK(refusal("randon").find("did you mean 'random'") != std::string::npos);
-  CHECK(refusal("zzz").find("Known policies: fifo, throughput, slo, tpot-first, static") !=
-        std::string::npos);
+  CHECK(refusal("zzz") ==
+        "the policy (zzz) is unknown. Known policies: fifo, throughput, slo, tpot-first, static, "
+        "exclusive, temporal, salus, orion, random, extremes");
   CHECK(refusal("random:evry=3").find("'evry' is unknown") != std::string::npos);
   CHECK(refusal("random:every=0").find("from 1 to") != std::string::npos);
   CHECK(refusal("random:every=x").find("'x'") != std::string::npos);
@@ -90,19 +91,19 @@ TEST_CASE("a policy takes the parameters that it describes, and no other") {
 }
 
 TEST_CASE("a parameter of the scheduler before is refused with what took its place") {
-  CHECK(refusal("tpot-first:target=30").find("tpot in the workload class") != std::string::npos);
+  CHECK(refusal("tpot-first:target=30").find("use tpot of a [[class]]") != std::string::npos);
   CHECK(refusal("throughput:whole=never").find("no parameter 'whole' any more") !=
         std::string::npos);
   CHECK(refusal("throughput:model=measured,objective=paper") ==
-        "the policy 'throughput' has no parameter 'objective=paper' any more; instead: "
+        "the policy 'throughput' has no parameter 'objective=paper' any more: use "
         "model=algorithm1,relative=paper");
-  CHECK(refusal("orion:processors=66").ends_with("instead: sms"));
-  CHECK(refusal("temporal:quantum=2000").ends_with("instead: slice, with a unit: slice=2ms"));
+  CHECK(refusal("orion:processors=66").ends_with("any more: use sms"));
+  CHECK(refusal("temporal:quantum=2000").ends_with("any more: use slice, with a unit: slice=2ms"));
   for (const char* gone : {"look=1", "launches=1"})
-    CHECK(refusal(std::string("throughput:") + gone).find("; instead: ") != std::string::npos);
+    CHECK(refusal(std::string("throughput:") + gone).find(" any more: ") != std::string::npos);
   for (const char* gone : {"target=1", "margin=1", "reserve=1", "reservation=1", "lookahead=1",
                            "lend=1", "quiet=1", "ahead=1", "floor=1", "beside=1"})
-    CHECK(refusal(std::string("tpot-first:") + gone).find("; instead: ") != std::string::npos);
+    CHECK(refusal(std::string("tpot-first:") + gone).find(" any more: ") != std::string::npos);
   CHECK(check("throughput:model=algorithm1,relative=paper").has_value());
 }
 

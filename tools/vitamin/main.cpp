@@ -12,6 +12,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "daemon/config/schema.h"
 #include "daemon/config/value.h"
 #include "scheduler/policies/registry.h"
 #include "tools/vitamin/completion.h"
@@ -34,6 +35,9 @@ Examples:
   vitamin run -- python train.py                  run a program, see what was bound
   vitamin run --policy random --seed 7 -- ./app   a new part of the device for every launch
   vitamin run --help                              options, exit codes, how to read the report
+
+A line about a problem ends with a code, like [VIT-301]: errors.md of the documentation
+(/usr/share/doc/vitamin-cli) says what it means and what to do.
 )";
 
 constexpr const char* kRunFooter = R"(
@@ -312,7 +316,7 @@ struct CommandLine {
     run->add_option("--graph-memory", options.graph_memory,
                     "Device memory that graphs' executables for parts of the device may take: "
                     "64MiB; 0: graphs stay on the whole device (default: 256MiB)")
-        ->transform(CLI::AsSizeValue(false))
+        ->transform(CLI::AsSizeValue(true))
         ->type_name("SIZE");
     run->add_option("--memory", options.memory,
                     "Device memory that the run's processes may have together on each device: "
@@ -349,14 +353,30 @@ std::vector<std::string> option_names(const CLI::App& app) {
 
 // `see`: the command that says more.
 int usage_error(std::string_view message, std::string_view see, Problem problem = Problem::kUsage) {
-  say(problem, fmt::format("{} See `{}`.", message, see));
+  say(problem, fmt::format("{} See `{}`.", sentence(std::string(message)), see));
   return kExitFailed;
+}
+
+// An option that is a key of vitamin.toml, said as one can; else the nearest option.
+std::string hint(const std::string& option, const CLI::App& app) {
+  if (option == "--ahead") return " Did you mean '--window'?";  // its name before
+  std::string word = option.substr(std::min<std::size_t>(2, option.size()));
+  std::replace(word.begin(), word.end(), '-', '_');
+  for (const config::ClassKey& key : config::class_keys())
+    if (key.path == word)
+      return fmt::format(" '{0}' is a key of a class: --set class.NAME.{0}=VALUE.", word);
+  for (const config::SettingKey& key : config::setting_keys())
+    if (key.path.ends_with("." + word))
+      return fmt::format(" '{0}' is a setting: --set {0}=VALUE.", key.path);
+  return did_you_mean(option, option_names(app));
 }
 
 int unknown_option(const std::string& word, const CLI::App& app, std::string_view see) {
   const std::string name = word.substr(0, word.find('='));
-  return usage_error(
-      fmt::format("unknown option '{}'.{}", name, did_you_mean(name, option_names(app))), see);
+  const bool sets = app.get_option_no_throw("--set") != nullptr;
+  return usage_error(fmt::format("unknown option '{}'.{}", name,
+                                 sets ? hint(name, app) : did_you_mean(name, option_names(app))),
+                     see);
 }
 
 // Where none is named, the configuration's is used.
@@ -379,10 +399,8 @@ int checked_run(CommandLine& line) {
                        "vitamin run --help");
   if (const auto wrong = wrong_policy(options)) return *wrong;
   if (!options.memory.empty() && !config::memory_bound(options.memory))
-    return usage_error(
-        fmt::format("--memory: '{}' is no size: write 40GiB, 512MiB or 50% of each device.",
-                    options.memory),
-        "vitamin run --help");
+    return usage_error(fmt::format("--memory: '{}' {}.", options.memory, config::kNoMemoryBound),
+                       "vitamin run --help");
   if (!options.window.empty() && !window_nanoseconds(options.window))
     return usage_error(fmt::format("'{}' is no window: use 0, a time with its unit (500us, 2ms) or "
                                    "max.",
@@ -494,9 +512,8 @@ int parse_and_dispatch(int argc, char** argv) {
   } catch (const CLI::Success& shown) {  // help or version
     return line.app.exit(shown);
   } catch (const CLI::ParseError& error) {
-    return usage_error(fmt::format("{}.", error.what()), line.run->parsed() ? "vitamin run --help"
-                                                         : line.verify->parsed()
-                                                             ? "vitamin verify --help"
+    return usage_error(error.what(), line.run->parsed()      ? "vitamin run --help"
+                                     : line.verify->parsed() ? "vitamin verify --help"
                                                              : "vitamin --help");
   }
 }

@@ -72,8 +72,13 @@ std::string shell_word(const std::string& word) {
   return text + "'";
 }
 
+std::string sentence(std::string text) {
+  const bool ended = !text.empty() && std::string_view(".?!").find(text.back()) != text.npos;
+  return ended ? text : text + ".";
+}
+
 void say(Problem problem, std::string_view message) {
-  say(fmt::format("{} [{}]", message, runtime::code_of(problem)));
+  say(fmt::format("{} [{}]", sentence(std::string(message)), runtime::code_of(problem)));
 }
 
 void say(std::string_view message) {

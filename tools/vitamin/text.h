@@ -34,9 +34,12 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
 // As one word for a POSIX shell; quoted only where it must be.
 std::string shell_word(const std::string& word);
 
+// With a period at its end, where it has none of '.', '?' and '!' there.
+std::string sentence(std::string text);
+
 // "vitamin: <message>" as one line on stderr.
 void say(std::string_view message);
-// The same about a problem: "vitamin: <message> [VIT-101]".
+// The same about a problem, as a sentence: "vitamin: <message>. [VIT-101]".
 using runtime::Problem;
 void say(Problem problem, std::string_view message);
 

@@ -136,10 +136,17 @@ hal::Result<ClaimableGpu> claimable_gpu(const std::string& text) {
   if (gpu.uuid.empty() || gpu.uuid.size() > 59 || gpu.uuid.find_first_of(" ,@") != text.npos)
     return fail("'{}' is no UUID of a GPU", gpu.uuid);
   if (equals == text.size()) return gpu;
-  const auto memory = quantity(text.substr(equals + 1));
+  const auto memory = gpu_memory(text.substr(equals + 1));
   if (!memory) return fail("{}: {}", gpu.uuid, memory.error().message);
   gpu.memory = *memory;
   return gpu;
+}
+
+hal::Result<std::uint64_t> gpu_memory(const std::string& text) {
+  const auto bytes = quantity(text);
+  if (bytes && *bytes < 1U << 20)
+    return fail("'{}' is less than a GPU has: write 141Gi, with its unit", text);
+  return bytes;
 }
 
 hal::Result<std::uint64_t> quantity(const std::string& text) {

@@ -27,6 +27,9 @@ struct ClaimableGpu {
 // "UUID" or "UUID=BYTES", the bytes as a quantity: "141Gi". Error: a text that is neither.
 hal::Result<ClaimableGpu> claimable_gpu(const std::string& text);
 
+// The memory of a GPU as bytes, of a quantity. Error: malformed, or less than 1 MiB, as "141" is.
+hal::Result<std::uint64_t> gpu_memory(const std::string& text);
+
 // A quantity of Kubernetes as a whole number: "25", "25k", "16Gi", "0.5Gi", "2e3". Error:
 // malformed, negative, not whole or 2^63 and more.
 hal::Result<std::uint64_t> quantity(const std::string& text);

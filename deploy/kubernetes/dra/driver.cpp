@@ -276,9 +276,11 @@ hal::Status Driver::tell(Prepared& prepared) {
 // --- the node --------------------------------------------------------------------------------
 
 std::vector<ClaimableGpu> Driver::gpus_here() const {
-  if (!options_.gpus.empty()) return options_.gpus;
-  std::vector<ClaimableGpu> gpus;
-  for (const std::string& uuid : nvidia_gpus(kNvidiaGpus)) gpus.push_back({uuid, 0});
+  std::vector<ClaimableGpu> gpus = options_.gpus;
+  if (gpus.empty())
+    for (const std::string& uuid : nvidia_gpus(kNvidiaGpus)) gpus.push_back({uuid, 0});
+  for (ClaimableGpu& gpu : gpus)
+    if (gpu.memory == 0) gpu.memory = options_.gpu_memory;
   return gpus;
 }
 

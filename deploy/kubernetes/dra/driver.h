@@ -32,6 +32,7 @@ namespace dra_api = k8s::io::kubelet::pkg::apis::dra::v1;
 struct DriverOptions {
   std::string node;
   std::vector<ClaimableGpu> gpus;  // empty: NVIDIA's of this node, as they come
+  std::uint64_t gpu_memory = 0;    // bytes of each GPU whose own are not said; 0: not said
   std::string registry = "/var/lib/kubelet/plugins_registry";
   std::string directory = "/var/lib/kubelet/plugins/vitamin.dev";  // sockets and what is prepared
   std::string cdi_directory = "/var/run/cdi";

@@ -15,7 +15,8 @@ vitamin::kubernetes::Driver* running = nullptr;
 void on_signal(int) { running->stop(); }
 
 int refuse(const std::string& why) {
-  std::fprintf(stderr, "vitamin-dra-driver: %s\n", why.c_str());
+  std::fprintf(stderr, "vitamin-dra-driver: %s. See `vitamin-dra-driver --help`. [%s]\n",
+               why.c_str(), vitamin::runtime::code_of(vitamin::runtime::Problem::kUsage));
   return 1;
 }
 
@@ -25,6 +26,7 @@ int main(int argc, char** argv) {
   using namespace vitamin;
   kubernetes::DriverOptions options;
   std::vector<std::string> gpus;
+  std::string memory;
   options.container.socket = protocol::kSystemSocket;
   options.container.libraries = "/usr/lib/vitamin/preload";
   options.api = kubernetes::ApiServer::in_cluster();
@@ -33,6 +35,7 @@ int main(int argc, char** argv) {
                "vitamin-dra-driver");
   app.add_option("--node", options.node, "Name of this node ($NODE_NAME)");
   app.add_option("--gpu", gpus, "UUID[=MEMORY] (default: all of NVIDIA's here): GPU-1=141Gi");
+  app.add_option("--gpu-memory", memory, "Memory of each GPU for which --gpu does not say it");
   app.add_option("--registry", options.registry, "Directory where the kubelet looks for plugins")
       ->capture_default_str();
   app.add_option("--directory", options.directory,
@@ -66,10 +69,18 @@ int main(int argc, char** argv) {
     if (!gpu) return refuse(gpu.error().message);
     options.gpus.push_back(*gpu);
   }
+  if (!memory.empty()) {
+    const auto bytes = kubernetes::gpu_memory(memory);
+    if (!bytes) return refuse("--gpu-memory: " + bytes.error().message);
+    options.gpu_memory = *bytes;
+  }
   kubernetes::Driver driver(std::move(options));
   running = &driver;
   std::signal(SIGTERM, &on_signal);
   std::signal(SIGINT, &on_signal);
-  if (const auto ran = driver.run(); !ran) return refuse(ran.error().message);
+  if (const auto ran = driver.run(); !ran) {
+    std::fprintf(stderr, "vitamin-dra-driver: %s\n", ran.error().message.c_str());
+    return 1;
+  }
   return 0;
 }

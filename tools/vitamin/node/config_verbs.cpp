@@ -60,13 +60,16 @@ std::pair<std::uint64_t, std::string> widest_device() {
   return widest;
 }
 
-// What only a machine with devices can say.
-void compare_with_devices(config::Loaded& loaded) {
+// What only a machine with devices can say; `here`: this is the node. Returns what was not checked.
+std::vector<std::string> compare_with_devices(config::Loaded& loaded, bool here) {
   const auto& classes = loaded.configuration.classes;
   if (std::none_of(classes.begin(), classes.end(), [](const auto& c) { return c.reservation > 0; }))
-    return;
-  const auto [processors, name] = widest_device();
-  if (processors == 0) return;
+    return {};
+  const auto [processors, name] = here ? widest_device() : std::pair<std::uint64_t, std::string>();
+  if (processors == 0)
+    return {fmt::format("whether the device has the SMs of `reservation`: {}",
+                        here ? "no device and no vitamind with a client was found here"
+                             : "the devices of another node are not known")};
   for (const config::WorkloadClass& made : classes) {
     const std::uint64_t share = processors * made.share / 100;
     if (made.reservation <= share) continue;
@@ -85,9 +88,11 @@ void compare_with_devices(config::Loaded& loaded) {
                            made.name, made.reservation, share, made.share, name),
          {}});
   }
+  return {};
 }
 
-int show_check(const config::Loaded& loaded, bool json) {
+int show_check(const config::Loaded& loaded, const std::vector<std::string>& not_checked,
+               bool json) {
   const int code = loaded.valid() && loaded.no_effect.empty() ? 0 : kExitUnhealthy;
   if (json) {
     fmt::print("{}\n", ordered_json{{"schema", 1},
@@ -95,7 +100,8 @@ int show_check(const config::Loaded& loaded, bool json) {
                                     {"files", loaded.files},
                                     {"problems", as_json(loaded.problems)},
                                     {"no_effect", as_json(loaded.no_effect)},
-                                    {"renamed", as_json(loaded.renamed)}}
+                                    {"renamed", as_json(loaded.renamed)},
+                                    {"not_checked", not_checked}}
                            .dump(2));
     return code;
   }
@@ -105,21 +111,23 @@ int show_check(const config::Loaded& loaded, bool json) {
     for (const config::Problem& problem : *notices)
       fmt::print("{}\n", config::text_of(problem, true));
   if (!loaded.valid())
-    fmt::print("\n{} problem{}: nothing of it is used.\n", loaded.problems.size(),
-               loaded.problems.size() == 1 ? "" : "s");
+    fmt::print("\n{} problem{}: nothing of it is used. [{}]\n", loaded.problems.size(),
+               loaded.problems.size() == 1 ? "" : "s", runtime::code_of(Problem::kConfiguration));
   else if (!loaded.no_effect.empty())
-    fmt::print("\n{} without effect: the rest is used.\n", loaded.no_effect.size());
+    fmt::print("\n{} without effect: the rest is used. [{}]\n", loaded.no_effect.size(),
+               runtime::code_of(Problem::kConfiguration));
   else if (loaded.files.empty())
     fmt::print("No file: the built-in values hold.\n");
   else
     for (const std::string& file : loaded.files) fmt::print("ok {}\n", file);
+  for (const std::string& each : not_checked) fmt::print("not checked: {}\n", each);
   return code;
 }
 
 int show_settings(const config::Loaded& loaded, bool origin, bool json) {
   if (!loaded.valid()) {
     for (const config::Problem& problem : loaded.problems)
-      say(config::text_of(problem, false) + ".");
+      say(Problem::kConfiguration, config::text_of(problem, false));
     return kExitUnhealthy;
   }
   if (json) {
@@ -173,9 +181,8 @@ std::optional<int> ConfigVerbs::run() {
     config::Sources sources = config::sources(file_, overrides_);
     if (!host_.empty()) sources.host = host_;
     config::Loaded loaded = config::load(sources);
-    // Of another node nothing but the file is known.
-    if (check_->parsed() && host_.empty()) compare_with_devices(loaded);
-    return check_->parsed() ? show_check(loaded, json_) : show_settings(loaded, origin_, json_);
+    if (!check_->parsed()) return show_settings(loaded, origin_, json_);
+    return show_check(loaded, compare_with_devices(loaded, host_.empty()), json_);
   }
   if (!config_->parsed()) return std::nullopt;
   fmt::print("{}", config_->help());

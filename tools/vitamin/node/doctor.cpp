@@ -2,6 +2,7 @@
 //
 // vitamin doctor: what was found on this machine, and what to do about what was not.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -81,18 +82,22 @@ bool mps_is_of_all_users(const std::string& directory) {
 
 // MPS lets processes overlap on an NVIDIA device; without it they take turns.
 Check check_mps() {
-  const char* variable = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
-  const std::string directory = variable != nullptr ? variable : "/tmp/nvidia-mps";
-  if (::access((directory + "/control").c_str(), F_OK) == 0)
-    return {"mps", Verdict::kGood,
-            fmt::format("a control daemon's pipe is in {}; {}", directory,
-                        mps_is_of_all_users(directory)
-                            ? "its server is of all users"
-                            : "its server is of one user at a time (jobs of several users need "
-                              "-multiuser-server)")};
+  // The program's own choice, vitamin-mps.service, NVIDIA's default.
+  std::vector<std::string> directories = {"/run/vitamin-mps", "/tmp/nvidia-mps"};
+  if (const char* const variable = std::getenv("CUDA_MPS_PIPE_DIRECTORY")) directories = {variable};
+  for (const std::string& directory : directories)
+    if (::access((directory + "/control").c_str(), F_OK) == 0)
+      return {"mps", Verdict::kGood,
+              fmt::format("a control daemon's pipe is in {}; {}", directory,
+                          mps_is_of_all_users(directory)
+                              ? "its server is of all users"
+                              : "its server is of one user at a time (jobs of several users need "
+                                "-multiuser-server)")};
   return {"mps", Verdict::kNote,
-          "no control daemon: several processes take turns on an NVIDIA device instead of sharing "
-          "it. Start one with `nvidia-cuda-mps-control -d`."};
+          fmt::format("no control daemon in {}: several processes take turns on an NVIDIA device "
+                      "instead of sharing it. `vitamin run --daemon` starts one for your programs "
+                      "(mps.mode = \"auto\"); for all users: systemctl enable --now vitamin-mps.",
+                      fmt::join(directories, " or "))};
 }
 
 Check check_toolkit() {

@@ -46,7 +46,7 @@ int show_policy(const std::string& specification, bool json) {
     return show(described->name, described->summary, {}, json);
   }
   if (const auto known = scheduler::check(specification); !known) {
-    say(Problem::kPolicy, known.error().message + " See `vitamin policy list`.");
+    say(Problem::kPolicy, sentence(known.error().message) + " See `vitamin policy list`.");
     return kExitFailed;
   }
   const auto policies = scheduler::list();

@@ -292,7 +292,7 @@ int test_policy(const std::string& specification, bool json) {
   setup.device.warm_up_s = 0;
   const auto result = sim::simulate(setup, specification);
   if (!result) {
-    say(Problem::kPolicy, result.error().message + " See `vitamin policy list`.");
+    say(Problem::kPolicy, sentence(result.error().message) + " See `vitamin policy list`.");
     return kExitFailed;
   }
   const bool behaved = result->faults == 0;

@@ -25,6 +25,7 @@
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/interrupts.h"
 #include "tools/vitamin/preload.h"
+#include "tools/vitamin/run/asked.h"
 #include "tools/vitamin/run/child.h"
 #include "tools/vitamin/run/diagnosis.h"
 #include "tools/vitamin/run/directory.h"
@@ -89,14 +90,23 @@ fs::path profiles_of(const RunOptions& options) {
                                                      : profiles_directory(options.profiles);
 }
 
+// The command that checks what this one reads.
+std::string check_command(const RunOptions& options) {
+  std::string command = "vitamin config check";
+  if (!options.config_file.empty()) command += " --config " + shell_word(options.config_file);
+  for (const std::string& setting : options.settings) command += " --set " + shell_word(setting);
+  return command;
+}
+
 // What of vitamin.toml the command line leaves open. An invalid one is not guessed at.
-config::Configuration configure(RunOptions& options) {
-  const config::Loaded loaded =
-      config::load(config::sources(options.config_file, options.settings));
-  for (const config::Problem& problem : loaded.problems) say(config::text_of(problem, false) + ".");
+config::Loaded configure(RunOptions& options) {
+  config::Loaded loaded = config::load(config::sources(options.config_file, options.settings));
+  for (const config::Problem& problem : loaded.problems)
+    say(Problem::kConfiguration, config::text_of(problem, false));
   if (!loaded.valid())
     stop(kExitFailed, Problem::kConfiguration,
-         "the configuration is invalid: vitamin config check.");
+         fmt::format("the configuration is invalid, nothing was run. See `{}`.",
+                     check_command(options)));
   const config::Configuration& configuration = loaded.configuration;
   if (options.policy.empty()) {
     options.policy = configuration.policy.specification();
@@ -116,7 +126,7 @@ config::Configuration configure(RunOptions& options) {
       options.workload_class = match->name;
   if (const auto policy = scheduler::check(options.policy); policy)
     options.learns = options.learns || options.daemon || policy->uses_kernel_times;
-  return configuration;
+  return loaded;
 }
 
 // Processes overlap on an NVIDIA GPU only as clients of one MPS: the daemon's, where it has one.
@@ -131,30 +141,6 @@ std::string mps_directory(const RunOptions& options) {
     say("MPS: " + problem + ".");
   const std::string state = mps.value("state", "");
   return state == "ready" || state == "fault" ? mps.value("directory", "") : "";
-}
-
-// Who decides under a daemon that runs already is its own business: what was asked for here and is
-// not so is said before the command starts.
-void compare_with_daemon(const RunOptions& options, const DaemonStart& asked) {
-  if (asked.policy.empty() && !asked.seed) return;
-  const std::string socket = daemon_socket(options.socket);
-  const auto status = ask_daemon(socket, "status");
-  if (!status || !(*status)["daemon"].contains("policy")) return;
-  const std::string policy = (*status)["daemon"].value("policy", "");
-  const auto seed = (*status)["daemon"].value("seed", std::uint64_t{0});
-  const bool other_policy = !asked.policy.empty() && asked.policy != policy;
-  const bool other_seed = asked.seed && *asked.seed != seed;
-  if (!other_policy && !other_seed) return;
-  std::string ignored, runs = "policy " + policy;
-  if (other_policy) ignored = "--policy " + asked.policy;
-  if (other_seed) {
-    ignored += fmt::format("{}--seed {}", ignored.empty() ? "" : " and ", *asked.seed);
-    runs += fmt::format(" of seed {}", seed);
-  }
-  say(Problem::kDaemonDecides,
-      fmt::format("{} {} not what decides: vitamind at {} runs already, with {}. Change its "
-                  "vitamin.toml and send it SIGHUP, or take another --socket.",
-                  ignored, other_policy && other_seed ? "are" : "is", socket, runs));
 }
 
 // The policies that decided for the processes of the run; empty: it is not known.
@@ -284,7 +270,9 @@ void run(RunOptions options) {
   // otherwise.
   const DaemonStart daemon = {options.config_file, options.settings, options.policy, options.seed,
                               options.trace};
-  const config::Configuration configuration = configure(options);
+  const bool class_named = !options.workload_class.empty();
+  const config::Loaded loaded = configure(options);
+  const config::Configuration& configuration = loaded.configuration;
   check_report_file(options.report_file);
   watch_interrupts();
   outlive_failed_writes();
@@ -310,7 +298,8 @@ void run(RunOptions options) {
       say(Problem::kUncoordinated,
           fmt::format("{}; the program runs without coordination.", ready.error().message));
     else
-      compare_with_daemon(given, daemon);
+      compare_with_daemon(daemon_socket(given.socket), daemon, loaded,
+                          {given.workload_class, class_named});
   }
 
   const auto started = std::chrono::steady_clock::now();

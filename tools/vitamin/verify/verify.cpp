@@ -250,8 +250,7 @@ std::string problem(const VerifyOptions& options) {
     return "no command to verify: vitamin verify [OPTIONS] -- COMMAND.";
   if (options.runs == 0) return "--runs must be at least 1.";
   if (!options.memory.empty() && !config::memory_bound(options.memory))
-    return fmt::format("--memory: '{}' is no size: write 40GiB, 512MiB or 50% of each device.",
-                       options.memory);
+    return fmt::format("--memory: '{}' {}.", options.memory, config::kNoMemoryBound);
   bool files = false;
   for (const std::string& check : options.checks) {
     files = files || check == "files";
