@@ -102,7 +102,7 @@ std::unique_ptr<Platform> make_platform(std::uint64_t /*seed*/) {
   return std::make_unique<CudaPlatform>();
 }
 Effort effort() {
-  return {.trials = 4, .drift_trials = 24, .every_entry = 1, .every_other = 1, .seeded = false};
+  return {.trials = 4, .drift_trials = 24, .every_partition = 1, .every_other = 1, .seeded = false};
 }
 
 }  // namespace vitamin::determinism

@@ -94,7 +94,7 @@ std::unique_ptr<Platform> make_platform(std::uint64_t /*seed*/) {
   return std::make_unique<HipPlatform>();
 }
 Effort effort() {
-  return {.trials = 1, .drift_trials = 10, .every_entry = 8, .every_other = 3, .seeded = false};
+  return {.trials = 1, .drift_trials = 10, .every_partition = 8, .every_other = 3, .seeded = false};
 }
 
 }  // namespace vitamin::determinism
