@@ -124,9 +124,11 @@ def measure(tensor, options, results, environment):
                  "training_equal": ends[0]["hashes"] == ends[1]["hashes"], "ends": ends,
                  "seconds": time.monotonic() - begin, "table": rows})
     print(harness.table(rows, HEADINGS))
-    print(f"over MPS: { {k: [round(x, 3) for x in v] for k, v in over.items()} }; training's hashes "
-          f"equal: {ends[0]['hashes'] == ends[1]['hashes']}", flush=True)
-    return equal and ends[0]["hashes"] == ends[1]["hashes"]
+    same = ends[0]["hashes"] == ends[1]["hashes"]
+    for name, values in over.items():
+        print(f"{name}, over MPS: " + " ".join(f"{x:.3f}" for x in values))
+    print(f"training's hashes equal: {same}", flush=True)
+    return equal and same
 
 
 def main():

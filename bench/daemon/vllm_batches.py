@@ -4,9 +4,9 @@
 
     vllm_batches.py --tensor N        a Llama of random weights over the first N GPUs that it sees
 
-Answers each line with one: a hash of all tokens, the wall time, and of every request the time to its
-first token (since the batch was given to the engine) and the mean time of each further one. Decoding
-steps are CUDA graphs, with the collectives of the ranks inside.
+Answers each line with one: a hash of all tokens, the wall time, and of every request the time to
+its first token (since the batch was given to the engine) and the mean time of each further one.
+Decoding steps are CUDA graphs, with the collectives of the ranks inside.
 """
 import argparse
 import json

@@ -113,7 +113,8 @@ class Scripts(unittest.TestCase):
                          [(r["of"], False) for r in jobs])
 
     def test_one_vitamind_serves_several_gpus_of_several_processes(self):
-        records = self.run_script("scaling.py", "--gpus", "1,2", "--processes", "2", "--seconds", "1")
+        records = self.run_script("scaling.py", "--gpus", "1,2", "--processes", "2",
+                                  "--seconds", "1")
         self.assertEqual([(r["gpus"], r["processes"]) for r in records if "gpus" in r],
                          [(1, 2), (2, 4)])
         for record in records:

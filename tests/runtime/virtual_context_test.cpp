@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <deque>
-#include <string>
 #include <thread>
 
 #include "tests/runtime/fixture.h"
@@ -24,10 +22,6 @@ using runtime::Keep;
 using runtime::StreamKind;
 
 VITAMIN_KERNEL_WITH((.block_ns = 5000), add_kernel, unsigned* total, unsigned amount) {
-  VITAMIN_ONCE { vitamin::kernel::atomic_add(total, amount); }
-}
-
-VITAMIN_KERNEL_WITH((.block_ns = 5000), ncclDevKernel_AllReduce, unsigned* total, unsigned amount) {
   VITAMIN_ONCE { vitamin::kernel::atomic_add(total, amount); }
 }
 
@@ -271,88 +265,6 @@ TEST_CASE("Launches behind a held stream wait without blocking a thread") {
   CHECK(f.page.launches.deferred.get() >= 5000);  // and those of the other that had to wait
   CHECK(f.page.launches.deferred.get() <= f.page.launches.seen.get());
   CHECK(f.page.launches.narrow.get() == 5050);  // late-bound all the same
-}
-
-// On the whole device that it shares a stream may wait as natively: it keeps no partition busy.
-TEST_CASE("Launches behind a held stream are submitted at once where the whole device is shared") {
-  for (const bool bounded : {false, true}) {
-    Fixture f({.policy = "fifo", .window_ns = bounded ? 2'000'000 : ~0ULL});
-    runtime::Stream& held = f.stream();
-    runtime::Stream& behind = f.stream();
-    unsigned total = 0, one = 1;
-    unsigned* address = &total;
-    const auto add = [&](runtime::Stream& stream) {
-      REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
-    };
-    add(held);
-    add(behind);
-    soft::Gate* gate = f.hold(held);
-    for (int i = 0; i < 50; ++i) add(held);
-    soft::Event* event = nullptr;
-    REQUIRE(f.engine->create_event(&event) == soft::kOk);
-    runtime::EventState state;
-    auto record =
-        call([=, &f](void* q) { return f.engine->record(static_cast<soft::Queue*>(q), event); });
-    REQUIRE(f.context->record(held, state, record) == 0);
-    auto wait =
-        call([=, &f](void* q) { return f.engine->wait(static_cast<soft::Queue*>(q), event); });
-    REQUIRE(f.context->wait(behind, state, wait) == 0);
-    for (int i = 0; i < 50; ++i) add(behind);
-    CHECK(f.context->query(held) == soft::kNotReady);
-    CHECK(f.page.launches.seen.get() == (bounded ? 2 : 102));
-    CHECK(total <= 2);
-    f.engine->open_gate(gate);
-    CHECK(f.context->synchronize(behind) == 0);
-    CHECK(total == 102);
-    CHECK(f.page.launches.deferred.get() == (bounded ? 100 : 0));
-    CHECK(f.page.whole[static_cast<unsigned>(runtime::stats::WholeReason::kPolicy)].get() == 102);
-    CHECK(f.context->synchronize(held) == 0);
-    f.context->forget(state);
-  }
-}
-
-// Each layer's products wait for the collective of the layer before, on a stream of its own.
-TEST_CASE("A distributed step is submitted at once where the whole device is shared") {
-  for (const std::string policy : {"fifo", "static"}) {
-    Fixture f({.policy = policy});
-    runtime::Stream& computes = f.stream();
-    runtime::Stream& collects = f.stream();
-    unsigned total = 0, collected = 0, one = 1;
-    unsigned *total_at = &total, *collected_at = &collected;
-    std::deque<runtime::EventState> events;
-    const auto come_behind = [&](runtime::Stream& stream, runtime::Stream& before) {
-      soft::Event* event = nullptr;
-      REQUIRE(f.engine->create_event(&event) == soft::kOk);
-      runtime::EventState& state = events.emplace_back();
-      auto record =
-          call([=, &f](void* q) { return f.engine->record(static_cast<soft::Queue*>(q), event); });
-      REQUIRE(f.context->record(before, state, record) == 0);
-      auto wait =
-          call([=, &f](void* q) { return f.engine->wait(static_cast<soft::Queue*>(q), event); });
-      REQUIRE(f.context->wait(stream, state, wait) == 0);
-    };
-    const auto step = [&] {
-      for (int layer = 0; layer < 20; ++layer) {
-        REQUIRE(f.launch(computes, VITAMIN_SOFT_KERNEL(add_kernel), {&total_at, &one}) == 0);
-        come_behind(collects, computes);
-        REQUIRE(f.launch(collects, VITAMIN_SOFT_KERNEL(ncclDevKernel_AllReduce),
-                         {&collected_at, &one}) == 0);
-        come_behind(computes, collects);
-      }
-    };
-    step();
-    CHECK(f.context->synchronize(computes) == 0);
-    const std::uint64_t deferred = f.page.launches.deferred.get();
-    soft::Gate* gate = f.hold(collects);  // a peer is late
-    step();
-    CHECK((f.page.launches.seen.get() == 80) == (policy == "fifo"));
-    f.engine->open_gate(gate);
-    CHECK(f.context->synchronize(computes) == 0);
-    CHECK((total == 40 && collected == 40));
-    CHECK((f.page.launches.deferred.get() == deferred) == (policy == "fifo"));
-    CHECK(f.context->synchronize(collects) == 0);
-    for (runtime::EventState& state : events) f.context->forget(state);
-  }
 }
 
 TEST_CASE("A call that cannot be deferred goes through although the stream is held") {
