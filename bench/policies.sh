@@ -22,5 +22,5 @@ for trace in azure2024_conv_synth longbench_synth_poisson1 burstgpt_conv_synth; 
     > "$3/$trace-0.5-training.json"
 done
 # Eight GPUs of a hundred clients each: how long the simulation takes.
-"$1" simulate --trace "$2/azure2023_conv.csv" --gpus 8 --services 50 --load 0.2 --json \
+"$1" simulate --trace "$2/azure2024_conv_synth.csv" --gpus 8 --services 50 --load 0.2 --json \
   --policy throughput > "$3/eight-gpus.json"
