@@ -185,6 +185,7 @@ void Completion::end_batch(Stream& stream) {
   stream.timeline.completed = oldest.serial;
   work.ahead_ns -= oldest.predicted_ns;
   work.held -= oldest.held;
+  held_ -= oldest.held;
   if (core_.traced()) [[unlikely]]
     core_.trace(trace::Kind::kCompleted, stream, oldest.serial, kNoPartition);
   if (oldest.partition != kNoPartition)
@@ -225,6 +226,7 @@ void Completion::all_complete(Stream& stream, std::uint64_t submitted) {
     leave(stream, *work.tail);
   }
   work.open = {};
+  held_ -= work.held;
   work.ahead_ns = work.held = 0;
   work.batch_room = 0;
   work.host_waits.clear();
@@ -304,7 +306,7 @@ bool Completion::room(Stream& stream, std::span<const Predecessor> predecessors,
   // Only launches are held back by the window; what follows them is bound by the queue's depth,
   // beyond which a driver would block the caller. One launch is admitted however long it lasts.
   auto fits = [&] {
-    return fits_queue(stream, predecessors, places) &&
+    return fits_queue(stream, predecessors, places, launch ? room_left_ : 0) &&
            (!launch || !bounded(stream) || stream.timeline.outstanding() == 0 ||
             stream.submitted.ahead_ns + predicted_ns <= window(stream));
   };
@@ -320,8 +322,8 @@ bool Completion::room(Stream& stream, std::span<const Predecessor> predecessors,
 // What one operation puts on queues at most: itself, and where markers take places a wait for each
 // thing that it comes behind and that has not ended, and what else goes with a launch.
 bool Completion::fits_queue(Stream& stream, std::span<const Predecessor> predecessors,
-                            std::uint64_t places) {
-  const std::uint64_t ahead = stream.submitted.held + places;
+                            std::uint64_t places, std::uint64_t room_left) {
+  const std::uint64_t ahead = stream.submitted.held + places + room_left;
   if (!markers_take_places_) return places == 0 || ahead <= depth_;
   const std::uint64_t held = ahead + stream.order.extra.size() + kBesideALaunch;
   if (held + predecessors.size() <= depth_) return true;

@@ -95,8 +95,8 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
     if (!placement_.may_move(stream, kernel, needed, submission.hurried)) return {Blocked::kWindow};
     binding = placement_.bind(stream, kernel, operation, needed);
     if (binding.queue == nullptr) return {Blocked::kLease};
-    if (waits_for_host &&
-        (binding.counts_outstanding || !binding.queue->whole())) {  // the policy has just changed
+    if (waits_for_host && (binding.counts_outstanding || !binding.queue->whole() ||
+                           completion_.bounded(stream))) {  // the policy has just changed
       placement_.give_up(stream, *binding.queue);
       return {Blocked::kHostWait};
     }

@@ -56,8 +56,10 @@ class Placement {
   // nothing there has to end soon. Launches may then wait on the device for what may need the host
   // or another process, as natively: no other client waits for them.
   bool shares_freely(const Stream& stream) const {
-    return granted_freely(stream) ||
-           (core_.streams_share && sharer_ != nullptr && granted_freely(*sharer_));
+    const bool shares =
+        granted_freely(stream) || (core_.streams_share && stream.placing.grant.launches == 0 &&
+                                   sharer_ != nullptr && granted_freely(*sharer_));
+    return shares && completion_.takes_behind_host_waits();
   }
   // One of `eligible`, which the arbiter chooses for this launch.
   Choice ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,

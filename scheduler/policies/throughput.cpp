@@ -32,8 +32,11 @@ class Measured final : public AllocationPolicy {
     }
     // Distributed clients that share have nothing else to be measured: no grant has to end soon.
     const bool stays = distributed && block.purpose == Purpose::kOnly &&
+                       !block.configuration.empty() &&
                        std::all_of(block.configuration.begin(), block.configuration.end(),
-                                   [](const Assignment& a) { return a.mode == Mode::kShared; });
+                                   [](const Assignment& a) {
+                                     return a.mode == Mode::kShared && a.partition == kWholeDevice;
+                                   });
     const bool bounded = active > 1 && !stays;
     auto at = block.configuration.begin();
     for (const Client& client : snapshot.clients) {

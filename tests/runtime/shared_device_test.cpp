@@ -58,6 +58,33 @@ TEST_CASE("Launches behind a held stream are submitted at once where the whole d
   }
 }
 
+// Streams share hardware queues, and a full one blocks the caller with the device lock held.
+TEST_CASE("What waits in the driver on a shared device takes at most half of a queue") {
+  Fixture f({.policy = "fifo"});
+  const std::uint64_t half = f.context->device().info().queue_depth / 2;
+  REQUIRE(half > 100);
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  std::deque<soft::Gate*> gates;
+  std::deque<runtime::Stream*> streams;
+  const auto add = [&](runtime::Stream& stream) {
+    REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(sum_kernel), {&address, &one}) == 0);
+  };
+  constexpr unsigned kStreams = 4, kLaunches = 400;
+  for (unsigned i = 0; i < kStreams; ++i) {
+    streams.push_back(&f.stream());
+    add(*streams.back());
+    gates.push_back(f.hold(*streams.back()));
+  }
+  for (unsigned i = 0; i < kLaunches; ++i)
+    for (runtime::Stream* stream : streams) add(*stream);
+  CHECK(f.page.launches.seen.get() > half / 2);
+  CHECK(f.page.launches.seen.get() <= half + kStreams);
+  for (soft::Gate* gate : gates) f.engine->open_gate(gate);
+  for (runtime::Stream* stream : streams) CHECK(f.context->synchronize(*stream) == 0);
+  CHECK(total == kStreams * (kLaunches + 1));
+}
+
 // Each layer's products wait for the collective of the layer before, on a stream of its own.
 TEST_CASE("A distributed step is submitted at once where the whole device is shared") {
   for (const std::string policy : {"fifo", "static"}) {

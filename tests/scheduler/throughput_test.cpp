@@ -141,6 +141,20 @@ TEST_CASE("Beside a distributed client a quota holds, and so does the bound of w
   }
 }
 
+TEST_CASE("Beside a distributed client whose neighbor fits nowhere what runs ahead stays bounded") {
+  const runtime::PoolLayout pool = h200();
+  Estimator estimator(pool.partitions());
+  const Policy policy = make_throughput({}, estimator, pool.partitions());
+  Clients clients(2, 1);
+  clients.values[0].distributed = true;
+  clients.values[1].limits.max_sms = 40;
+  clients.demands[1][0].min_sms = 80;
+  Allocation out;
+  policy.allocation->allocate(clients.snapshot(pool), out);
+  REQUIRE(out.rows.size() == 2);
+  for (const Row& row : out.rows) CHECK(row.run_ahead_ns == kRunAheadNs);
+}
+
 // Two jobs with a rank on each of four devices: a job is as fast as its slowest rank. Splits are
 // worse for both, but one device alone gains nothing by leaving its split.
 TEST_CASE("Four devices of two distributed jobs do not keep each other in splits") {
