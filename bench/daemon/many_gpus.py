@@ -73,6 +73,17 @@ def jobs_of(cell, gpus):
             "restart": [Spec("ddp", every, 1), Spec("ddp", every, 2)]}[cell]
 
 
+def per_second(spans, dropped=0.0):
+    """Steps/s of each job while all of them ran, without the first part of that time. `spans`: of
+    each job the ends of its steps. None of a job: fewer than three of them were then."""
+    if not spans:
+        return []
+    begin, until = max(s[0] for s in spans), min(s[-1] for s in spans)
+    begin += dropped * (until - begin)
+    inside = [[t for t in ends if begin <= t <= until] for ends in spans]
+    return [(len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 2 else None for ends in inside]
+
+
 class Group:
     """Jobs that run at once."""
 
@@ -151,15 +162,8 @@ class Group:
             if told is None:
                 return None
             spans.append(told)
-        begin, until = max(s[0] for s in spans), min(s[-1] for s in spans)
-        begin += (until - begin) / 5
-        rates = {}
-        for spec, ends in zip(self.specs, spans):
-            inside = [t for t in ends if begin <= t <= until]
-            if len(inside) < 3:
-                return None
-            rates[spec] = (len(inside) - 1) / (inside[-1] - inside[0])
-        return rates
+        rates = per_second(spans, 0.2)
+        return None if None in rates else dict(zip(self.specs, rates))
 
     def end(self, limit):
         """{spec: what became of it}."""
@@ -176,12 +180,11 @@ class Group:
                               if "ends" in line and "block" not in line), []),
                 "coverage": [brief(rank.coverage) for rank in ranks],
                 "said": results[0].errors[-400:]}
-        # Rates while all of them run.
-        spans = [f["ends"] for f in found.values() if len(f["ends"]) > 2]
-        begin, until = (max(s[0] for s in spans), min(s[-1] for s in spans)) if spans else (0, 0)
+        timed = [f for f in found.values() if len(f["ends"]) > 2]
         for f in found.values():
-            inside = [t for t in f["ends"] if begin <= t <= until]
-            f["per_s"] = (len(inside) - 1) / (inside[-1] - inside[0]) if len(inside) > 2 else None
+            f["per_s"] = None
+        for f, rate in zip(timed, per_second([f["ends"] for f in timed])):
+            f["per_s"] = rate
         self.directory.cleanup()
         return found
 
