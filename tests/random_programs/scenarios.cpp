@@ -322,8 +322,8 @@ CUresult Program::launch_additions(const Line& line, std::size_t cell, Word valu
   return answer;
 }
 
-// Another thread adds to a word on a held stream, more often than the driver takes; this thread
-// does so on the stream's partner, before the gate opens and after. No order is certain, but no two
+// Another thread adds to a word on a held stream, mostly more often than the driver takes; this
+// thread does so on the stream's partner, before the gate opens and after. No order is certain, but no two
 // additions may overlap.
 void Program::sums() {
   if (!flights_.empty()) return;
@@ -338,8 +338,10 @@ void Program::sums() {
   const auto nothing = static_cast<unsigned>(random_.below(300));
   if (!held(line->before)) close_gate(*line);
   operation(*line, {}, {});
-  if (line->depth < kDepth) {
-    const unsigned fill = kDepth - line->depth;
+  // Behind a kernel that waits for the host what the other thread launches fits, too.
+  const unsigned depth = line->depth + (held_by_kernel(*line) ? nothing + additions : 0);
+  if (depth < kDepth) {
+    const unsigned fill = kDepth - depth;
     on(
         *line, "fill", [&] { return launch_nothing(*line, fill, nullptr); }, fill);
   }

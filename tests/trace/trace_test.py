@@ -22,8 +22,10 @@ import unittest  # noqa: E402
 
 HEADER, RECORD = 4096, 64
 KINDS = {"attach": 8, "request": 9, "step": 12, "word": 13, "grant": 14}
+WITH_BYTES = KINDS["attach"], KINDS["request"]  # two records each
 # Offsets of the header's words (runtime/trace/file.h).
 RECORDS_AT, DROPPED_AT = 64, 72
+MAX_SMS_AT = 48  # in the bytes behind an "attach"
 
 
 def vitamin(*words, **more):
@@ -120,16 +122,21 @@ class TraceTest(DaemonTest):
         data[at:at + len(text)] = text
         path.write_bytes(data)
 
-    def first(self, path, kind):
-        """Where the first record of a kind lies."""
+    def every(self, path, kind):
+        """Where the records of a kind lie."""
         data = path.read_bytes()
         at = HEADER
+        places = []
         while at < len(data):
             found = struct.unpack_from("<H", data, at + 8)[0]
             if found == KINDS[kind]:
-                return at
-            at += 2 * RECORD if found == KINDS["request"] else RECORD
-        self.fail(f"no record of kind {kind}")
+                places.append(at)
+            at += 2 * RECORD if found in WITH_BYTES else RECORD
+        self.assertTrue(places, f"no record of kind {kind}")
+        return places
+
+    def first(self, path, kind):
+        return self.every(path, kind)[0]
 
 
 class OfDaemon(TraceTest):
@@ -152,7 +159,8 @@ class OfDaemon(TraceTest):
         result = vitamin("trace", "replay", self.trace)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("every one the same", result.stdout)
-        self.change(path, self.first(path, "attach") + 64 + 48, bytes(4))  # no bound any more
+        for at in self.every(path, "attach"):  # a bound that one of them has binds the group
+            self.change(path, at + RECORD + MAX_SMS_AT, bytes(4))
         self.assertEqual(vitamin("trace", "replay", self.trace).returncode, 1)
 
     def test_a_decision_that_was_changed_is_found(self):

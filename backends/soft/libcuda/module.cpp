@@ -60,7 +60,9 @@ std::size_t image_bytes(const Elf64_Ehdr& header, const unsigned char* image) {
 }
 
 CUresult open_image(std::shared_ptr<ModuleImage> image, std::shared_ptr<ModuleImage>* result) {
-  const std::string path = "/proc/self/fd/" + std::to_string(image->file);
+  // By the process's number: a debugger opens the same path, and its own descriptor is another.
+  const std::string path =
+      "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(image->file);
   image->library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (image->library == nullptr) return CUDA_ERROR_INVALID_IMAGE;
   const auto entry = reinterpret_cast<ModuleEntry>(dlsym(image->library, kModuleSymbol));
