@@ -7,6 +7,8 @@ what the rounds add, in the median and from the least of the first to the least 
 whichever is less: what comes and goes does not count, nor does a step now and then
 (a table that doubles, a queue that the pool makes because more streams than ever were busy at a
 time, and keeps). It is compared with the growth of the bare program, whose driver may grow as well.
+Growth is looked for once more in four times as many rounds: what is held for a while (executables
+that the pipeline's thread has not dropped yet) differs by more from round to round than a leak adds.
 
 A policy that moves many streams makes the pool grow queues for as many as are busy at a time: where
 streams are busy the policy is one that does not.
@@ -26,7 +28,7 @@ import doors_test
 
 LONG = os.environ.get("VITAMIN_TEST_LONG") == "1"
 ROUNDS, WARM_UP = 10, 2
-AT_END = (ROUNDS - WARM_UP) // 2
+ROUNDS_AGAIN = 4 * ROUNDS
 # In a round: two queues of the pool over the software driver.
 USUAL_NOISE = 32 << 10
 BYTES_PER_OBJECT = 4
@@ -46,34 +48,38 @@ def run(*words, preload, policy="fifo", audit=None):
 class Rounds:
     """What was held after each round."""
 
-    def __init__(self, kind, objects, at_a_time=1, **options):
-        self.objects = objects
+    def __init__(self, kind, objects, at_a_time=1, rounds=ROUNDS, **options):
         self.rounds = []
-        for line in run(kind, objects, ROUNDS, at_a_time, **options):
+        for line in run(kind, objects, rounds, at_a_time, **options):
             words = line.split()
             self.rounds.append({name: int(value) for name, value in zip(words[::2], words[1::2])})
-        assert len(self.rounds) == ROUNDS
+        assert len(self.rounds) == rounds
+        self.at_an_end = (rounds - WARM_UP) // 2
 
     def growth(self, what):
         """In a round, in bytes."""
         held = [one[what] for one in self.rounds[WARM_UP - 1:]]
         added = statistics.median(after - before for before, after in itertools.pairwise(held))
-        first, last = held[:AT_END], held[-AT_END:]
-        return min(added, (min(last) - min(first)) / (len(held) - AT_END))
+        first, last = held[:self.at_an_end], held[-self.at_an_end:]
+        return min(added, (min(last) - min(first)) / (len(held) - self.at_an_end))
 
     def at_end(self, what):
-        return min(one[what] for one in self.rounds[-AT_END:])
+        return min(one[what] for one in self.rounds[-self.at_an_end:])
 
 
 class Flat(unittest.TestCase):
     def compare(self, kind, objects, at_a_time=1, policy="fifo", audited=False):
-        bare = Rounds(kind, objects, at_a_time, preload=False)
-        with tempfile.TemporaryDirectory() as directory:
-            ours = Rounds(kind, objects, at_a_time, preload=True, policy=policy,
-                          audit=directory if audited else None)
-        grown = ours.growth("heap") - bare.growth("heap")
+        most = USUAL_NOISE + BYTES_PER_OBJECT * objects
+        for rounds in (ROUNDS, ROUNDS_AGAIN):
+            bare = Rounds(kind, objects, at_a_time, rounds, preload=False)
+            with tempfile.TemporaryDirectory() as directory:
+                ours = Rounds(kind, objects, at_a_time, rounds, preload=True, policy=policy,
+                              audit=directory if audited else None)
+            grown = ours.growth("heap") - bare.growth("heap")
+            if grown <= most:
+                break
         where = (kind, at_a_time, policy, audited, ours.rounds, bare.rounds)
-        self.assertLessEqual(grown, USUAL_NOISE + BYTES_PER_OBJECT * objects, where)
+        self.assertLessEqual(grown, most, where)
         self.assertEqual(ours.at_end("device"), bare.at_end("device"), where)
         if not LONG or audited:  # an audit's log is a file that is mapped
             return
