@@ -318,6 +318,23 @@ Mode Constraints::reserved_mode(const Account& account, const Client& client) {
   return account.group != 0 && client.limits.may_share ? Mode::kShared : Mode::kExclusive;
 }
 
+// A client may have thousands of streams, and a policy a row for each.
+void Constraints::collect_min_sms(const Snapshot& snapshot) {
+  min_sms_.clear();
+  for (const Client& client : snapshot.clients)
+    for_each_busy(client, [&](const StreamDemand& stream) {
+      min_sms_.emplace_back(key_of(client.id, stream.id), stream.min_sms);
+    });
+  std::sort(min_sms_.begin(), min_sms_.end());
+}
+
+std::uint32_t Constraints::min_sms_of(ClientId client, StreamId stream) const {
+  const std::uint64_t key = key_of(client, stream);
+  const auto at = std::lower_bound(min_sms_.begin(), min_sms_.end(), key,
+                                   [](const auto& one, std::uint64_t k) { return one.first < k; });
+  return at != min_sms_.end() && at->first == key ? at->second : 1;
+}
+
 void Constraints::place_rows(const Snapshot& snapshot, std::span<const Row> rows,
                              bool isolate_streams, std::vector<Planned>& out) {
   const auto before = [&](const Wish& a, const Wish& b) {
@@ -330,6 +347,9 @@ void Constraints::place_rows(const Snapshot& snapshot, std::span<const Row> rows
   };
   if (!std::is_sorted(wishes_.begin(), wishes_.end(), before))
     std::sort(wishes_.begin(), wishes_.end(), before);
+  if (std::any_of(rows.begin(), rows.end(),
+                  [](const Row& row) { return row.stream != kAllStreams; }))
+    collect_min_sms(snapshot);
   for (const Wish& wish : wishes_) {
     const Row& row = rows[wish.row];
     // Until its quantum ends a starving stream has the row that its age gave it.
@@ -357,13 +377,7 @@ void Constraints::place_row(const Snapshot& snapshot, const Row& row, std::uint3
   Planned planned{row, Reason::kPolicy, row.partition, row.mode};
   const bool for_client = row.stream == kAllStreams;
   if (!client.active && !row.hold && for_client) return;
-  std::uint32_t min_sms = owners_[owner].min_sms;
-  if (!for_client) {
-    min_sms = 1;
-    for_each_busy(client, [&](const StreamDemand& stream) {
-      if (stream.id == row.stream) min_sms = stream.min_sms;
-    });
-  }
+  std::uint32_t min_sms = for_client ? owners_[owner].min_sms : min_sms_of(row.client, row.stream);
   if (row.mode == Mode::kShared && !client.limits.may_share) {
     planned.row.mode = Mode::kExclusive;
     planned.reason = Reason::kNotShared;

@@ -135,6 +135,9 @@ class Constraints {
   PartitionId choose_for(const Snapshot& snapshot, const Starving& stream, std::uint32_t owner,
                          bool isolate, bool shared) const;
   void reserve(const Snapshot& snapshot, std::span<const Row> rows);
+  void collect_min_sms(const Snapshot& snapshot);
+  // Of a stream that waits or runs; 1 of any other.
+  std::uint32_t min_sms_of(ClientId client, StreamId stream) const;
   void place_rows(const Snapshot& snapshot, std::span<const Row> rows, bool isolate_streams,
                   std::vector<Planned>& out);
   void place_row(const Snapshot& snapshot, const Row& row, std::uint32_t owner, bool isolate,
@@ -166,7 +169,8 @@ class Constraints {
   std::vector<Owner> owners_;  // by index in Snapshot::clients
   std::vector<Wish> wishes_;
   std::vector<std::uint64_t> keys_;
-  std::uint32_t last_owner_ = 0;  // of owner_of()
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> min_sms_;  // by key, see collect_min_sms()
+  std::uint32_t last_owner_ = 0;                                  // of owner_of()
   hal::ComputeSet exclusive_, shared_, shared_by_several_, reserved_;
   bool any_exclusive_ = false;  // wish
   std::size_t aged_ = 0;        // rows of the result that age gave

@@ -272,6 +272,9 @@ protocol::Ready any_request(std::minstd_rand& random) {
   return ready;
 }
 
+// 1.3 s of the arbiter's time: after a second what waits is starving.
+constexpr int kDrainIterations = 130'000;
+
 // An honest client requests and returns grants beside one that has abandoned as many grants on all
 // of its lanes as it was allowed to, and whose work never ends.
 void decision_beside_drains(benchmark::State& state, const char* policy, std::uint32_t share) {
@@ -293,7 +296,7 @@ void decision_beside_drains(benchmark::State& state, const char* policy, std::ui
   }
   for (auto unused : state) {
     (void)unused;
-    arbiter.request(kHonest, protocol::Ready{}, time += 1'000);
+    arbiter.request(kHonest, protocol::Ready{}, time += 10'000);
     arbiter.step(time);
     protocol::Returned returned;
     returned.partition = nowhere.grants[kHonest].partition;
@@ -304,11 +307,13 @@ void decision_beside_drains(benchmark::State& state, const char* policy, std::ui
   state.counters["of_a_lane"] = static_cast<double>(most_of_a_lane(arbiter));
   state.counters["grants"] = static_cast<double>(arbiter.held().size());
 }
-BENCHMARK_CAPTURE(decision_beside_drains, fifo, "fifo", 0);
-BENCHMARK_CAPTURE(decision_beside_drains, throughput, "throughput", 0);
-BENCHMARK_CAPTURE(decision_beside_drains, random, "random:max=64", 0);
-BENCHMARK_CAPTURE(decision_beside_drains, parts, "throughput:model=algorithm1", 0);
-BENCHMARK_CAPTURE(decision_beside_drains, share, "throughput", 64);
+BENCHMARK_CAPTURE(decision_beside_drains, fifo, "fifo", 0)->Iterations(kDrainIterations);
+BENCHMARK_CAPTURE(decision_beside_drains, throughput, "throughput", 0)
+    ->Iterations(kDrainIterations);
+BENCHMARK_CAPTURE(decision_beside_drains, random, "random:max=64", 0)->Iterations(kDrainIterations);
+BENCHMARK_CAPTURE(decision_beside_drains, parts, "throughput:model=algorithm1", 0)
+    ->Iterations(kDrainIterations);
+BENCHMARK_CAPTURE(decision_beside_drains, share, "throughput", 64)->Iterations(kDrainIterations);
 
 // An iteration of the event loop with one request of an honest client, beside one that sends so
 // many well-formed records for all of its lanes in each: the wait of the honest client.
