@@ -153,8 +153,8 @@ class Grid {
       while (finished_ < total_ && outcome == DispatchOutcome::kDone) {
         if (queue.stopped() || gpu_.lost)
           outcome = DispatchOutcome::kHung;
-        else if (!take_turns())
-          throw isa::Fault("every workgroup waits at a grid barrier that more waves must reach");
+        else
+          take_turns();
       }
     } catch (...) {
       gpu_.occupancy.leave(held);
@@ -167,9 +167,10 @@ class Grid {
   std::uint64_t executed() const { return executed_; }
 
  private:
-  // One turn for every slot. False: every workgroup waits at a grid barrier.
-  bool take_turns() {
-    bool moved = false;
+  // One turn for every slot. Where every wave sleeps, something else has to happen first, as a host
+  // that writes what they wait for, and the CPU is left to it.
+  void take_turns() {
+    bool moved = false, awake = false;
     // Workgroups start in the grid's order, whatever the order of turns, because kernels count on
     // earlier ones being resident or finished.
     for (Slot& slot : slots_)
@@ -177,14 +178,21 @@ class Grid {
     for (const std::size_t at : order_) {
       Slot& slot = slots_[at];
       if (slot.group == nullptr && !start(slot)) continue;
-      const auto progress = slot.group->run(kQuantum);
-      moved |= progress != isa::Workgroup::Progress::kAtGridBarrier;
-      if (progress != isa::Workgroup::Progress::kDone) continue;
+      using Progress = isa::Workgroup::Progress;
+      const Progress progress = slot.group->run(kQuantum);
+      moved |= progress != Progress::kAtGridBarrier;
+      awake |= progress == Progress::kRunning || progress == Progress::kDone;
+      if (progress != Progress::kDone) continue;
       executed_ += slot.group->executed();
       slot.group.reset();
       ++finished_;
     }
-    return moved;
+    if (!moved)
+      throw isa::Fault("every workgroup waits at a grid barrier that more waves must reach");
+    if (awake)
+      asleep_.reset();
+    else
+      asleep_.wait();
   }
 
   // Workgroups are made when their first turn comes, so that the ones that finish in one turn share
@@ -206,6 +214,7 @@ class Grid {
   std::uint64_t total_, next_ = 0, finished_ = 0, executed_ = 0;
   std::vector<Slot> slots_;
   std::vector<std::size_t> order_;
+  Backoff asleep_;
 };
 
 // Of the calling thread: what a dispatch cost on a machine that others use.

@@ -72,7 +72,7 @@ void print_query(NamedStream of, const char* busy) {
 hipError_t settled_query(hipStream_t stream, bool free) {
   hipError_t answer = hipErrorNotReady;
   for (const int pause_ms : {30, 120, 600, 3000, 12000}) {
-    if (pause_ms > 600 && !free) break;
+    if (pause_ms > 120 && !free) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
     answer = hipStreamQuery(stream);
     if (answer != hipErrorNotReady) break;

@@ -133,7 +133,8 @@ struct Place {
 };
 
 struct Workgroup {
-  enum class Progress : std::uint8_t { kRunning, kAtGridBarrier, kDone };
+  // kAsleep: every wave that ran executed s_sleep.
+  enum class Progress : std::uint8_t { kRunning, kAsleep, kAtGridBarrier, kDone };
 
   Workgroup(const Dispatch& shared, std::array<std::uint32_t, 3> id, const Place& place);
   ~Workgroup();

@@ -157,7 +157,7 @@ Workgroup::~Workgroup() {
 }
 
 Workgroup::Progress Workgroup::run(std::uint32_t quantum) {
-  bool moved = false, all_done = true;
+  bool moved = false, awake = false, all_done = true;
   for (auto& wave : waves) {
     if (wave->state == Wave::State::kAtGridBarrier &&
         wave->barrier_generation != dispatch.barrier->generation)
@@ -165,6 +165,7 @@ Workgroup::Progress Workgroup::run(std::uint32_t quantum) {
     if (wave->state == Wave::State::kRunning) {
       moved = true;
       run_wave(*wave, quantum);
+      awake |= !wave->yielded;
     }
   }
   unsigned waiting = 0, living = 0;
@@ -177,10 +178,11 @@ Workgroup::Progress Workgroup::run(std::uint32_t quantum) {
   if (waiting != 0 && waiting == living) {
     for (auto& wave : waves)
       if (wave->state == Wave::State::kAtBarrier) wave->state = Wave::State::kRunning;
-    moved = true;
+    moved = awake = true;
   }
   if (all_done) return Progress::kDone;
-  return moved ? Progress::kRunning : Progress::kAtGridBarrier;
+  if (!moved) return Progress::kAtGridBarrier;
+  return awake ? Progress::kRunning : Progress::kAsleep;
 }
 
 std::uint64_t Workgroup::executed() const {
