@@ -279,9 +279,9 @@ NOT_HERE = """* What no kept file proves is left out, among it earlier timings o
   right to reconfigure the GPU.
 * Serving engines beside training (tokens per second, TTFT and TPOT of vLLM): not measured.
 * All runs of the paper's experiments, earlier ones included, with figures:
-  [bench/results/evaluation/report.md](../bench/results/evaluation/report.md). All blocks of the
-  paired measurements: [bench/results/decide/report.md](../bench/results/decide/report.md).
-  Simulated policies: [bench/results/policies](../bench/results/policies/README.md)."""
+  `bench/results/evaluation/report.md`. All blocks of the
+  paired measurements: `bench/results/decide/report.md`.
+  Simulated policies: `bench/results/policies/README.md`."""
 
 
 def main():

@@ -359,6 +359,18 @@ class Documents(unittest.TestCase):
                     continue  # a command of then
                 self.assertTrue((SOURCE / name).exists(), f"{page.name}: {name}")
 
+    def test_links_of_installed_pages_lead_to_installed_files(self):
+        installed = (DOCS / "CMakeLists.txt").read_text()
+        for page in pages() + sorted(DOCS.glob("decisions/*.md")):
+            for link in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+                if link.startswith("https:"):
+                    continue
+                name = (page.parent / link).resolve().relative_to(DOCS.resolve()).as_posix()
+                if name.startswith("man/"):
+                    self.assertIn(f"install(FILES {name} ", installed, page.name)
+                else:
+                    self.assertRegex(name, r"\.(md|svg)$", page.name)
+
     def test_every_test_of_a_counter_example_is_there(self):
         sources = [path.read_text(errors="replace") for path in (SOURCE / "tests").rglob("*")
                    if path.suffix in (".py", ".cpp", ".def", ".txt")]

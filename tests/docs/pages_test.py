@@ -20,7 +20,8 @@ from time_limit import time_limit
 
 SOURCE = pathlib.Path(os.environ["SOURCE"])
 PREFIX = pathlib.Path(os.environ["VITAMIN_PREFIX"])
-OTHERS = ("systemctl", "apt-get", "podman", "gdb", "nvidia-cuda-mps-control", "kubectl")
+OTHERS = ("systemctl", "apt-get", "podman", "gdb", "nvidia-cuda-mps-control", "kubectl",
+          "srun", "sacct")
 NOT_RUN = re.compile(r"^(vitamin (cdi generate|cdi check|drain GPU-)|install .* /etc/)")
 MAY_FAIL = re.compile(r"^vitamin doctor")  # it says what this machine lacks
 # Prints what does not vary; verify compares it.
@@ -145,6 +146,9 @@ class Pages(unittest.TestCase):
     def test_memory(self):
         self.run_page("memory")
 
+    def test_memory_charged(self):
+        self.assertEqual(commands(SOURCE / "docs/memory-charged.md"), [])
+
     def test_multi_gpu(self):
         self.run_page("multi-gpu")
 
@@ -153,6 +157,9 @@ class Pages(unittest.TestCase):
 
     def test_share_vllm_and_training(self):
         self.run_page("share-vllm-and-training")
+
+    def test_slurm(self):
+        self.run_page("slurm")
 
     def test_systemd_and_mps(self):
         self.run_page("systemd-and-mps")
@@ -165,11 +172,16 @@ class Pages(unittest.TestCase):
                              before=["vitamin run --daemon -- python train.py"])
         self.assertIn("1 device takes no new client; those that run go on\n", said)
 
+    def test_when_something_dies(self):
+        said = self.run_page("when-something-dies",
+                             before=["vitamin run --daemon -- python train.py"])
+        self.assertIn("1 device takes no new client; those that run go on\n", said)
+
     def test_every_page_by_question_is_here(self):
         index = (SOURCE / "docs/README.md").read_text()
         listed = re.findall(r"\]\(([a-z-]+)\.md\)", index.partition("## Questions")[2]
                             .partition("\n## ")[0])
-        self.assertEqual(len(listed), 11)
+        self.assertEqual(len(listed), 14)
         for name in listed:
             self.assertTrue(hasattr(self, f"test_{name.replace('-', '_')}"), name)
 

@@ -255,13 +255,13 @@ class Meaning(Rendered):
 
 
 class Page(Rendered):
-    """docs/kubernetes.md: runs each command that needs no cluster; checks that what the others name
-    exists. kubernetes_pods_test.py runs what the page installs."""
+    """docs/kubernetes*.md: runs each command that needs no cluster; checks that what the others
+    name exists. kubernetes_pods_test.py runs what the pages install."""
 
-    PAGE = SOURCE / "docs/kubernetes.md"
+    TEXT = "".join(page.read_text() for page in sorted((SOURCE / "docs").glob("kubernetes*.md")))
 
     def commands(self):
-        blocks = re.findall(r"^```sh\n(.*?)^```", self.PAGE.read_text(), re.M | re.S)
+        blocks = re.findall(r"^```sh\n(.*?)^```", self.TEXT, re.M | re.S)
         lines = "".join(blocks).replace("\\\n", " ").splitlines()
         return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip()]
 
@@ -278,7 +278,7 @@ class Page(Rendered):
         self.assertEqual(seen, set(self.CHECKS.values()), "a check without a command")
 
     def test_each_manifest_of_the_page_is_valid(self):
-        blocks = re.findall(r"^```yaml\n(.*?)^```", self.PAGE.read_text(), re.M | re.S)
+        blocks = re.findall(r"^```yaml\n(.*?)^```", self.TEXT, re.M | re.S)
         self.assertTrue(blocks)
         for text in blocks:
             for thing in yaml.safe_load_all(text):
