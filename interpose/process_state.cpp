@@ -145,14 +145,14 @@ void decide_alone(const std::string& uuid) {
     warn(
         Problem::kNotAlone,
         "%s shares device %s out among its clients, and this process, which is none of them, takes "
-        "their processors, too: vitamin run --daemon",
+        "their SMs, too: vitamin run --daemon",
         ("vitamind (" + protocol::name_of_process(*others.between_processes) + ")").c_str(),
         uuid.c_str());
   } else if (!others.alone.empty()) {
     const std::size_t more = others.alone.size() - 1;
     warn(Problem::kNotAlone,
          "%s%s under Vitamin on device %s and, as this process, decides for itself: they take each "
-         "other's processors; vitamin run --daemon shares them out",
+         "other's SMs; vitamin run --daemon shares them out",
          protocol::name_of_process(others.alone.front()).c_str(),
          more == 0 ? " runs" : (" (and " + std::to_string(more) + " more) runs").c_str(),
          uuid.c_str());
@@ -298,7 +298,7 @@ Configuration configuration() {
   result.dispatch.on_hang = [](const char* kernel, std::uint32_t sms, double seconds) {
     const bool remembered = remember_wide_only(kernel);
     warn(Problem::kLongKernel,
-         "kernel %s has run for %.0f s on %u processors; it may wait for its own blocks. "
+         "kernel %s has run for %.0f s on %u SMs; it may wait for its own blocks. "
          "From now on%s it runs where all of them fit; "
          "if this launch does not end, start the program again",
          kernel, seconds, sms, remembered ? ", and in later runs," : "");

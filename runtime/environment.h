@@ -47,7 +47,7 @@ inline constexpr const char* kUsualLockDirectory = "/run/lock";
 // Parts of the names of kernels that wait for other processes, between commas, besides those that
 // runtime/collective_names.h knows.
 inline constexpr const char* kCollectives = "VITAMIN_COLLECTIVES";
-// "0": a cooperative launch under a daemon may be deferred for a lease. Unset: it may not, because
+// "0": a cooperative launch under a daemon may be deferred for a grant. Unset: it may not, because
 // it may wait for other processes.
 inline constexpr const char* kCooperative = "VITAMIN_COOPERATIVE_COLLECTIVE";
 

@@ -98,10 +98,17 @@ inline constexpr unsigned kWholeReasons = static_cast<unsigned>(WholeReason::kCo
 
 // One short phrase each, for reports. Indexed by WholeReason.
 inline constexpr const char* kWholeReasonText[kWholeReasons] = {
-    "policy",           "cluster too large", "cooperative grid",
-    "resident kernel",  "no eligible entry", "no free queue",
-    "behind host work", "entry refused",     "argument layout",
-    "stream capture",   "no pool",
+    "policy",
+    "cluster too large",
+    "cooperative grid",
+    "resident kernel",
+    "no eligible partition",
+    "no free queue",
+    "behind host work",
+    "partition refused",
+    "argument layout",
+    "stream capture",
+    "no pool",
 };
 // The same as keys of the JSON report.
 inline constexpr const char* kWholeReasonKey[kWholeReasons] = {
@@ -115,7 +122,7 @@ enum class UnboundReason : std::uint32_t {
   kForeignContext,  // current context is not the primary context of a device that we manage
   kCapture,         // recorded into a graph's capture, not launched
   kNoPool,          // the runtime failed to start; see `message`
-  kUnknownStream,   // a stream made before we were loaded, or by a door that we do not know
+  kUnknownStream,   // a stream made before we were loaded, or by an entry point unknown to us
   kOther,
   kConfined,  // a stream that the application itself confined to a part of the device
   kCount,
@@ -134,7 +141,7 @@ enum class GraphReason : std::uint32_t {
   kPolicy,       // the policy chose it
   kFresh,        // it is new, or was changed, and had not been looked at
   kNotMade,      // there was no executable for the partition yet
-  kNoLease,      // no partition was to be had at once; graphs wait for none
+  kNoGrant,      // no grant of a partition was at hand; graphs do not wait for one
   kNoQueue,      // every queue of the eligible partitions was owned by another stream
   kHostWait,     // behind a host function, value wait or external wait not yet complete
   kNodes,        // host, event, memory or conditional nodes, or ones that this code does not know
@@ -155,16 +162,16 @@ inline constexpr const char* kGraphReasonText[kGraphReasons] = {
     "policy",
     "new or changed",
     "executable not made yet",
-    "no lease at hand",
+    "no grant at hand",
     "no free queue",
     "behind host work",
     "nodes that stay",
     "several contexts",
     "device-side",
-    "no eligible entry",
+    "no eligible partition",
     "collective",
     "graph memory",
-    "entry refused",
+    "partition refused",
     "change not followed",
     "origin unknown",
     "stream capture",
@@ -228,8 +235,9 @@ struct Graphs {
 };
 
 struct OtherWork {
-  // Replays, and how long those took that were timed, of those on the whole device.
-  Counter graph_launches, graphs_timed, graph_unleased_ns;
+  // Launches of graphs; of those that ran on the whole device: how many were timed, and how long
+  // these took together.
+  Counter graph_launches, graphs_timed, graph_whole_ns;
   Counter copies_queued, fills_queued;  // on the queue that holds the stream's tail
   Counter calls_bridged;                // ordered by us, run on the application's own stream
   Counter calls_passed;                 // needs no order

@@ -94,7 +94,7 @@ enum class OperationKind : std::uint8_t {
   kWait,            // as kFollow, but onto the real stream when the event lies behind a host wait
   kBridge,          // on the application's real stream
   kBridgeHostWait,  // the same; what follows is deferred until it is observed complete
-  kGraph,           // a graph as one operation: bind it, but never wait for a lease
+  kGraph,           // a graph as one operation: bind it, but never wait for a grant
   kDestroy,         // no operation: everything before it was submitted, the native stream may go
   kBridgePlacelessHostWait,  // kBridgeHostWait for what takes no place in the driver's queue: a
                              // wait for an event, a host function, no call at all
@@ -210,7 +210,7 @@ struct CompletionBatch {
   std::uint32_t launches = 0;
   std::uint64_t work = 0;  // of its launches (Kernel::work)
   std::uint64_t predicted_ns = 0;
-  std::uint64_t held = 0;  // places in the driver's queues that the run took
+  std::uint64_t places = 0;  // that the run took in native queues
 };
 
 // An operation that waits for the host, or for work that the runtime does not see: nothing behind
@@ -256,7 +256,7 @@ struct Stream {
     CompletionBatch open;
     // Predicted time of all of it, and the places in the driver's queues that it takes, with the
     // waits and records of the runtime beside it (hal::DeviceInfo::queue_depth).
-    std::uint64_t ahead_ns = 0, held = 0;
+    std::uint64_t ahead_ns = 0, places = 0;
     // Operations that the open batch takes before a launch has to record a marker again
     // (Pipeline::launch_fast_path).
     std::uint32_t batch_room = 0;

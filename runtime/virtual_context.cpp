@@ -183,9 +183,9 @@ class Timed final : public Operation {
         page_(pipeline.core().page),
         reason_(reason) {}
   NativeStatus submit(hal::Queue& queue) noexcept override {
-    const std::uint64_t unleased = page_.other.graph_launches.get() - page_.graphs.bound.get();
+    const std::uint64_t on_whole = page_.other.graph_launches.get() - page_.graphs.bound.get();
     Profiler::Stopwatch* stopwatch =
-        Profiler::times_graph(unleased) ? profiler_.start(queue) : nullptr;
+        Profiler::times_graph(on_whole) ? profiler_.start(queue) : nullptr;
     if (stopwatch != nullptr) completion_.put_beside(stream_, 2);
     const NativeStatus status = operation_.submit(queue);
     if (status == hal::kNativeOk) {
@@ -196,7 +196,7 @@ class Timed final : public Operation {
     if (status == hal::kNativeOk)
       profiler_.stop(stopwatch, queue, [&page = page_.other](double ns) {
         page.graphs_timed.add();
-        page.graph_unleased_ns.add(static_cast<std::uint64_t>(ns));
+        page.graph_whole_ns.add(static_cast<std::uint64_t>(ns));
       });
     else
       profiler_.abandon(stopwatch);

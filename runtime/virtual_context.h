@@ -104,7 +104,7 @@ class VirtualContext {
                            stats::GraphReason reason);
   // Whether launches of graphs may go anywhere but where they would natively.
   bool follows_graphs() const { return pipeline_->core().options.graph_bytes > 0; }
-  // Binds and submits a launch of a graph as a launch, but that it never waits for a lease.
+  // Binds and submits a launch of a graph as a launch, but that it never waits for a grant.
   hal::NativeStatus replay(Stream& stream, GraphOperation& graph);
   // The application changes the graph by `call`, whose answer is given back: launches of it that
   // were made before are submitted first. `follow` does the same to the graph's source, and says

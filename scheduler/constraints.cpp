@@ -49,7 +49,7 @@ const char* Constraints::clip(const Snapshot& snapshot, std::span<const Row> row
   if (const char* problem = validate(snapshot, rows)) return problem;
   any_exclusive_ = any_exclusive_ || options.placement;
   place_starving(snapshot, starving, options.isolate_streams, out);
-  aged_ = out.size();
+  starving_rows_ = out.size();
   reserve(snapshot, rows);
   place_rows(snapshot, rows, options.isolate_streams, out);
   place_missing(snapshot, options.isolate_streams, out);
@@ -254,7 +254,7 @@ void Constraints::place_starving(const Snapshot& snapshot, std::span<const Starv
     Planned planned;
     planned.row.client = stream.client;
     planned.row.stream = stream.stream;
-    planned.reason = Reason::kAged;
+    planned.reason = Reason::kStarving;
     if (needs_whole(stream.min_sms)) {
       // The launch waits for no units; what it needs is a row at all.
       planned.row.launches = 1;
@@ -268,7 +268,7 @@ void Constraints::place_starving(const Snapshot& snapshot, std::span<const Starv
     if (planned.row.partition == kNoPartition) continue;  // behind those that wait for longer
     planned.row.mode = shared ? Mode::kShared : Mode::kExclusive;
     take(owner, planned.row.partition, planned.row.mode);
-    ++corrections_.aged;
+    ++corrections_.starving;
     out.push_back(planned);
   }
 }
@@ -305,10 +305,10 @@ void Constraints::reserve(const Snapshot& snapshot, std::span<const Row> rows) {
 
 // --- the policy's rows -----------------------------------------------------------------------
 
-bool Constraints::has_aged_row(ClientId client, StreamId stream,
-                               std::span<const Planned> out) const {
-  const auto aged = out.first(aged_);
-  return std::any_of(aged.begin(), aged.end(), [&](const Planned& planned) {
+bool Constraints::has_starving_row(ClientId client, StreamId stream,
+                                   std::span<const Planned> out) const {
+  const auto starving = out.first(starving_rows_);
+  return std::any_of(starving.begin(), starving.end(), [&](const Planned& planned) {
     return planned.row.client == client && planned.row.stream == stream;
   });
 }
@@ -352,8 +352,8 @@ void Constraints::place_rows(const Snapshot& snapshot, std::span<const Row> rows
     collect_min_sms(snapshot);
   for (const Wish& wish : wishes_) {
     const Row& row = rows[wish.row];
-    // Until its quantum ends a starving stream has the row that its age gave it.
-    if (row.stream != kAllStreams && has_aged_row(row.client, row.stream, out)) continue;
+    // Until its quantum ends a starving stream has the row of its own.
+    if (row.stream != kAllStreams && has_starving_row(row.client, row.stream, out)) continue;
     place_row(snapshot, row, wish.owner, isolate_streams, out);
   }
 }
@@ -473,7 +473,7 @@ void Constraints::share_with_group(const Snapshot& snapshot, std::uint32_t index
   };
   Planned* host = nullptr;
   PartitionId best = kNoPartition;
-  for (Planned& other : std::span(out).subspan(aged_)) {
+  for (Planned& other : std::span(out).subspan(starving_rows_)) {
     if (other.row.stream != kAllStreams || other.row.mode == Mode::kPaused) continue;
     const std::uint32_t owner = owner_of(snapshot, other.row.client);
     const ComputeSet inside = pool_[other.row.partition].compute;
@@ -520,7 +520,7 @@ void Constraints::place_wide_launches(const Snapshot& snapshot, std::uint32_t ow
     if (!needs_whole(stream.min_sms) || width >= stream.min_sms ||
         width == pool_[kWholeDevice].sms ||
         std::binary_search(keys_.begin(), keys_.end(), key_of(client.id, stream.id)) ||
-        has_aged_row(client.id, stream.id, out))
+        has_starving_row(client.id, stream.id, out))
       return;
     out.push_back(whole_device_for(planned.row, client.id, stream.id));
   });

@@ -44,7 +44,7 @@
 
 namespace vitamin::scheduler {
 
-// A stream that is to be served by age.
+// A starving stream, which is to have a row.
 struct Starving {
   ClientId client = kNoClient;
   StreamId stream = 0;
@@ -69,7 +69,7 @@ struct Corrections {
   std::uint64_t no_room = 0;
   std::uint64_t reservation = 0;  // rows that the policy gave too little, or none
   std::uint64_t unmet = 0;        // reservations that found no units
-  std::uint64_t aged = 0;         // rows of starving streams
+  std::uint64_t starving = 0;     // rows of starving streams
 };
 
 struct ClipOptions {
@@ -145,7 +145,7 @@ class Constraints {
   void find_place(std::uint32_t owner, bool isolate, PartitionId wished, std::uint32_t min_sms,
                   bool may_share, Planned& planned);
   Planned whole_device_for(const Row& row, ClientId client, StreamId stream);
-  bool has_aged_row(ClientId client, StreamId stream, std::span<const Planned> out) const;
+  bool has_starving_row(ClientId client, StreamId stream, std::span<const Planned> out) const;
   static Mode reserved_mode(const Account& account, const Client& client);
   void place_missing(const Snapshot& snapshot, bool isolate, std::vector<Planned>& out);
   void place_wide_launches(const Snapshot& snapshot, std::uint32_t owner, const Planned& planned,
@@ -172,8 +172,8 @@ class Constraints {
   std::vector<std::pair<std::uint64_t, std::uint32_t>> min_sms_;  // by key, see collect_min_sms()
   std::uint32_t last_owner_ = 0;                                  // of owner_of()
   hal::ComputeSet exclusive_, shared_, shared_by_several_, reserved_;
-  bool any_exclusive_ = false;  // wish
-  std::size_t aged_ = 0;        // rows of the result that age gave
+  bool any_exclusive_ = false;     // wish
+  std::size_t starving_rows_ = 0;  // the first rows of the result: those of starving streams
   Corrections corrections_;
 };
 

@@ -28,7 +28,7 @@ enum class Reason : std::uint8_t {
   kNotShared,    // exclusive because of Limits::may_share
   kOverlap,      // narrowed, or made shared, by rows before it
   kReservation,  // Limits::reserved_sms
-  kAged,         // the stream had waited for too long
+  kStarving,     // the stream was starving
   kNeedsWidth,   // widened to the narrowest partition that runs the next launch
   kNeedsWhole,   // only the whole device can run the next launch: shared, counted
   kMeanwhile,    // inside the row's partition, until the rest of it is free
@@ -39,9 +39,9 @@ enum class Reason : std::uint8_t {
   kMoved,         // the stream has a grant of another partition
   kRowChanged,    // the allocation says otherwise
   kRowEnded,      // Row::until_ns
-  kQuantumEnded,  // of a grant by age
+  kQuantumEnded,  // of a grant to a starving stream
   kTooNarrow,     // for the stream's next launch
-  kMadeWay,       // for a stream that had waited for too long
+  kMadeWay,       // for a starving stream
   kIdle,          // the client said that it has nothing to submit
 };
 std::string_view to_string(Reason reason);
@@ -64,7 +64,6 @@ struct Grant {
   std::uint64_t requested_ns = 0;
   std::uint64_t opened_ns = 0;   // kOpen, kRevoked
   std::uint64_t revoked_ns = 0;  // kRevoked
-  std::uint64_t heard_ns = 0;    // kRevoked: the client last said that work still runs
 };
 
 }  // namespace vitamin::scheduler

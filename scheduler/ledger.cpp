@@ -46,8 +46,8 @@ std::string_view to_string(Reason reason) {
       return "overlap";
     case Reason::kReservation:
       return "reservation";
-    case Reason::kAged:
-      return "aged";
+    case Reason::kStarving:
+      return "aged";  // the published word
     case Reason::kNeedsWidth:
       return "needs width";
     case Reason::kNeedsWhole:
@@ -289,7 +289,7 @@ bool Ledger::revoke(StreamIndex index, Reason reason, std::uint64_t now_ns) {
   Grant& grant = grant_of(slot);
   grant.state = Grant::State::kRevoked;
   grant.revoked = reason;
-  grant.revoked_ns = grant.heard_ns = now_ns;
+  grant.revoked_ns = now_ns;
   ++counters_.revoked;
   return true;
 }
@@ -317,16 +317,6 @@ bool Ledger::returned(StreamIndex index, GrantId id) {
   return true;
 }
 
-bool Ledger::heard(StreamIndex index, GrantId id, std::uint64_t now_ns) {
-  const Grant* const known = find(id);
-  const Stream& stream = streams_[index];
-  if (known == nullptr || known->state != Grant::State::kRevoked ||
-      known->client != stream.client || known->stream != stream.id)
-    return false;
-  grant_of(slot_of(id)).heard_ns = now_ns;
-  return true;
-}
-
 GrantId Ledger::adopt(StreamIndex index, PartitionId partition, Mode mode, std::uint64_t now_ns) {
   Stream& stream = streams_[index];
   if (stream.count == kGrantsMost || mode == Mode::kPaused) return kNoGrant;
@@ -338,7 +328,7 @@ GrantId Ledger::adopt(StreamIndex index, PartitionId partition, Mode mode, std::
   const std::uint32_t slot = add(stream, terms, Grant::State::kRevoked, now_ns);
   Grant& grant = grant_of(slot);
   grant.revoked = Reason::kAdopted;
-  grant.opened_ns = grant.revoked_ns = grant.heard_ns = now_ns;
+  grant.opened_ns = grant.revoked_ns = now_ns;
   attach(stream, slot);
   ++counters_.adopted;
   return grant.id;

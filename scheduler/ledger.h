@@ -127,8 +127,6 @@ class Ledger {
   bool amend(StreamIndex stream, const Terms& terms);
   // Nothing of the stream is outstanding under the grant, which ends. Open or revoked.
   bool returned(StreamIndex stream, GrantId grant);
-  // The client says that work still runs under the revoked grant.
-  bool heard(StreamIndex stream, GrantId grant, std::uint64_t now_ns);
   // Work runs there that an earlier daemon granted: a revoked grant, whatever overlaps it.
   // kNoGrant: the stream has kGrantsMost grants.
   GrantId adopt(StreamIndex stream, PartitionId partition, Mode mode, std::uint64_t now_ns);

@@ -11,8 +11,8 @@
 // but cannot change a result. A policy that throws, or returns a row that names no partition or no
 // client, is replaced by fifo.
 //
-// The paper's interface (section "Policy Interface"): Pick is Row::rank, then age; Select is
-// Row::partition, or place(); Prepare is a row for a client with an expected step (Row::hold).
+// The paper's interface (section "Policy Interface"): Pick is Row::rank, then waiting time; Select
+// is Row::partition, or place(); Prepare is a row for a client with an expected step (Row::hold).
 // scheduler/policies/adapter.h runs a policy that is written as these three callbacks.
 //
 // Threads: one call at a time, perhaps with a lock held: no blocking, no I/O. Spans are valid
@@ -126,7 +126,7 @@ struct PolicyDescription {
   std::string_view name;
   std::string_view summary;  // one line
   std::span<const Parameter> parameters{};
-  // A stream that waits is not granted by age: baselines that are compared for that.
+  // No starvation bound: for baselines of the paper, which are compared without one.
   bool may_starve = false;
   // Bounds of latency (Client::slo) are kept: allocate() is called when a client with one pauses,
   // and when it goes on; not for a pause that ends before the plan in force is

@@ -233,7 +233,7 @@ void Scheduler::idle(ClientId id, StreamId stream_id, std::uint64_t now_ns) {
   ledger_.revoke(index, Reason::kIdle, now_);
   unblock(index);
   unplace(index);
-  end_age(index);
+  end_starving(index);
   demand_ends(index);
 }
 
@@ -255,12 +255,6 @@ void Scheduler::returned(ClientId id, StreamId stream_id, GrantId grant, std::ui
     if (demand.state == State::kWaiting) demand.waiting_since_ns = now_;
     mark(index);
   }
-}
-
-void Scheduler::draining(ClientId client, StreamId stream, GrantId grant, std::uint64_t now_ns) {
-  advance(now_ns);
-  if (const StreamIndex index = find(client, stream); index != kNone)
-    ledger_.heard(index, grant, now_);
 }
 
 GrantId Scheduler::adopt(ClientId client, StreamId stream, PartitionId partition, Mode mode,
@@ -289,7 +283,7 @@ void Scheduler::forget(ClientId id, std::uint64_t now_ns) {
     Stream& stream = streams_[at];
     unblock(at);
     unplace(at);
-    end_age(at);
+    end_starving(at);
     if (stream.demand != kNone) demand_ends(at);
     if (std::exchange(stream.dirty, false)) std::erase(dirty_, at);
     stream_index_.erase(key_of(id, stream.id));

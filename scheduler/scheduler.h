@@ -19,7 +19,7 @@
 // Rows are per client: a stream of a client that has a row is granted without a call of the policy.
 // The policy is asked again, twice per decide() at most, when the set of active clients changes, a
 // stream needs more than its row has, limits change, a row's launches are used up or its time ends,
-// the policy's wake_ns comes, a stream has waited for too long, and, where the policy says so
+// the policy's wake_ns comes, a stream is starving, and, where the policy says so
 // (PolicyDescription), when steps, returned grants or waiting streams change, or a client with a
 // bound pauses or goes on. A pause is planned for when the plan in force is replan_least_ns old,
 // and not at all where it has ended by then. Not when another stream of a client comes or goes,
@@ -34,9 +34,9 @@
 // stream with `grants_per_stream` grants that it has not returned waits for its own work.
 //
 // Starvation bound, whatever the policy returns: a stream that has waited for `starving_after_ns`
-// is given a row of its own for `quantum_ns` from when its grant opens, oldest first; so it is
-// granted after that time, the revoke latency of those in its way, and the quanta of those that
-// have waited for longer. Not under policies that declare that they starve.
+// is starving. It is given a row of its own for `quantum_ns` from when its grant opens, oldest
+// first; so it is granted after that time, the revoke latency of those in its way, and the quanta
+// of those that have waited for longer. Not under policies that declare that they starve.
 //
 // A policy that throws or returns invalid rows is replaced by fifo: fault() says why.
 //
@@ -62,7 +62,7 @@ namespace vitamin::scheduler {
 
 struct SchedulerOptions {
   std::uint64_t starving_after_ns = 1'000'000'000;  // kNever: streams may starve
-  std::uint64_t quantum_ns = 4'000'000;             // of a grant by age
+  std::uint64_t quantum_ns = 4'000'000;             // of a grant to a starving stream
   std::uint64_t idle_after_ns = 5'000'000;          // an idle client counts as active for so long
   // A stream that gave up waiting and waits again within this time has waited all the while: a
   // client that gets no processor time looks like that.
@@ -105,7 +105,7 @@ struct SchedulerCounters {
   std::uint64_t amended = 0;     // decisions of that kind
   std::uint64_t revoked = 0;     // decisions of that kind
   std::uint64_t pending = 0;     // grants that waited for units
-  std::uint64_t aged = 0;        // streams that were served by age
+  std::uint64_t starving = 0;    // starving streams that were served
   std::uint64_t exceptions = 0;  // launches that only the whole device could run
   std::uint64_t faults = 0;      // policies that were replaced by fifo
   std::uint64_t refused_steps = 0;
@@ -141,8 +141,6 @@ class Scheduler {
   void idle(ClientId client, StreamId stream, std::uint64_t now_ns);
   // Nothing of the stream is outstanding under the grant, and nothing more is submitted under it.
   void returned(ClientId client, StreamId stream, GrantId grant, std::uint64_t now_ns);
-  // Work still runs under a revoked grant.
-  void draining(ClientId client, StreamId stream, GrantId grant, std::uint64_t now_ns);
   // A step is expected, or begins: with the id of an unfinished one it replaces that. `step.client`
   // names the client.
   void step_expected(const Step& step, std::uint64_t now_ns);
@@ -229,7 +227,7 @@ class Scheduler {
     std::uint32_t generation = 0;
     bool used = false, timer = false, changed = false;
     bool pausing = false;    // the plan in force does not know of it
-    hal::ComputeSet barred;  // placement: reserved for others, or theirs by age
+    hal::ComputeSet barred;  // placement: reserved for others, or for starving streams
   };
   struct Timer {
     enum class Kind : std::uint8_t { kStarving, kDrain, kIdle };
@@ -238,7 +236,7 @@ class Scheduler {
     std::uint32_t index, generation;
     friend bool operator>(const Timer& a, const Timer& b) { return a.at_ns > b.at_ns; }
   };
-  struct Aged {
+  struct StarvingStream {
     StreamIndex stream;
     std::uint64_t since_ns;  // it waited since then
     std::uint64_t until_ns;  // kNever: not yet granted
@@ -266,9 +264,9 @@ class Scheduler {
   // scheduler_decide.cpp
   void pop_timers();
   void add_timer(Timer timer);
-  void age_out();
+  void end_quanta();
   bool starves(StreamIndex stream);
-  void end_age(StreamIndex stream);
+  void end_starving(StreamIndex stream);
   void serve_freed();
   void serve_dirty();
   void serve(StreamIndex stream);
@@ -321,11 +319,11 @@ class Scheduler {
   std::uint64_t found_key_ = ~std::uint64_t{0};                  // of find(), the last time
   StreamIndex found_ = kNone;
 
-  std::vector<StreamIndex> dirty_;     // something is to be decided for them
-  std::vector<StreamIndex> blocked_;   // their pending grants wait for units
-  std::vector<StreamIndex> unplaced_;  // place() is to be asked when something is returned
-  std::vector<Aged> aged_;             // by the time since when they waited
-  std::vector<Timer> timers_;          // a heap, earliest first
+  std::vector<StreamIndex> dirty_;        // something is to be decided for them
+  std::vector<StreamIndex> blocked_;      // their pending grants wait for units
+  std::vector<StreamIndex> unplaced_;     // place() is to be asked when something is returned
+  std::vector<StarvingStream> starving_;  // longest wait first
+  std::vector<Timer> timers_;             // a heap, earliest first
   std::size_t waiting_ = 0;
 
   std::uint64_t revision_ = 0;
@@ -333,13 +331,13 @@ class Scheduler {
   Allocation current_, next_;  // rows of plan_; the policy's answer
   std::vector<Client> snapshot_clients_;
   std::vector<ClientId> changed_;
-  std::vector<Starving> starving_;
+  std::vector<Starving> snapshot_starving_;
   std::vector<PartitionId> eligible_;
   std::vector<StreamIndex> scratch_;
-  std::uint64_t planned_ns_ = 0;      // the plan in force was made then
-  std::uint64_t plan_wake_ = kNever;  // a row or the policy ends then
-  std::uint32_t pausing_ = 0;         // clients
-  std::uint64_t age_due_ = kNever;    // a quantum ends then
+  std::uint64_t planned_ns_ = 0;        // the plan in force was made then
+  std::uint64_t plan_wake_ = kNever;    // a row or the policy ends then
+  std::uint32_t pausing_ = 0;           // clients
+  std::uint64_t quantum_due_ = kNever;  // a quantum ends then
   std::uint64_t wake_at_ = kNever;
   bool replan_ = false;
   bool returned_ = false;  // something was, since the last decision

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scheduler::decide(): timers, grants under the rows in force, aging.
+// Scheduler::decide(): timers, grants under the rows in force, starving streams.
 #include <algorithm>
 #include <exception>
 #include <functional>
@@ -79,18 +79,18 @@ void Scheduler::pop_timers() {
     client.value.active = false;
     note_change(client);
   }
-  age_out();
+  end_quanta();
   if (now_ >= plan_wake_) replan_ = true;
   if (pausing_ != 0 && now_ >= planned_ns_ + options_.replan_least_ns) replan_ = true;
 }
 
 void Scheduler::schedule_wake() {
-  wake_at_ = replan_ ? now_ : std::min(plan_wake_, age_due_);
+  wake_at_ = replan_ ? now_ : std::min(plan_wake_, quantum_due_);
   if (pausing_ != 0) wake_at_ = std::min(wake_at_, planned_ns_ + options_.replan_least_ns);
   if (!timers_.empty()) wake_at_ = std::min(wake_at_, timers_.front().at_ns);
 }
 
-// --- aging -----------------------------------------------------------------------------------
+// --- starving streams ------------------------------------------------------------------------
 
 // The stream waits on: it is looked at when it may be starving.
 void Scheduler::wait(StreamIndex index) {
@@ -104,7 +104,7 @@ void Scheduler::wait(StreamIndex index) {
              stream.generation});
 }
 
-// Whether the stream has waited for too long; it is then given a row by age.
+// Whether the stream is starving; it is then given a row of its own.
 bool Scheduler::starves(StreamIndex index) {
   Stream& stream = streams_[index];
   if (starving_after_ns_ == kNever || stream.starving || stream.demand == kNone) return false;
@@ -113,31 +113,32 @@ bool Scheduler::starves(StreamIndex index) {
       now_ - demand.waiting_since_ns < starving_after_ns_)
     return false;
   stream.starving = true;
-  const Aged aged{index, demand.waiting_since_ns, kNever};
-  const auto at =
-      std::upper_bound(aged_.begin(), aged_.end(), aged,
-                       [](const Aged& a, const Aged& b) { return a.since_ns < b.since_ns; });
-  aged_.insert(at, aged);
-  ++counters_.aged;
+  const StarvingStream starving{index, demand.waiting_since_ns, kNever};
+  const auto at = std::upper_bound(
+      starving_.begin(), starving_.end(), starving,
+      [](const StarvingStream& a, const StarvingStream& b) { return a.since_ns < b.since_ns; });
+  starving_.insert(at, starving);
+  ++counters_.starving;
   replan_ = true;
   return true;
 }
 
-void Scheduler::end_age(StreamIndex index) {
+void Scheduler::end_starving(StreamIndex index) {
   if (!std::exchange(streams_[index].starving, false)) return;
-  std::erase_if(aged_, [&](const Aged& aged) { return aged.stream == index; });
+  std::erase_if(starving_,
+                [&](const StarvingStream& starving) { return starving.stream == index; });
   replan_ = true;
 }
 
-void Scheduler::age_out() {
-  if (now_ < age_due_) return;
-  age_due_ = kNever;
-  std::erase_if(aged_, [&](const Aged& aged) {
-    if (aged.until_ns > now_) {
-      age_due_ = std::min(age_due_, aged.until_ns);
+void Scheduler::end_quanta() {
+  if (now_ < quantum_due_) return;
+  quantum_due_ = kNever;
+  std::erase_if(starving_, [&](const StarvingStream& starving) {
+    if (starving.until_ns > now_) {
+      quantum_due_ = std::min(quantum_due_, starving.until_ns);
       return false;
     }
-    streams_[aged.stream].starving = false;
+    streams_[starving.stream].starving = false;
     replan_ = true;
     return true;
   });
@@ -162,10 +163,10 @@ void Scheduler::opened(StreamIndex index, GrantId id) {
   if (grant.reason == Reason::kNeedsWhole) ++counters_.exceptions;
   decide_on(Decision::Kind::kGrant, grant, grant.reason);
   if (!stream.starving || grant.reason == Reason::kMeanwhile) return;
-  for (Aged& aged : aged_)
-    if (aged.stream == index && aged.until_ns == kNever) {
-      aged.until_ns = now_ + options_.quantum_ns;
-      age_due_ = std::min(age_due_, aged.until_ns);
+  for (StarvingStream& starving : starving_)
+    if (starving.stream == index && starving.until_ns == kNever) {
+      starving.until_ns = now_ + options_.quantum_ns;
+      quantum_due_ = std::min(quantum_due_, starving.until_ns);
     }
 }
 

@@ -95,7 +95,7 @@ void Scheduler::ask_policy(const Snapshot& snapshot) {
     }
     if (problem.empty()) {
       const char* const invalid = constraints_.clip(
-          snapshot, next_.rows, starving_,
+          snapshot, next_.rows, snapshot_starving_,
           {policy_.description.isolate_streams, policy_.placement != nullptr}, next_plan_);
       if (invalid == nullptr) return;
       problem = invalid;
@@ -105,14 +105,14 @@ void Scheduler::ask_policy(const Snapshot& snapshot) {
 }
 
 void Scheduler::make_plan() {
-  starving_.clear();
-  for (const Aged& aged : aged_) {
-    const Stream& stream = streams_[aged.stream];
+  snapshot_starving_.clear();
+  for (const StarvingStream& starving : starving_) {
+    const Stream& stream = streams_[starving.stream];
     const ClientState& client = clients_[stream.client];
     PartitionId before = kNoPartition;
-    if (stream.row != kNone && plan_[stream.row].reason == Reason::kAged)
+    if (stream.row != kNone && plan_[stream.row].reason == Reason::kStarving)
       before = plan_[stream.row].row.partition;
-    starving_.push_back(
+    snapshot_starving_.push_back(
         {client.value.id, stream.id, client.demands[stream.demand].min_sms, before});
   }
   Snapshot snapshot;
@@ -137,9 +137,9 @@ void Scheduler::make_plan() {
   apply_difference();
 }
 
-// Units that place() must not give to a client: reserved for others, or theirs by age. While a
-// stream is served by age, place() gives the clients of its quota nothing beside it; what they have
-// there is revoked where the quota leaves it no room.
+// Units that place() must not give to a client: reserved for others, or for starving streams.
+// While such a stream is served, place() gives the clients of its quota nothing beside it; what
+// they have there is revoked where the quota leaves it no room.
 void Scheduler::bar_units(const Snapshot& snapshot) {
   for (const ClientIndex index : order_) {
     ClientState& client = clients_[index];
@@ -147,15 +147,15 @@ void Scheduler::bar_units(const Snapshot& snapshot) {
     hal::ComputeSet beside;
     bool makes_way = false;
     for (const Planned& planned : next_plan_) {
-      if (planned.reason != Reason::kAged) continue;
+      if (planned.reason != Reason::kStarving) continue;
       const hal::ComputeSet units = pool_[planned.row.partition].compute;
       if (planned.row.client != client.value.id) client.barred |= units;
-      const StreamIndex aged = find(planned.row.client, planned.row.stream);
-      if (aged == kNone || client.streams.empty() ||
-          !ledger_.have_common_quota(aged, client.streams.front()))
+      const StreamIndex starving = find(planned.row.client, planned.row.stream);
+      if (starving == kNone || client.streams.empty() ||
+          !ledger_.have_common_quota(starving, client.streams.front()))
         continue;
       beside |= pool_.front().compute - units;
-      makes_way = makes_way || !ledger_.within_quotas(aged, planned.row.partition);
+      makes_way = makes_way || !ledger_.within_quotas(starving, planned.row.partition);
     }
     const hal::ComputeSet revoked = makes_way ? client.barred | beside : client.barred;
     client.barred |= beside;
@@ -221,7 +221,7 @@ void Scheduler::reconcile(StreamIndex index) {
   const std::uint32_t at = row_of(stream);
   if (at == kNone) {
     unblock(index);
-    if (grant != nullptr && grant->reason == Reason::kAged)
+    if (grant != nullptr && grant->reason == Reason::kStarving)
       revoke(index, Reason::kQuantumEnded);
     else if (grant != nullptr && grant->reason != Reason::kPlacement &&
              grant->reason != Reason::kNeedsWhole)
@@ -248,9 +248,9 @@ void Scheduler::reconcile(StreamIndex index) {
     return decide_on(Decision::Kind::kAmend, *grant, terms.reason);
   }
   Reason reason = Reason::kRowChanged;
-  if (grant->reason == Reason::kAged)
+  if (grant->reason == Reason::kStarving)
     reason = Reason::kQuantumEnded;
-  else if (!aged_.empty() && planned.reason == Reason::kOverlap)
+  else if (!starving_.empty() && planned.reason == Reason::kOverlap)
     reason = Reason::kMadeWay;
   if (row.mode == Mode::kPaused) return revoke(index, reason);
   // It moves at once, or stays inside its partition until the rest of it is free.

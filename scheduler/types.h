@@ -136,9 +136,9 @@ struct Row {
   StreamId stream = kAllStreams;
   PartitionId partition = kWholeDevice;
   Mode mode = Mode::kShared;
-  std::uint8_t rank = 0;       // among rows that wait for the same SMs: lower first, then age
-  bool hold = false;           // the partition stays reserved while the client is idle
-  std::uint32_t launches = 0;  // grants end after so many launches; 0: no such end
+  std::uint8_t rank = 0;  // among rows that wait for the same SMs: lower first, then longest wait
+  bool hold = false;      // the partition stays reserved while the client is idle
+  std::uint32_t launches = 0;           // grants end after so many launches; 0: no such end
   std::uint64_t run_ahead_ns = kNever;  // predicted work submitted and not complete, at most
   std::uint64_t until_ns = kNever;      // the row ends then, and the policy is asked again
   friend bool operator==(const Row&, const Row&) = default;

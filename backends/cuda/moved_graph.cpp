@@ -160,7 +160,7 @@ hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node, CUgraphNode like) 
   parameters.ctx = partition_.context();
   status = api_.cuGraphKernelNodeSetParams_v2(node, &parameters);
   return status == CUDA_SUCCESS ? hal::Status()
-                                : failed("a kernel node cannot be moved to an entry", status);
+                                : failed("a kernel node cannot be moved to a partition", status);
 }
 
 hal::Status MovedGraph::renew(std::size_t at, CUgraphNode like,
@@ -201,7 +201,7 @@ hal::Status MovedGraph::renew(std::size_t at, CUgraphNode like,
       std::all_of(read->contexts.begin(), read->contexts.end(),
                   [&](CUcontext context) { return context == partition_.context(); });
   if (there && read->description.nodes[0] == wanted) return {};
-  return hal::fail(hal::Errc::kInternal, "a node that was changed for an entry is not the same");
+  return hal::fail(hal::Errc::kInternal, "a node that was changed for a partition is not the same");
 }
 
 hal::Status MovedGraph::replace_child(std::size_t at, CUgraphNode like) {
@@ -273,7 +273,7 @@ hal::Status MovedGraph::capture(CUgraph graph, CUlaunchConfig config,
     if (status == CUDA_SUCCESS) status = end;
   }
   if (captures_ != nullptr) captures_->unlock();
-  if (status != CUDA_SUCCESS) return failed("a function cannot be captured on an entry", status);
+  if (status != CUDA_SUCCESS) return failed("a function cannot be captured on a partition", status);
   if (*made == nullptr)
     return hal::fail(hal::Errc::kUnsupported, "a captured function does not tell its node");
   return {};
@@ -284,10 +284,10 @@ hal::Status MovedGraph::compare(const hal::GraphShape& wanted) {
   if (!reading) return tl::unexpected(reading.error());
   shape_ = reading->description.shape();
   if (shape_ != wanted)
-    return hal::fail(hal::Errc::kInternal, "a graph that was made for an entry is not the same");
+    return hal::fail(hal::Errc::kInternal, "a graph that was made for a partition is not the same");
   for (const CUcontext context : reading->contexts)
     if (context != partition_.context())
-      return hal::fail(hal::Errc::kInternal, "a kernel of a graph does not run on its entry");
+      return hal::fail(hal::Errc::kInternal, "a kernel of a graph does not run on its partition");
   return {};
 }
 

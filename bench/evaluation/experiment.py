@@ -362,7 +362,7 @@ class Experiment:
 
 
 def bindings(record):
-    """Of a cell with Vitamin, a second: launches, rebinds (launches that ran on another entry than
+    """Of a cell with Vitamin, a second: launches, rebinds (launches on another partition than
     the one before in their stream), moves of leases of a job; and the share of launches on each
     number of processors. None where nothing was counted."""
     told = [c for c in record.get("launches") or [] if c]

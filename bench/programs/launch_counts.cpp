@@ -2,9 +2,9 @@
 //
 // What the processes of a `vitamin run` have counted so far, while they run: launch_counts
 // DIRECTORY, where DIRECTORY is what it told them in VITAMIN_RUN_DIR. One JSON line, the sums of
-// all of them: launches seen, bound, moved to another entry than the one before in their stream,
-// submitted later by the runtime, device-side waits, how many ran on each number of processors, and
-// why those on the whole device did.
+// all of them: launches seen, bound, moved to another partition than the one before in their
+// stream, submitted later by the runtime, device-side waits, how many ran on each number of
+// processors, and why those on the whole device did.
 #include <cinttypes>
 #include <cstdio>
 #include <filesystem>

@@ -264,14 +264,14 @@ void DeviceArbiter::add(ClientId id, Client& client, Lane& lane, const HeldGrant
                         std::uint64_t now_ns) {
   lane.grants.push_back(held);
   client.usage.takes(layout_.at(held.partition).compute, widths_, now_ns);
-  if (held.is_lease() && client.lanes_on[held.partition]++ == 0)
+  if (held.is_awaited() && client.lanes_on[held.partition]++ == 0)
     sink_.lease_changed(id, held.partition, true);
 }
 
 void DeviceArbiter::remove(ClientId id, Client& client, const HeldGrant& held,
                            std::uint64_t now_ns) {
   client.usage.returns(layout_.at(held.partition).compute, widths_, now_ns);
-  if (held.is_lease() && --client.lanes_on[held.partition] == 0)
+  if (held.is_awaited() && --client.lanes_on[held.partition] == 0)
     sink_.lease_changed(id, held.partition, false);
 }
 

@@ -91,7 +91,7 @@ class GrantSink {
   virtual bool grant(ClientId client, const protocol::Grant& grant) = 0;
   // set_word() has closed gates of the client since the last call.
   virtual void gates_closed(ClientId client) = 0;
-  // Whether the client holds leases on the partition, on one lane or several. Called with true
+  // Whether the client has a lease on the partition, by a grant of one lane or several. Called with true
   // before the first such grant is delivered, and with false when the last one has ended. Not
   // called for shared grants of the whole device, nor when the client is forgotten.
   virtual void lease_changed(ClientId, PartitionId, bool) {}
@@ -212,8 +212,9 @@ class DeviceArbiter {
     std::uint64_t until_ns = kNever;  // from a former daemon: ends then at the latest
     // Whether `said` is any of the words that the grant has had.
     bool has_word(protocol::LeaseWord said) const;
-    // Whether other clients wait for its work: not for a shared grant of the whole device.
-    bool is_lease() const { return partition != runtime::kWholeDevice || !shared; }
+    // Whether a grant of another client may have to wait for its end. None waits for a shared grant
+    // of the whole device.
+    bool is_awaited() const { return partition != runtime::kWholeDevice || !shared; }
   };
   struct Lane {
     protocol::LeaseWord word = 0;  // as published
@@ -245,7 +246,7 @@ class DeviceArbiter {
     std::uint64_t credit_ns = 0, credited_ns = 0;
     bool drains_long = false;  // as of credited_ns: a grant drains for longer than the bound
     std::map<LaneId, Lane> lanes;
-    std::vector<std::uint32_t> lanes_on;          // by partition: lanes that have a lease on it
+    std::vector<std::uint32_t> lanes_on;          // by partition: lanes with an awaited grant of it
     std::map<PartitionId, std::uint64_t> before;  // accept_earlier_work()
     Usage usage;
   };

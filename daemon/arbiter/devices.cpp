@@ -253,7 +253,7 @@ std::size_t Devices::drain(const std::string& which, bool drained) {
   return changed;
 }
 
-bool Devices::lease_is_awaited() const {
+bool Devices::waits_for_answer() const {
   return std::any_of(known_.begin(), known_.end(), [](const auto& device) {
     return device.second.arbiter->scheduler().waits_for_answer();
   });

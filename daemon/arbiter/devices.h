@@ -67,8 +67,8 @@ class Devices {
   // many devices that were.
   std::size_t drain(const std::string& which, bool drained);
 
-  // Whether some stream waits for another client to return a lease.
-  bool lease_is_awaited() const;
+  // Whether some stream waits for another client to return a grant.
+  bool waits_for_answer() const;
   std::uint64_t wake_at() const;
 
   auto begin() { return known_.begin(); }

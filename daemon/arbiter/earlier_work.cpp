@@ -129,7 +129,7 @@ bool DeviceArbiter::within_quota(const Client& client, PartitionId partition) co
   hal::ComputeSet units = layout_.at(partition).compute;
   for (const auto& [id, lane] : client.lanes)
     for (const HeldGrant& held : lane.grants)
-      if (held.is_lease()) units |= layout_.at(held.partition).compute;
+      if (held.is_awaited()) units |= layout_.at(held.partition).compute;
   return widths_.of(units) <= most + layout_.at(client.fallback.partition).sms;
 }
 
@@ -163,7 +163,7 @@ void DeviceArbiter::transfer_older_sessions(ClientId to, Client& newer, std::uin
     const bool again = std::any_of(grants.begin(), grants.end(), [&](const HeldGrant& other) {
       return other.partition == held.partition;
     });
-    if (again || !held.is_lease()) continue;
+    if (again || !held.is_awaited()) continue;
     adopt(to, newer, lane_id, held, now_ns);
   }
 }

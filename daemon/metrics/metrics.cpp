@@ -208,7 +208,7 @@ void Server::add_device_counters(PrometheusText& out) const {
       {"vitamin_gpu_plans_total", "Times that the policy was asked for an allocation.",
        [](A a) { return a.scheduler().counters().plans; }},
       {"vitamin_gpu_served_by_age_total", "Grants given because of the wait alone.",
-       [](A a) { return a.scheduler().counters().aged; }},
+       [](A a) { return a.scheduler().counters().starving; }},
       {"vitamin_gpu_policy_faults_total", "Policies that failed and were replaced by fifo.",
        [](A a) { return a.scheduler().counters().faults; }},
       {"vitamin_gpu_overdue_total", "Grants taken back from clients that did not answer.",

@@ -87,7 +87,7 @@ hal::Result<hal::DeviceInfo> device_of(const Hello& hello) {
   if (hello.units == 0 || hello.units > hal::ComputeSet::kMaxUnits)
     return refuse("the client names a device of no or of too many units");
   if (hello.sms == 0 || hello.sms > kSmsMax)
-    return refuse("the client names a device of no or of too many processors");
+    return refuse("the client names a device of no SMs or of too many");
   info.vendor = static_cast<hal::Vendor>(hello.vendor);
   info.name = hello.device_name.get();
   info.uuid = hello.uuid.get();

@@ -12,7 +12,7 @@ using Verdict = tl::expected<void, Malformed>;
 Verdict wrong(std::string_view what) { return tl::unexpected(Malformed{what}); }
 
 Verdict in_pool(std::uint32_t partition, const Bounds& bounds) {
-  if (partition >= bounds.partitions) return wrong("an entry that is not in the pool");
+  if (partition >= bounds.partitions) return wrong("a partition that is not in the pool");
   return {};
 }
 
@@ -29,7 +29,7 @@ Verdict check(const Ready& ready, const Bounds& bounds) {
       ready.deadline_in_ns > kLongest)
     return wrong("a time beyond reason");
   if (ready.last_partition != runtime::kNoPartition && ready.last_partition >= bounds.partitions)
-    return wrong("a last entry that is not in the pool");
+    return wrong("a last partition that is not in the pool");
   if (ready.moves_on > 1 || ready.iteration_end > 1) return wrong("a flag that is neither 0 nor 1");
   return check_kind(ready.kind);
 }
@@ -52,7 +52,7 @@ Verdict check(const HintRecord& hint, const Bounds& bounds) {
 }
 Verdict check(const Timed& timed, const Bounds& bounds) {
   if (timed.sms == 0 || timed.sms > bounds.sms)
-    return wrong("a launch timed on no or on too many processors");
+    return wrong("a launch timed on no SMs or on more than there are");
   if (timed.launches == 0 || timed.mean_ns == 0) return wrong("a time of nothing");
   if (timed.mean_ns > kLongest || timed.whole_ns > kLongest) return wrong("a time beyond reason");
   return {};

@@ -28,9 +28,9 @@ namespace {
 using runtime::now_ns;
 using std::chrono::nanoseconds;
 
-// While a client waits for a lease, its holder's answer comes soon, and in a virtual machine a
-// sleeping CPU wakes up 50 to 100 us late. So the loop spins for this time, yielding the CPU to
-// other threads.
+// While a client waits for a grant, the client whose gate was closed answers soon, and in a virtual
+// machine a sleeping CPU wakes up 50 to 100 us late. So the loop spins for this time, yielding the
+// CPU to other threads.
 constexpr std::uint64_t kSpinWhileAwaited = 20'000'000;
 constexpr std::uint64_t kPollEvery = 100'000;  // ns between polls of the descriptors
 // After a request, clients are expected to send further ones within this time.
@@ -125,7 +125,7 @@ int Server::run() {
     watchdog(time);
     const std::uint64_t quiet = time - worked_ns_, spin = settings_.configuration.daemon.spin_ns;
     const bool stays = quiet < spin ||
-                       (spin > 0 && quiet < kSpinWhileAwaited && devices_.lease_is_awaited()) ||
+                       (spin > 0 && quiet < kSpinWhileAwaited && devices_.waits_for_answer()) ||
                        (work_postponed_ && is_busy(time));
     if (!stays) {
       if (try_sleep(time)) continue;

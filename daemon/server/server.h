@@ -4,14 +4,14 @@
 // sessions, and one DeviceArbiter for each device (Devices).
 //
 // While there is work the loop makes no system call but a poll of its descriptors every 100 us.
-// After `spin` without work (20 ms while a client waits for a lease) it parks
+// After `spin` without work (20 ms while a client waits for a grant) it parks
 // (daemon/protocol/park.h) and sleeps in epoll until a client rings, connects or dies, or until the
 // scheduler's next wake-up time.
 //
 // Requests of connected clients are served before new connections: while clients send requests, one
 // connection is accepted in each poll, and new clients and tools each have a small share of the
 // time (LeakyBucket). So neither a flood of connections nor processes that start and end all the
-// time delay a lease by more than one handshake.
+// time delay a grant by more than one handshake.
 //
 // The server trusts no client: it identifies clients by what the kernel reports, shares only memory
 // that it made and sealed, copies each record once and validates it, and bounds every resource

@@ -239,7 +239,7 @@ json Server::status() const {
                {"moves", moved.moved},
                {"gates_closed", decided.revoked},
                {"plans", decided.plans},
-               {"served_by_age", decided.aged},
+               {"served_by_age", decided.starving},
                {"overdue", arbiter.counters().overdue},
                {"stale", arbiter.counters().stale},
                {"undelivered", arbiter.counters().undelivered},

@@ -13,7 +13,7 @@
 // has run dry the first event fires before the launch arrives: such a sample holds the host's delay
 // and is left out, unless the launch lasts so long that this is nothing.
 //
-// The same stopwatches measure what runs without a lease (graphs on the whole device): the first
+// The same stopwatches measure what runs without a grant (graphs on the whole device): the first
 // launches, then a sample.
 //
 // Threads: every function wants the device lock. Nothing allocates on the launch path but the first

@@ -184,8 +184,8 @@ void Completion::end_batch(Stream& stream) {
   const CompletionBatch& oldest = work.batches[0];
   stream.timeline.completed = oldest.serial;
   work.ahead_ns -= oldest.predicted_ns;
-  work.held -= oldest.held;
-  held_ -= oldest.held;
+  work.places -= oldest.places;
+  places_ -= oldest.places;
   if (core_.traced()) [[unlikely]]
     core_.trace(trace::Kind::kCompleted, stream, oldest.serial, kNoPartition);
   if (oldest.partition != kNoPartition)
@@ -226,8 +226,8 @@ void Completion::all_complete(Stream& stream, std::uint64_t submitted) {
     leave(stream, *work.tail);
   }
   work.open = {};
-  held_ -= work.held;
-  work.ahead_ns = work.held = 0;
+  places_ -= work.places;
+  work.ahead_ns = work.places = 0;
   work.batch_room = 0;
   work.host_waits.clear();
   work.tail = nullptr;
@@ -306,7 +306,7 @@ bool Completion::room(Stream& stream, std::span<const Predecessor> predecessors,
   // Only launches are held back by the window; what follows them is bound by the queue's depth,
   // beyond which a driver would block the caller. One launch is admitted however long it lasts.
   auto fits = [&] {
-    return fits_queue(stream, predecessors, places, launch ? room_left_ : 0) &&
+    return fits_queue(stream, predecessors, places, launch ? spare_places_ : 0) &&
            (!launch || !bounded(stream) || stream.timeline.outstanding() == 0 ||
             stream.submitted.ahead_ns + predicted_ns <= window(stream));
   };
@@ -322,17 +322,17 @@ bool Completion::room(Stream& stream, std::span<const Predecessor> predecessors,
 // What one operation puts on queues at most: itself, and where markers take places a wait for each
 // thing that it comes behind and that has not ended, and what else goes with a launch.
 bool Completion::fits_queue(Stream& stream, std::span<const Predecessor> predecessors,
-                            std::uint64_t places, std::uint64_t room_left) {
-  const std::uint64_t ahead = stream.submitted.held + places + room_left;
+                            std::uint64_t places, std::uint64_t spare_places) {
+  const std::uint64_t ahead = stream.submitted.places + places + spare_places;
   if (!markers_take_places_) return places == 0 || ahead <= depth_;
-  const std::uint64_t held = ahead + stream.order.extra.size() + kBesideALaunch;
-  if (held + predecessors.size() <= depth_) return true;
+  const std::uint64_t taken = ahead + stream.order.extra.size() + kBesideALaunch;
+  if (taken + predecessors.size() <= depth_) return true;
   std::uint64_t waits = 0;
   for (const Predecessor& p : predecessors) {
     poll(*p.stream);
     if (!p.token.completed()) ++waits;
   }
-  return held + waits <= depth_;
+  return taken + waits <= depth_;
 }
 
 bool Completion::may_defer(Stream& stream, const Kernel* kernel, OperationKind kind) {
@@ -347,9 +347,9 @@ bool Completion::may_defer(Stream& stream, const Kernel* kernel, OperationKind k
     const bool none_ended = host_wait != nullptr &&
                             host_wait->serial == stream.timeline.completed + 1 &&
                             !core_.markers.fired(host_wait->marker);
-    const std::uint64_t oldest = work.batches.empty() ? work.held : work.batches[0].held;
-    const std::uint64_t held = work.held - (none_ended || oldest == 0 ? 0 : oldest - 1);
-    return held + stream.deferral.places + places <= depth_;
+    const std::uint64_t oldest = work.batches.empty() ? work.places : work.batches[0].places;
+    const std::uint64_t taken = work.places - (none_ended || oldest == 0 ? 0 : oldest - 1);
+    return taken + stream.deferral.places + places <= depth_;
   };
   if (fits()) return true;
   if (work.batches.empty()) close_batch(stream);  // else its end is never looked for

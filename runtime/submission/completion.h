@@ -112,14 +112,14 @@ class Completion {
   // share the device's hardware queues, and the driver blocks its caller, who holds the device
   // lock, when one is full. So what waits there takes at most half of one, and is left room for.
   bool takes_behind_host_waits() {
-    if (held_ >= depth_ / 2) return false;
-    room_left_ = depth_ / 2;
+    if (places_ >= depth_ / 2) return false;
+    spare_places_ = depth_ / 2;
     return true;
   }
   // The launch leaves room in the open batch and in the queue of the tail.
   bool room_straight_on(const Stream& stream, const Kernel& kernel) const {
     return stream.submitted.open.operations + 1 < stream.submitted.batch_room &&
-           stream.submitted.held + kernel.places + kBesideALaunch + room_left_ <= depth_;
+           stream.submitted.places + kernel.places + kBesideALaunch + spare_places_ <= depth_;
   }
   std::uint64_t places_of(OperationKind kind) const {
     return takes_no_place(kind) && !markers_take_places_ ? 0 : 1;
@@ -147,15 +147,15 @@ class Completion {
 
  private:
   void take_places(Stream& stream, std::uint64_t count) {
-    held_ += count;
-    stream.submitted.held += count;
-    stream.submitted.open.held += count;
+    places_ += count;
+    stream.submitted.places += count;
+    stream.submitted.open.places += count;
   }
   void note_outstanding(Stream& stream);
   void count_outstanding(Stream& stream);
   std::uint32_t batch_operations(std::uint64_t ahead_ns) const;
   bool fits_queue(Stream& stream, std::span<const Predecessor> predecessors, std::uint64_t places,
-                  std::uint64_t room_left);
+                  std::uint64_t spare_places);
   void end_batch(Stream& stream);
   void leave(Stream& stream, PhysicalQueue& queue);
   const HostWait* oldest_host_wait(Stream& stream);
@@ -167,8 +167,8 @@ class Completion {
   const bool markers_take_places_;
   const bool unobserved_;
   const std::uint32_t batch_operations_;  // a marker behind so many operations of a stream
-  std::uint64_t held_ = 0;                // places that the operations of all streams take
-  std::uint64_t room_left_ = 0;           // of each queue, for what waits behind host waits
+  std::uint64_t places_ = 0;              // places that the operations of all streams take
+  std::uint64_t spare_places_ = 0;        // of each queue, for what waits behind host waits
   bool blocking_streams_ = false;
   // Streams that look_at_whole() looks at: something on the whole device has counted since it saw
   // them idle last.

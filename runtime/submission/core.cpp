@@ -25,7 +25,7 @@ Core::Core(hal::Device& of, std::unique_ptr<Arbiter> made, const DispatchOptions
   // What takes a place is bounded by the queue; what takes none blocks no caller natively.
   if (device.info().queue_depth_measured)
     options.deferred_max = std::numeric_limits<std::size_t>::max();
-  if (between_processes) options.slots_stay = options.leased_slots_stay;
+  if (between_processes) options.slots_stay = options.remote_slots_stay;
   profiler.on_sample([this](const TimedLaunches& timed) { arbiter->timed(timed); });
 }
 

@@ -47,48 +47,48 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
           ? core_.predicted_ns(graph.kernel, &graph.launch, core_.width_of_grant(stream))
           : 0;
   if (!completion_.room(stream, predecessors, !own_stream, 1, predicted)) return {Blocked::kWindow};
-  GraphPlace place{&stream.own, nullptr, operation.stays().value_or(GraphReason::kHostWait)};
+  GraphBinding binding{&stream.own, nullptr, operation.stays().value_or(GraphReason::kHostWait)};
   if (!own_stream) {
-    place.reason = GraphReason::kFresh;
-    place.counts_outstanding = placement_.counts_whole(stream);
+    binding.reason = GraphReason::kFresh;
+    binding.counts_outstanding = placement_.counts_whole(stream);
     if (const auto reason = stays(graph)) {
-      place.reason = *reason;
+      binding.reason = *reason;
     } else if (!placement_.may_move(stream, graph.kernel, graph.needed, submission.hurried)) {
       return {Blocked::kWindow};
     } else if (elsewhere && !graph.last) {
       // Only the application's own executable comes behind the one before, by the driver's rule.
-      place.reason = GraphReason::kNotMade;
+      binding.reason = GraphReason::kNotMade;
     } else {
-      place = place_graph(stream, graph, may_prepare);
-      if (place.prepare) return {Blocked::kGraph, hal::kNativeOk, *place.prepare};
+      binding = bind_graph(stream, graph, may_prepare);
+      if (binding.prepare) return {Blocked::kGraph, hal::kNativeOk, *binding.prepare};
     }
   }
-  if (!own_stream && waits_for_host && (place.counts_outstanding || place.made != nullptr)) {
-    placement_.give_up(stream, *place.queue);  // the policy has just changed
+  if (!own_stream && waits_for_host && (binding.counts_outstanding || binding.made != nullptr)) {
+    placement_.give_up(stream, *binding.queue);  // the policy has just changed
     return {Blocked::kHostWait};
   }
   if (others_wait_for_host) completion_.close_batch(stream);
-  NativeStatus status = launch_graph_on(stream, operation, predecessors, behind, place);
-  if (status != hal::kNativeOk && place.made != nullptr) {
+  NativeStatus status = launch_graph_on(stream, operation, predecessors, behind, binding);
+  if (status != hal::kNativeOk && binding.made != nullptr) {
     // Whatever is wrong with ours, the application's own executable answers what it would natively.
-    graph.kernel.refused.set(place.made->partition);
-    leave_waits(stream, *place.queue);
-    place = {&stream.own, nullptr, GraphReason::kRefused};
+    graph.kernel.refused.set(binding.made->partition);
+    leave_waits(stream, *binding.queue);
+    binding = {&stream.own, nullptr, GraphReason::kRefused};
     stream.placing.grant = {kWholeDevice, 0};
-    status = launch_graph_on(stream, operation, predecessors, behind, place);
+    status = launch_graph_on(stream, operation, predecessors, behind, binding);
   }
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
-  count(stream, graph, place);
-  completion_.submitted(stream, *place.queue,
+  count(stream, graph, binding);
+  completion_.submitted(stream, *binding.queue,
                         {.predicted_ns = predicted,
                          .work = graph.kernel.work,
-                         .counts_outstanding = place.counts_outstanding &&
-                                               (place.made != nullptr || graph.ends_by_itself)});
+                         .counts_outstanding = binding.counts_outstanding &&
+                                               (binding.made != nullptr || graph.ends_by_itself)});
   if (graph.stays == GraphReason::kCollective) core_.arbiter->collective();
   // A graph whose kernels wait for each other may hang where they do not all fit.
-  if (place.made != nullptr && watchdog_.wants(graph.kernel, place.queue->sms))
-    watchdog_.watch(graph.kernel, place.queue->sms,
-                    core_.predicted_ns(graph.kernel, &graph.launch, place.queue->sms),
+  if (binding.made != nullptr && watchdog_.wants(graph.kernel, binding.queue->sms))
+    watchdog_.watch(graph.kernel, binding.queue->sms,
+                    core_.predicted_ns(graph.kernel, &graph.launch, binding.queue->sms),
                     completion_.tail_marker(stream), graph.shared_from_this());
   // The driver keeps the application's own executable from running beside itself. A marker says to
   // others of the graph where this launch was.
@@ -112,12 +112,12 @@ std::optional<GraphReason> Pipeline::stays(const Graph& graph) const {
   return std::nullopt;
 }
 
-Pipeline::GraphPlace Pipeline::place_graph(Stream& stream, Graph& graph, bool may_prepare) {
+Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool may_prepare) {
   if (graph.unsettled()) return {&stream.own, nullptr, GraphReason::kFresh};
   const LaunchOperation stands_for(core_.inspector, graph.launch);
   const Placement::Binding binding =
       placement_.bind(stream, graph.kernel, &stands_for, graph.needed);
-  if (binding.queue == nullptr) return {&stream.own, nullptr, GraphReason::kNoLease};
+  if (binding.queue == nullptr) return {&stream.own, nullptr, GraphReason::kNoGrant};
   if (binding.queue->whole()) {
     // Whether it counts depends on what it holds.
     if (!graph.looked && binding.counts_outstanding) {
@@ -200,30 +200,31 @@ void Pipeline::want_look(Graph& graph) {
 
 NativeStatus Pipeline::launch_graph_on(Stream& stream, GraphOperation& operation,
                                        std::span<const Predecessor> predecessors,
-                                       const MarkerRef& behind, const GraphPlace& place) {
+                                       const MarkerRef& behind, const GraphBinding& binding) {
   Graph& graph = *operation.graph();
   Profiler& profiler = core_.profiler;
-  hal::Queue& queue = *place.queue->queue;
+  hal::Queue& queue = *binding.queue->queue;
   unsigned waits = 0;
-  NativeStatus status = ordering_.order(stream, queue, place.queue, predecessors, waits);
+  NativeStatus status = ordering_.order(stream, queue, binding.queue, predecessors, waits);
   if (status == hal::kNativeOk && behind && !behind->fired) {
     status = completion_.wait_for(stream, queue, behind);
     core_.page.other.edges.add();
   }
   if (status != hal::kNativeOk) return status;
-  operation.use(place.made != nullptr ? place.made->executable : nullptr);
-  // How long graphs run without a lease is measured, and how long with one while we learn.
+  operation.use(binding.made != nullptr ? binding.made->executable : nullptr);
+  // How long graphs run without a grant is measured, and how long with one while we learn.
   const stats::Graphs& graphs = core_.page.graphs;
   const bool timed =
-      place.made != nullptr
-          ? profiler.learns() && Profiler::times_graph(place.made->launches)
+      binding.made != nullptr
+          ? profiler.learns() && Profiler::times_graph(binding.made->launches)
           : Profiler::times_graph(core_.page.other.graph_launches.get() - graphs.bound.get());
   Profiler::Stopwatch* stopwatch = timed ? profiler.start(queue) : nullptr;
   if (stopwatch != nullptr) completion_.put_beside(stream, 2);
   status = operation.submit(queue);
   if (Audit* audit = core_.audit();
       audit != nullptr && status == hal::kNativeOk && operation.asked())
-    audit->launched_graph(*place.queue, place.made != nullptr ? &operation.used()->shape : nullptr);
+    audit->launched_graph(*binding.queue,
+                          binding.made != nullptr ? &operation.used()->shape : nullptr);
   if (stopwatch == nullptr) return status;
   if (status != hal::kNativeOk) {
     profiler.abandon(stopwatch);
@@ -231,22 +232,22 @@ NativeStatus Pipeline::launch_graph_on(Stream& stream, GraphOperation& operation
   }
   if (!profiler.awaits()) core_.wake.notify_one();
   std::function<void(double)> told;
-  if (place.queue->whole())
+  if (binding.queue->whole())
     told = [&work = core_.page.other](double ns) {
       work.graphs_timed.add();
-      work.graph_unleased_ns.add(static_cast<std::uint64_t>(ns));
+      work.graph_whole_ns.add(static_cast<std::uint64_t>(ns));
     };
   if (profiler.learns() && graph.looked)
     profiler.stop(stopwatch, queue, launch_key(graph.kernel.name_hash, graph.launch),
-                  graph.kernel.name, graph.launch, place.queue->sms, false, std::move(told));
+                  graph.kernel.name, graph.launch, binding.queue->sms, false, std::move(told));
   else
     profiler.stop(stopwatch, queue, std::move(told));
   return status;
 }
 
-void Pipeline::count(Stream& stream, Graph& graph, const GraphPlace& place) {
+void Pipeline::count(Stream& stream, Graph& graph, const GraphBinding& binding) {
   stats::Graphs& graphs = core_.page.graphs;
-  const PartitionId partition = place.queue->partition;
+  const PartitionId partition = binding.queue->partition;
   core_.page.other.graph_launches.add();
   ++graph.launches;
   graph.replaced = false;
@@ -257,18 +258,18 @@ void Pipeline::count(Stream& stream, Graph& graph, const GraphPlace& place) {
   graph.last_partition = partition;
   for (const auto& [library, kernels] : graph.libraries) {
     library->graph_kernels.add(kernels);
-    if (place.made != nullptr) library->graph_kernels_bound.add(kernels);
+    if (binding.made != nullptr) library->graph_kernels_bound.add(kernels);
   }
-  if (place.made == nullptr) {
-    core_.page.graph_whole[static_cast<unsigned>(place.reason)].add();
+  if (binding.made == nullptr) {
+    core_.page.graph_whole[static_cast<unsigned>(binding.reason)].add();
     return;
   }
   graphs.bound.add();
   widths_[partition]->graphs.add();
-  if (place.queue->sms < core_.whole()) graphs.narrow.add();
+  if (binding.queue->sms < core_.whole()) graphs.narrow.add();
   stream.placing.last_partition = partition;
-  graphs_.used(*place.made);
-  ++place.made->launches;
+  graphs_.used(*binding.made);
+  ++binding.made->launches;
 }
 
 }  // namespace vitamin::runtime

@@ -63,8 +63,8 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
     Placement::pass_iteration_ends(stream);
   const LaunchOperation* const operation = submission.operation->as_launch();
   const hal::KernelLaunch* launch = operation != nullptr ? &operation->launch() : nullptr;
-  // Waits for its peers on other devices: never deferred for a lease, which its own peers' tenant
-  // may be waiting to get elsewhere, and never in a queue that others share.
+  // Waits for its peers on other devices: never deferred for a grant, for which the client that
+  // holds these SMs may wait elsewhere, and never in a queue that others share.
   const bool collective = kernel.collective || (core_.options.cooperative_collective &&
                                                 launch != nullptr && launch->cooperative);
   const bool own = own_stream || collective;
@@ -94,7 +94,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
   } else {
     if (!placement_.may_move(stream, kernel, needed, submission.hurried)) return {Blocked::kWindow};
     binding = placement_.bind(stream, kernel, operation, needed);
-    if (binding.queue == nullptr) return {Blocked::kLease};
+    if (binding.queue == nullptr) return {Blocked::kNoGrant};
     if (waits_for_host && (binding.counts_outstanding || !binding.queue->whole() ||
                            completion_.bounded(stream))) {  // the policy has just changed
       placement_.give_up(stream, *binding.queue);

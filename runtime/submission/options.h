@@ -48,7 +48,7 @@ struct DispatchOptions {
   std::chrono::milliseconds slots_stay{250};
   // The same where another process granted the partition: its scheduler has weighed the move. A
   // launch waits so many times as long for the queue before it goes to the whole device.
-  std::chrono::milliseconds leased_slots_stay{10};
+  std::chrono::milliseconds remote_slots_stay{10};
   static constexpr int kWaitForSlot = 50;
   // Device memory that executables of graphs for partitions may take, as far as can be told; 0:
   // graphs stay on the whole device.
@@ -61,7 +61,7 @@ struct DispatchOptions {
   bool cautious = false;                       // any other may (KernelTable)
   // Parts of the names of kernels that wait for other processes (KernelTable).
   std::vector<std::string> collectives;
-  // Every cooperative launch may be one: beside other clients it is not deferred for a lease.
+  // Every cooperative launch may be one: beside other clients it is not deferred for a grant.
   bool cooperative_collective = false;
   // Told once of each kernel that the watchdog caught, to remember it. Any thread, lock held.
   void (*on_hang)(const char* kernel, std::uint32_t sms, double seconds) = nullptr;

@@ -107,7 +107,7 @@ class Pipeline final : private SubmitsNow {
   Pipeline(hal::Device& device, std::unique_ptr<Arbiter> arbiter, const DispatchOptions& options,
            PoolLayout layout, VirtualContext* owner);
   // Where a launch of a graph goes.
-  struct GraphPlace {
+  struct GraphBinding {
     PhysicalQueue* queue;
     Graph::Made* made = nullptr;  // null: the application's own executable, on its own stream
     stats::GraphReason reason = stats::GraphReason::kPolicy;  // why that
@@ -151,14 +151,14 @@ class Pipeline final : private SubmitsNow {
                                 std::span<const Predecessor> predecessors, bool own_stream,
                                 bool may_prepare);
   std::optional<stats::GraphReason> stays(const Graph& graph) const;
-  GraphPlace place_graph(Stream& stream, Graph& graph, bool may_prepare);
+  GraphBinding bind_graph(Stream& stream, Graph& graph, bool may_prepare);
   void want_look(Graph& graph);
   std::optional<PartitionId> prepared_ahead(Stream& stream, Graph& graph);
   PartitionId soonest_made(Stream& stream, Graph& graph, PartitionId partition);
   hal::NativeStatus launch_graph_on(Stream& stream, GraphOperation& operation,
                                     std::span<const Predecessor> predecessors,
-                                    const MarkerRef& behind, const GraphPlace& place);
-  void count(Stream& stream, Graph& graph, const GraphPlace& place);
+                                    const MarkerRef& behind, const GraphBinding& binding);
+  void count(Stream& stream, Graph& graph, const GraphBinding& binding);
 
   // --- threads (threads.cpp)
   void serve_arbiter();

@@ -24,7 +24,7 @@ class Placement {
   void list_partitions();
 
   struct Binding {
-    PhysicalQueue* queue = nullptr;  // null: deferred by the policy or for want of a lease
+    PhysicalQueue* queue = nullptr;                           // null: there is no grant: deferred
     stats::WholeReason reason = stats::WholeReason::kPolicy;  // why the whole device, if it is that
     bool narrow_eligible = false;
     // The launch counts under the stream's grant (Arbiter::submitted), though that may be revoked

@@ -13,7 +13,7 @@ enum class Blocked : std::uint8_t {
   kNo,
   kHostWait,     // it comes behind work that needs the host and was not seen to end
   kWindow,       // the stream's submission would run too far ahead of completion
-  kLease,        // no eligible partition is free of other clients
+  kNoGrant,      // the stream has no grant of an eligible partition now
   kPredecessor,  // something ahead of it is deferred itself
   kGraph,        // the graph is to be looked at, or an executable to be made (GraphCache::prepare)
 };

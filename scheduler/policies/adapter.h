@@ -35,7 +35,7 @@ class CallbackPolicy {
     std::uint64_t since_ns = 0;  // it is ready since then
     std::uint64_t due_ns = 0;    // of the first step of the client that is due; 0: none
   };
-  // The paper's S: partitions, grants (open: leased; revoked: draining), what is written so far.
+  // The paper's S: partitions, grants (open, or revoked and draining), what is written so far.
   struct State {
     const Snapshot& snapshot;
     std::span<const Row> rows;

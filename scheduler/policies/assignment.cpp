@@ -75,7 +75,7 @@ std::size_t Assigner::bind_minimum(std::span<const Operation> operations,
   const std::size_t units = std::max(1U, pool.front().compute.count());
   // The given order among equals. (std::stable_sort would allocate.)
   std::sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
-    if (operations[a].aged != operations[b].aged) return operations[a].aged;
+    if (operations[a].waits_long != operations[b].waits_long) return operations[a].waits_long;
     const std::uint32_t x = operations[descending ? b : a].min_sms;
     const std::uint32_t y = operations[descending ? a : b].min_sms;
     return x != y ? x < y : a < b;

@@ -29,7 +29,7 @@ struct Operation {
   std::uint32_t min_sms = 1;             // narrowest width that runs it unchanged
   std::span<const float> curve;          // T by PartitionId, monotone in the width
   PartitionId preferred = kNoPartition;  // among equals: where it is already
-  bool aged = false;                     // comes before those that need less, however many they are
+  bool waits_long = false;               // comes before those that need less SMs
 };
 
 class Assigner {

@@ -99,7 +99,7 @@ vitamin_grant flat(const Grant& grant) {
   out.requested_ns = grant.requested_ns;
   out.opened_ns = grant.opened_ns;
   out.revoked_ns = grant.revoked_ns;
-  out.heard_ns = grant.heard_ns;
+  out.heard_ns = grant.revoked_ns;
   return out;
 }
 

@@ -81,9 +81,9 @@ class Algorithm1 final : public AllocationPolicy {
     operations_.clear();
     for (std::size_t i = 0; i < count; ++i) {
       const Wish& wish = wishes_[i];
-      const bool aged = wish.since_ns != 0 && snapshot.now_ns - wish.since_ns >= kAgedNs;
+      const bool waits_long = wish.since_ns != 0 && snapshot.now_ns - wish.since_ns >= kWaitsLongNs;
       operations_.push_back({wish.demand->min_sms, curves_.of(wish.demand->kernel),
-                             before(wish.client, wish.demand->id), aged});
+                             before(wish.client, wish.demand->id), waits_long});
     }
     const std::span<const PartitionId> plan =
         assignment_.plan(operations_, pool_, pool_.front().compute);
@@ -109,7 +109,7 @@ class Algorithm1 final : public AllocationPolicy {
 
  private:
   // A stream that has waited for so long comes before those that need less.
-  static constexpr std::uint64_t kAgedNs = 10'000'000;
+  static constexpr std::uint64_t kWaitsLongNs = 10'000'000;
   // A new plan replaces the last when its progress is so many times that.
   static constexpr double kWorthMoving = 1.05;
 

@@ -117,7 +117,8 @@ struct vitamin_grant {
   uint32_t state; /* enum vitamin_grant_state */
   uint32_t launches;
   uint64_t id, run_ahead_ns;
-  uint64_t requested_ns, opened_ns, revoked_ns, heard_ns;
+  uint64_t requested_ns, opened_ns, revoked_ns;
+  uint64_t heard_ns; /* equal to revoked_ns; kept for policies that are built already */
 };
 
 /* What a client, or one stream of it, is to have. Zero bytes are no valid row: see
@@ -182,7 +183,7 @@ struct vitamin_plan {
 };
 
 /* What a policy declares (flags). */
-#define VITAMIN_MAY_STARVE 1u      /* streams that wait are not granted by age */
+#define VITAMIN_MAY_STARVE 1u      /* starving streams are not served first */
 #define VITAMIN_ISOLATE_STREAMS 2u /* streams of one client conflict, too */
 #define VITAMIN_USES_STEPS 4u      /* allocate when steps change */
 #define VITAMIN_USES_RETURNS 8u    /* allocate when a grant is returned while a stream waits */

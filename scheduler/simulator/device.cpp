@@ -578,7 +578,7 @@ Result Device::collect() {
   result.policy = scheduler_.policy().name;
   result.grants = counters.grants;
   result.revoked = counters.revoked;
-  result.aged = counters.aged;
+  result.starving = counters.starving;
   result.plans = counters.plans;
   result.faults = counters.faults;
   result.message = scheduler_.fault();

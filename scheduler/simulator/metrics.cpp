@@ -124,7 +124,7 @@ void Result::merge(const Result& other) {
   grants += other.grants;
   moves += other.moves;
   revoked += other.revoked;
-  aged += other.aged;
+  starving += other.starving;
   faults += other.faults;
   deciding_s += other.deciding_s;
   occupancy_bin_s = other.occupancy_bin_s;

@@ -65,8 +65,8 @@ struct Result {
   std::vector<TrainingResult> training;
   std::uint64_t operations = 0, decisions = 0;
   // Of the scheduler: calls of the policy; grants, and those of another partition than the client's
-  // grant before; revocations; streams served by age; policies that were replaced by fifo.
-  std::uint64_t plans = 0, grants = 0, moves = 0, revoked = 0, aged = 0, faults = 0;
+  // grant before; revocations; starving streams served; policies that were replaced by fifo.
+  std::uint64_t plans = 0, grants = 0, moves = 0, revoked = 0, starving = 0, faults = 0;
   double deciding_s = 0, wall_s = 0;
   // SMs in use by role (prefill, decode, best effort), for each of `occupancy_bin_s`.
   double occupancy_bin_s = 0;

@@ -24,7 +24,7 @@ std::string problem(const Setup& setup) {
     const Job& job = recorded.job;
     if (job.sms != sms)
       return "job " + job.name + " was recorded on " + std::to_string(job.sms) +
-             " processors; what is simulated has " + std::to_string(sms);
+             " SMs; what is simulated has " + std::to_string(sms);
     if (job.serves() == recorded.requests.empty())
       return "job " + job.name +
              (job.serves() ? " answers requests, and there are none" : " answers no requests");

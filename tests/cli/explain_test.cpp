@@ -76,7 +76,7 @@ json explained(const json& status, const std::string& which = "") {
   return *answer;
 }
 
-TEST_CASE("the document has each client, what decided, and the arrangements, best known first") {
+TEST_CASE("the document has each client, what decided, and the candidates, best known first") {
   const json device = explained(status())["devices"][0];
   const json& arrangements = device["choice"]["arrangements"];
   REQUIRE(arrangements.size() == 3);
@@ -159,13 +159,13 @@ TEST_CASE("the text is a table for the device and a sentence for each client") {
       "     B  -8.0 % ± 1.0     9       shared  0.50 ± 0.01     shared  × 1.25 ± 0.03   given up\n"
       "     C  -12 % predicted  –       33 SMs  0.30 predicted  99 SMs  0.90 predicted\n"
       "  client 1 (serve, class serving) has 66 of 132 SMs to itself for 12.00 s, as policy "
-      "throughput decided (arrangement A); others lack, against what is best for each: client 2 "
+      "throughput decided (candidate A); others lack, against what is best for each: client 2 "
       "20.0 %\n"
       "    tpot = 5 ms is refused: alone it takes 8.2 ms at p99. It is served as if alone; 7 of "
       "1,204 late; bounds have cost the others 25.0 % of their progress\n"
       "  client 2 (train, job 17.0) has 33 of 132 SMs to itself for 3.00 s, since its quota is 33 "
       "SMs; throughput wanted 66 of 132 SMs to itself; 1 of its streams: 8 of 132 SMs to itself, "
-      "by age: it had waited for too long; it lacks 20.0 % of what B gives it; 2 of its streams "
+      "starving: it had waited for too long; it lacks 20.0 % of what B gives it; 2 of its streams "
       "wait, the longest for 5.0 ms\n");
 }
 
@@ -205,7 +205,7 @@ TEST_CASE("a policy that compares nothing, and a choice that has ended, are said
   device["found_before"]["candidates"][0]["has"][0]["client"] = 9;
   CHECK(explained(changed)["devices"][0]["choice_before"].is_null());
   device["measures"] = false;
-  CHECK(explanation_text(explained(changed)).find("compares no arrangements") != std::string::npos);
+  CHECK(explanation_text(explained(changed)).find("compares no candidates") != std::string::npos);
 }
 
 TEST_CASE("a client that is idle is said to be, with what is kept for it") {

@@ -19,7 +19,7 @@ class Coverage(CliTest):
         self.assertEqual(result.stdout, "")
         self.assertIn("10 of 10 launches bound (100 %)", result.stderr)
         self.assertRegex(result.stderr, r"on the whole device +2 +20\.0 % +cluster too large 2")
-        self.assertRegex(result.stderr, r"moved to another entry +7 ")
+        self.assertRegex(result.stderr, r"moved to other SMs +7 ")
         self.assertRegex(result.stderr, r"libfake\.so +10 +10")
         self.assertRegex(result.stderr, r"132 +2 +█+ +the whole device")
         self.assertIn("a warning of the fake", result.stderr)

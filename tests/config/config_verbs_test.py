@@ -84,7 +84,7 @@ class Layers(unittest.TestCase):
         here = {"LD_LIBRARY_PATH": str(driver)}
         checked = config("check", "--config", file, **here)
         self.assertEqual(checked.returncode, 1, checked.stdout)
-        self.assertIn("wide.toml:4:1: the class 'wide' reserves 17 processors", checked.stdout)
+        self.assertIn("wide.toml:4:1: the class 'wide' reserves 17 SMs", checked.stdout)
         self.assertIn("fake 0, has 16", checked.stdout)
         checked = json.loads(config("check", "--json", "--config", file, **here).stdout)
         self.assertTrue(checked["valid"])
@@ -106,7 +106,7 @@ class Layers(unittest.TestCase):
                       config("check", "--config", file).stdout)
         file = self.write("bounded.toml", '[[class]]\nname = "b"\nkind = "latency"\nshare = 50\n'
                                           'reservation = 9\n')
-        self.assertIn("bounded.toml:5:1: the class 'b' reserves 9 processors for each client and "
+        self.assertIn("bounded.toml:5:1: the class 'b' reserves 9 SMs for each client and "
                       "bounds it to 8", config("check", "--config", file, **here).stdout)
         file = self.write("fits.toml", '[[class]]\nname = "fits"\nkind = "latency"\n'
                                        'reservation = 16\n')

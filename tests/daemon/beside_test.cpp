@@ -87,7 +87,7 @@ void say(const std::string& what, const Reached& reached) {
                << reached.answered << ", training" << steps << " steps/s, pauses of at most "
                << reached.longest_pause_ms << " ms; grants " << reached.counters.grants
                << ", revoked " << reached.counters.revoked << ", plans " << reached.counters.plans
-               << ", by age " << reached.counters.aged);
+               << ", starving " << reached.counters.starving);
 }
 
 // A latency class without a bound, and one with a bound.
@@ -116,7 +116,7 @@ TEST_CASE("a service with little load costs training little, with a bound or wit
     say("three requests a second", both);
     CHECK(both.p50 <= 1.1 * alone.p50);
     CHECK(both.steps_per_s[0] >= 0.95 * trains.steps_per_s[0]);
-    CHECK(both.counters.aged == 0);
+    CHECK(both.counters.starving == 0);
   }
 }
 

@@ -471,7 +471,7 @@ TEST_CASE("a lane with the most grants waits for its own work without delaying o
   CHECK(node.closed == 0);
   CHECK(node.grants.empty());
   CHECK(node.arbiter.scheduler().counters().revoked == 0);
-  CHECK(node.arbiter.scheduler().counters().aged == 0);
+  CHECK(node.arbiter.scheduler().counters().starving == 0);
   // Some of its work ends.
   const auto held = node.arbiter.held();
   const auto drains =

@@ -349,7 +349,7 @@ class Graphs(UnderDaemon):
         return all_graphs
 
     def after_a_pause(self, holds, *what):
-        """A graph does not wait for a lease: when the daemon gets no CPU time while the scenario
+        """A graph does not wait for a grant: when the daemon gets no CPU time while the scenario
         pauses, it runs whole. Bits and leases are right however long that is; `holds`, of each
         program's graphs, after a pause long enough. Sanitizers make pauses longer than this test
         has time for."""

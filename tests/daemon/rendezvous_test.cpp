@@ -8,7 +8,7 @@
 // a production Scheduler under a policy that gives all of it to one tenant at a time, for the least
 // time, the worst for this.
 //
-// The rule: a rendezvous asks for no lease (runtime/submission/launch.cpp). States are explored by
+// The rule: a rendezvous asks for no grant (runtime/submission/launch.cpp). States are explored by
 // doing their history again; two histories that lead to the same state are followed once.
 #include <doctest/doctest.h>
 
@@ -31,7 +31,7 @@ constexpr int kJobs = 2, kDevices = 2;
 enum class Form { kKernel, kCollective, kCooperative, kGraph };
 using Forms = std::array<Form, 3>;
 
-// Which forms are recognised; one that is not is leased like any kernel.
+// Which forms are recognised; one that is not waits for a grant like any kernel.
 struct Known {
   bool collective = true, cooperative = true, graph = true;
   bool leased(Form form) const {

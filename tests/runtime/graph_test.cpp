@@ -184,7 +184,7 @@ TEST_CASE("A graph goes where the policy says from its first launch on") {
   CHECK(f.source->makes == 1);
   CHECK(f.page.other.graph_launches.get() == 10);
   CHECK(f.page.graphs.bound.get() == 10);
-  CHECK(f.page.other.graphs_timed.get() == 0);  // only what ran without a lease
+  CHECK(f.page.other.graphs_timed.get() == 0);  // only what ran without a grant
 }
 
 TEST_CASE("A graph is neither looked at nor made where the policy grants the whole device") {

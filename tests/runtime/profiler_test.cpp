@@ -405,7 +405,7 @@ TEST_CASE("Of the graphs that run on the whole device the first ones and a sampl
   CHECK(f.page.other.graphs_timed.get() == 8 + 2);  // the first 8, 97 and 194
 }
 
-TEST_CASE("How long graphs ran without a lease is measured") {
+TEST_CASE("How long graphs ran without a grant is measured") {
   Fixture f;
   runtime::Stream& stream = f.stream();
   std::uint64_t ns = 30'000;
@@ -429,7 +429,7 @@ TEST_CASE("How long graphs ran without a lease is measured") {
   CHECK(f.context->synchronize(stream) == 0);
   f.context->finish_timing();
   CHECK(f.page.other.graphs_timed.get() == 3);
-  CHECK(static_cast<double>(f.page.other.graph_unleased_ns.get()) ==
+  CHECK(static_cast<double>(f.page.other.graph_whole_ns.get()) ==
         doctest::Approx(180'000).epsilon(0.05));
 }
 

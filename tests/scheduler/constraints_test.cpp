@@ -135,7 +135,7 @@ void check_reservations(const Scene& scene) {
     if (limits.reserved_sms == 0) continue;
     ComputeSet others;
     for (const Planned& planned : scene.out) {
-      if (planned.reason == Reason::kNeedsWhole || planned.reason == Reason::kAged ||
+      if (planned.reason == Reason::kNeedsWhole || planned.reason == Reason::kStarving ||
           planned.row.mode == Mode::kPaused)
         continue;
       for (const Client& other : scene.clients)

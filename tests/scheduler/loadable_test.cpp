@@ -112,24 +112,23 @@ TEST_CASE("flat grants and rows have the value of every field") {
                 4,
                 Mode::kExclusive,
                 Grant::State::kRevoked,
-                Reason::kAged,
+                Reason::kStarving,
                 Reason::kIdle,
                 9,
                 10,
                 11,
                 12,
-                13,
-                14};
+                13};
     auto& [id, client, stream, partition, mode, state, reason, revoked, launches, ahead, requested,
-           opened, revoked_ns, heard] = grant;
+           opened, revoked_ns] = grant;
     const vitamin_grant c = flat(grant);
     CHECK((c.size == sizeof c && c.id == id && c.client == client && c.stream == stream));
     CHECK((c.partition == partition && c.mode == VITAMIN_EXCLUSIVE));
     CHECK((c.state == VITAMIN_GRANT_REVOKED && c.launches == launches));
     CHECK((c.run_ahead_ns == ahead && c.requested_ns == requested && c.opened_ns == opened));
-    CHECK((c.revoked_ns == revoked_ns && c.heard_ns == heard));
+    CHECK((c.revoked_ns == revoked_ns && c.heard_ns == revoked_ns));
     CHECK((mode == Mode::kExclusive && state == Grant::State::kRevoked));
-    CHECK((reason == Reason::kAged && revoked == Reason::kIdle));
+    CHECK((reason == Reason::kStarving && revoked == Reason::kIdle));
   }
   {
     Row row{1, 2, 3, Mode::kPaused, 5, true, 7, 8, 9};

@@ -160,10 +160,10 @@ TEST_CASE("a member that keeps the quota of its group makes way for one that wai
   CHECK(made_way[0].grant == first[0].grant);
   CHECK(made_way[0].reason == Reason::kMadeWay);
   scheduler.returned(first[0].client, 0, first[0].grant, 31'000'000);
-  const auto aged = decide(scheduler, 31'000'000);
-  REQUIRE(aged.size() == 1);  // and nothing beside it for the first one
-  CHECK(aged[0].client != first[0].client);
-  CHECK(aged[0].reason == Reason::kAged);
+  const auto starving = decide(scheduler, 31'000'000);
+  REQUIRE(starving.size() == 1);  // and nothing beside it for the first one
+  CHECK(starving[0].client != first[0].client);
+  CHECK(starving[0].reason == Reason::kStarving);
 }
 
 // A process whose row moves, with a quota that has no room for both places.

@@ -342,7 +342,7 @@ TEST_CASE("a stream without a row waits for starving_after, and then runs for a 
   decisions = decide(scheduler, now);
   REQUIRE(decisions.size() == 1);
   CHECK(decisions[0].client == 2);
-  CHECK(decisions[0].reason == Reason::kAged);
+  CHECK(decisions[0].reason == Reason::kStarving);
   CHECK(layout.at(decisions[0].partition).sms >= 20);
   CHECK(scheduler.wake_at() == now + 4'000'000);
   CHECK(decide(scheduler, now + 3'999'999).empty());
@@ -366,7 +366,7 @@ TEST_CASE("a stream that gives up and comes back has waited all the while") {
   scheduler.wants(1, demand(0), 1);
   decide(scheduler, 1);
   std::uint64_t now = 1000;
-  for (; scheduler.counters().aged == 0 && now < 1'000'000'000; now += 1'000'000) {
+  for (; scheduler.counters().starving == 0 && now < 1'000'000'000; now += 1'000'000) {
     scheduler.wants(2, demand(0), now);
     decide(scheduler, now);
     scheduler.idle(2, 0, now + 500'000);

@@ -224,8 +224,7 @@ TEST_CASE("A job of another device, and requests where none are answered, are re
   std::string small = step("a", kFull, 2, 1'000, 1'000);
   small.replace(small.find("processors 132"), 14, "processors 140");
   setup.jobs.push_back({made(small), {}});
-  CHECK(simulate(setup, "fifo").error().message.find("recorded on 140 processors") !=
-        std::string::npos);
+  CHECK(simulate(setup, "fifo").error().message.find("recorded on 140 SMs") != std::string::npos);
   setup.jobs[0] = {made(service()), {}};
   CHECK(simulate(setup, "fifo").error().message.find("there are none") != std::string::npos);
 }

@@ -309,7 +309,7 @@ class OfPrograms(TraceTest):
         events.check_nesting()
         events.check_flows()
         names = {name.split(" of ")[0] for _, name in events.counters}
-        self.assertEqual(names, {"processors bound", "processors leased"})
+        self.assertEqual(names, {"SMs bound", "SMs leased"})
 
     def test_recording_holds_no_program_up(self):
         """Pairs of runs, without and with. That a launch costs at most two percent more is told by

@@ -57,10 +57,10 @@ Examples:
       No table; the full report, for each process, device and library, as JSON in a file.
 
 The report:
-  bound      given to an entry of the pool (a part of the device, or the whole) by the policy
+  bound      submitted to a partition that the policy chose (part of the device, or the whole)
   bridged    ordered by vitamin, but run on the program's own stream
   passed     handed to the driver untouched: vitamin could not manage it
-  moved      ran on another entry than the launch before it in its stream
+  moved      ran on another partition than the launch before it in its stream
 
 Exit codes:
   that of COMMAND; when a signal ended it, vitamin ends by the same signal (128+n in a shell)
@@ -106,8 +106,8 @@ Examples:
   vitamin explain --json    the same for scripts
 
 How to read it:
-  A table has the arrangements among which the policy chooses: which SMs each client would have.
-    objective   how far the arrangement leads (+) or lags (-) the one in force, ± its error
+  A table has the candidates among which the policy chooses: which SMs each client would have.
+    objective   how far the candidate leads (+) or lags (-) the one in force, ± its error
     blocks      how often it was measured; –: not, its numbers are predicted
     client      its SMs there and its speed, 1 as alone; or × its speed in the one in force
   Then a sentence for each client: what it has, what decided that, what it lacks.

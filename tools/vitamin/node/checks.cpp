@@ -169,7 +169,7 @@ void check_arbiters(const config::Configuration& configuration, std::vector<Chec
     checks.push_back(
         {"sharing", Verdict::kNote,
          fmt::format("{}: decided about{} without each other by {}: they take the same "
-                     "processors. Start them with `vitamin run --daemon`.",
+                     "SMs. Start them with `vitamin run --daemon`.",
                      device, vitamind, fmt::join(alone, ", "))});
   }
 }

@@ -48,7 +48,7 @@ ordered_json as_json(const std::vector<config::Problem>& problems) {
   return all;
 }
 
-// Processors of the widest device here that is known, and its name. Zero: none is.
+// SMs of the widest device here that is known, and its name. Zero: none is.
 std::pair<std::uint64_t, std::string> widest_device() {
   std::pair<std::uint64_t, std::string> widest;
   if (const auto status = ask_daemon(daemon_socket(""), "status"); status)
@@ -80,10 +80,10 @@ std::vector<std::string> compare_with_devices(config::Loaded& loaded, bool here)
     loaded.no_effect.push_back(
         {said != loaded.settings.end() ? said->place : config::Place{"here"},
          made.reservation > processors
-             ? fmt::format("the class '{}' reserves {} processors for each client, and the widest "
+             ? fmt::format("the class '{}' reserves {} SMs for each client, and the widest "
                            "device here, {}, has {}",
                            made.name, made.reservation, name, processors)
-             : fmt::format("the class '{}' reserves {} processors for each client and bounds it to "
+             : fmt::format("the class '{}' reserves {} SMs for each client and bounds it to "
                            "{} (share = {}, on {}): raise share or reserve less",
                            made.name, made.reservation, share, made.share, name),
          {}});

@@ -64,7 +64,7 @@ std::vector<Check> check_devices(const DriverFacts& facts) {
   std::vector<Check> checks;
   for (const DeviceFacts& device : facts.devices)
     checks.push_back({"device", Verdict::kGood,
-                      fmt::format("{}, {} processors, compute capability {}.{}, {}", device.name,
+                      fmt::format("{}, {} SMs, compute capability {}.{}, {}", device.name,
                                   device.processors, device.major, device.minor, device.uuid)});
   return checks;
 }

@@ -50,9 +50,9 @@ bool contains(const std::vector<std::uint64_t>& ids, std::uint64_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-// --- arrangements ----------------------------------------------------------------------------
+// --- candidates ------------------------------------------------------------------------------
 
-json arrangement(const json& candidate, const json& known_clients) {
+json explained_candidate(const json& candidate, const json& known_clients) {
   const bool measured = candidate.value("blocks", 0) > 0, chosen = candidate.value("chosen", false);
   const bool remembered = candidate.value("remembered", false);
   json clients = json::array();
@@ -86,9 +86,10 @@ json arrangement(const json& candidate, const json& known_clients) {
 }
 
 // The one in force first, then by what is known to lead, then by what is predicted to.
-json arrangements(const json& found, const json& clients) {
+json explained_candidates(const json& found, const json& clients) {
   std::vector<json> all;
-  for (const json& candidate : found["candidates"]) all.push_back(arrangement(candidate, clients));
+  for (const json& candidate : found["candidates"])
+    all.push_back(explained_candidate(candidate, clients));
   const auto order = [](const json& each) {
     const bool predicted = each["lead"].is_null();
     return std::tuple(!each.value("chosen", false), predicted,
@@ -114,7 +115,7 @@ json choice(const json& found, const json& clients) {
           {"decided_s", found.value("decided_s", 0.0)},
           {"spent", found.value("spent", 0.0)},
           {"ago_s", seconds(found, "ago_ns")},
-          {"arrangements", arrangements(found, clients)}};
+          {"arrangements", explained_candidates(found, clients)}};
 }
 
 // --- clients ---------------------------------------------------------------------------------
@@ -172,7 +173,7 @@ json bounds(const json& device, const json& client) {
   return all;
 }
 
-// What the arrangement in force costs the others, each against the one that is best for it.
+// What the candidate in force costs the others, each against the one that is best for it.
 json costs_others(const json& chosen, std::uint64_t client) {
   json costs = json::array();
   for (const json& other : chosen["clients"])

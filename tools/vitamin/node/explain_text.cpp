@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// vitamin explain for people: a table of the arrangements for each device, a sentence for each
+// vitamin explain for people: a table of the candidates for each device, a sentence for each
 // client.
 #include <fmt/format.h>
 
@@ -143,7 +143,7 @@ std::string objective_text(const std::string& objective) {
   return "proportional progress (the geometric mean of speeds)";
 }
 
-// Why the first arrangement is in force.
+// Why the first candidate is in force.
 std::string why_text(const json& choice) {
   static const std::map<std::string, std::string> kTexts = {
       {"only", "there is no other"},
@@ -185,7 +185,7 @@ std::string reason_text(const json& client, const json& device) {
   if (why == "policy") {
     const bool compared =
         !device["choice"].is_null() && device["choice"]["arrangements"].size() > 1;
-    return fmt::format("as policy {} decided{}", policy, compared ? " (arrangement A)" : "");
+    return fmt::format("as policy {} decided{}", policy, compared ? " (candidate A)" : "");
   }
   if (why == "quota")
     return fmt::format("since its quota is {} SMs{}", number(limits, "sms_most"), wish);
@@ -208,7 +208,7 @@ std::string streams_text(const json& has, double whole) {
     text += fmt::format(
         "{}{} of its streams: {}{}", text.empty() ? "; " : ", ", stream.value("streams", 0),
         share_text(word(stream, "mode"), number(stream, "sms"), whole),
-        word(stream, "why") == "aged" ? ", by age: it had waited for too long" : "");
+        word(stream, "why") == "aged" ? ", starving: it had waited for too long" : "");
   return text;
 }
 
@@ -296,7 +296,7 @@ std::string explanation_text(const json& explained) {
     if (!device["choice"].is_null())
       text += choice_text(device["choice"], device);
     else if (!device.value("measures", false))
-      text += "  the policy compares no arrangements: vitamin policy list names those that do\n";
+      text += "  the policy compares no candidates: vitamin policy list names those that do\n";
     else if (!device["choice_before"].is_null())
       text += fmt::format(
                   "  no choice now: fewer than two clients have work. The last one, until "

@@ -87,7 +87,7 @@ std::string share_text(const json& client) {
 }
 
 std::string device_text(const json& device) {
-  std::string text = fmt::format("{}  {}  {} processors, policy {}{}\n", device.value("uuid", ""),
+  std::string text = fmt::format("{}  {}  {} SMs, policy {}{}\n", device.value("uuid", ""),
                                  device.value("name", ""), unsigned_of(device, "processors"),
                                  device.value("policy", ""),
                                  device.value("drained", false) ? ", takes no new client" : "");

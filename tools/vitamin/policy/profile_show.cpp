@@ -63,7 +63,7 @@ nlohmann::ordered_json timed(const runtime::ProfileCell& cell) {
 
 bool plot(const std::string& path, const std::vector<Row>& rows, const runtime::Profile& profile,
           std::uint32_t widest) {
-  Chart chart{"time by processors", "processors", "us", {}};
+  Chart chart{"time by SMs", "SMs", "us", {}};
   chart.log_y = true;
   for (const Row& row : rows) {
     Series series{row.name.substr(0, 24), {}};
@@ -121,8 +121,8 @@ int show_profile(const ProfileOptions& options) {
     fmt::print("{}\n", out.dump(2));
     return 0;
   }
-  fmt::print("{}: {} kernels; microseconds by processors (~: predicted, not measured)\n\n{:<28}",
-             model, grouped(profile->kernels().size()), "kernel");
+  fmt::print("{}: {} kernels; microseconds by SMs (~: predicted, not measured)\n\n{:<28}", model,
+             grouped(profile->kernels().size()), "kernel");
   // As many widths as a line holds, the narrowest and the widest among them.
   std::vector<std::uint32_t> shown;
   const std::size_t columns = std::min<std::size_t>(widths.size(), 9);

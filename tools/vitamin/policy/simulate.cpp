@@ -64,7 +64,7 @@ Json result_json(const sim::Result& result, const sim::Slo& slo) {
           {"grants", result.grants},
           {"moves", result.moves},
           {"revoked", result.revoked},
-          {"aged", result.aged},
+          {"aged", result.starving},
           {"faults", result.faults},
           {"message", result.message},
           {"widths", widths}};
@@ -108,9 +108,9 @@ bool write(const std::filesystem::path& path, const Chart& chart) {
 }
 
 Chart occupancy_chart(const sim::Result& result, unsigned gpus) {
-  Chart chart{"processors in use, " + result.policy,
+  Chart chart{"SMs in use, " + result.policy,
               "seconds",
-              "processors (mean of a GPU)",
+              "SMs (mean of a GPU)",
               {{"prefill", {}}, {"decode", {}}, {"best effort", {}}}};
   chart.stacked = true;
   const std::size_t bins = result.occupancy.size(), step = std::max<std::size_t>(1, bins / 400);
@@ -311,7 +311,7 @@ int test_policy(const std::string& specification, bool json) {
                             {"grants", result->grants},
                             {"moves", result->moves},
                             {"revoked", result->revoked},
-                            {"aged", result->aged},
+                            {"aged", result->starving},
                             {"requests", result->requests.size()},
                             {"finished", finished},
                             {"decision_us", us}}
@@ -319,9 +319,9 @@ int test_policy(const std::string& specification, bool json) {
     return behaved ? 0 : 1;
   }
   fmt::print(
-      "{}: {} grants, {} of them moves; {} revoked, {} served by age\n"
+      "{}: {} grants, {} of them moves; {} revoked, {} starving streams served\n"
       "{} of {} requests finished in {:.0f} simulated seconds; {:.1f} us a decision\n{}{}\n",
-      specification, result->grants, result->moves, result->revoked, result->aged, finished,
+      specification, result->grants, result->moves, result->revoked, result->starving, finished,
       result->requests.size(), result->simulated_s, us, result->message,
       behaved ? "not replaced by fifo" : "\nREPLACED by fifo");
   return behaved ? 0 : 1;

@@ -106,11 +106,10 @@ void PolicyVerbs::add(CLI::App& app, CLI::App& policy) {
       ->capture_default_str();
   simulate_->add_option("--window", o.window_us,
                         "Submitted ahead of completion, us (default: as far as grants allow)");
-  simulate_->add_flag("--silent", o.silent,
-                      "Engines announce no step but where they ask for processors");
+  simulate_->add_flag("--silent", o.silent, "Engines announce a step only where they ask for SMs");
   simulate_->add_flag("--latency", o.latency_class,
                       "Recorded jobs that answer requests are of a latency class without a bound");
-  simulate_->add_option("--quantum", o.quantum_ms, "A grant by age lasts so long, ms")
+  simulate_->add_option("--quantum", o.quantum_ms, "A grant to a starving stream lasts so long, ms")
       ->capture_default_str();
   simulate_->add_option("--creation", o.creation_ms, "Make each context on demand: ms");
   simulate_->add_option("--seed", o.seed, "Seed of policies that draw")->capture_default_str();

@@ -32,7 +32,7 @@ constexpr std::pair<const char*, stats::Counter stats::Launches::*> kLaunchCount
 constexpr std::pair<const char*, stats::Counter stats::OtherWork::*> kOtherCounters[] = {
     {"graph_launches", &stats::OtherWork::graph_launches},
     {"graphs_timed", &stats::OtherWork::graphs_timed},
-    {"graph_unleased_ns", &stats::OtherWork::graph_unleased_ns},
+    {"graph_unleased_ns", &stats::OtherWork::graph_whole_ns},
     {"copies_queued", &stats::OtherWork::copies_queued},
     {"fills_queued", &stats::OtherWork::fills_queued},
     {"calls_bridged", &stats::OtherWork::calls_bridged},

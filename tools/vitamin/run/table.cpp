@@ -58,9 +58,9 @@ class Table {
     rule();
     for (const ProcessReport& process : report_.processes)
       for (const DeviceReport& device : process.devices)
-        line("  {} ({})  {}: {} processors in {} units; pool of {} entries made in {}",
-             process.program, process.pid, device.name, device.processors, device.units,
-             device.entries, duration(device.creation_ns));
+        line("  {} ({})  {}: {} SMs in {} units; pool of {} partitions made in {}", process.program,
+             process.pid, device.name, device.processors, device.units, device.entries,
+             duration(device.creation_ns));
   }
 
   void launches() {
@@ -72,7 +72,7 @@ class Table {
          grouped(l.passed.get() + report_.passed_unmanaged), grouped(l.deferred.get()),
          grouped(l.failed.get()));
     line("");
-    line("  moved to another entry   {:>10}  {:>7}  of {} that had a predecessor in their stream",
+    line("  moved to other SMs       {:>10}  {:>7}  of {} that had a predecessor in their stream",
          grouped(l.moved.get()), percent(l.moved.get(), l.successors.get()),
          grouped(l.successors.get()));
     line("  on part of the device    {:>10}  {:>7}  of {} that fit on a part",
@@ -108,7 +108,7 @@ class Table {
     for (const ProcessReport& process : report_.processes)
       for (const DeviceReport& device : process.devices) whole.insert(device.processors);
     line("");
-    line("  processors   launches");
+    line("         SMs   launches");
     for (const auto& [processors, count] : widths)
       line("  {:>10} {:>10}  {}{}", processors, grouped(count),
            bar(count, most, kBarColumns, utf8_),
@@ -132,11 +132,11 @@ class Table {
   }
 
   // Of all launches on the whole device, from those that were timed.
-  static std::string unleased(const stats::OtherWork& work, std::uint64_t all) {
+  static std::string time_on_whole_device(const stats::OtherWork& work, std::uint64_t all) {
     const std::uint64_t timed = work.graphs_timed.get();
     if (timed == 0) return "time unknown";
     const double mean =
-        static_cast<double>(work.graph_unleased_ns.get()) / static_cast<double>(timed);
+        static_cast<double>(work.graph_whole_ns.get()) / static_cast<double>(timed);
     return (timed < all ? "about " : "") +
            duration(static_cast<std::uint64_t>(mean * static_cast<double>(all)));
   }
@@ -162,8 +162,8 @@ class Table {
       std::string widths;
       for (const auto& [processors, count] : totals.graph_widths)
         widths += fmt::format("{}{} ({})", widths.empty() ? "" : ", ", processors, grouped(count));
-      line("  graphs: {} of {} launches bound, {} moved; on processors: {}", grouped(bound),
-           grouped(all), grouped(totals.graphs.moved.get()), widths);
+      line("  graphs: {} of {} launches bound, {} moved; on SMs: {}", grouped(bound), grouped(all),
+           grouped(totals.graphs.moved.get()), widths);
     }
     if (bound == all) return;
     std::string reasons;
@@ -171,8 +171,8 @@ class Table {
       if (totals.graph_whole[i] > 0)
         reasons += fmt::format("{}{} {}", reasons.empty() ? "" : ", ", stats::kGraphReasonText[i],
                                grouped(totals.graph_whole[i]));
-    line("  graphs: {} replays on the whole device, {} unleased ({})", grouped(all - bound),
-         unleased(totals.other, all - bound), reasons);
+    line("  graphs: {} launches on the whole device, without a grant, {} ({})",
+         grouped(all - bound), time_on_whole_device(totals.other, all - bound), reasons);
   }
 
   void warnings() {

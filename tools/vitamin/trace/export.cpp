@@ -253,7 +253,7 @@ class Program {
       hal::ComputeSet units;
       for (const auto& [partition, count] : running)
         if (count > 0) units |= layout_.at(partition).compute;
-      writer_.event(counter(trace_, clock_.us(now), "processors bound", units));
+      writer_.event(counter(trace_, clock_.us(now), "SMs bound", units));
     }
   }
 
@@ -378,7 +378,7 @@ class Daemon {
       }
     }
     if (!counted_ || units != units_)
-      writer_.event(Program::counter(trace_, clock_.us(now), "processors leased", units));
+      writer_.event(Program::counter(trace_, clock_.us(now), "SMs leased", units));
     counted_ = true;
     units_ = units;
   }
@@ -393,7 +393,7 @@ class Daemon {
                      {"ts", clock_.us(from)},
                      {"dur", static_cast<double>(now - from) / 1e3}});
     };
-    slice(fmt::format("{} processors", lease.sms), lease.since_ns);
+    slice(fmt::format("{} SMs", lease.sms), lease.since_ns);
     if (lease.closed_ns != 0) slice("gate closed, draining", lease.closed_ns);
   }
 

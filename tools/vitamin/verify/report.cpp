@@ -72,12 +72,12 @@ std::string width_chart(const Observation& run, std::uint32_t widest) {
   const auto at = [&](std::uint32_t width) { return 10 + std::uint64_t{width} * 280 / widest; };
   std::string svg =
       fmt::format(R"(<svg width="{}" height="{}" fill="#57606a" font-size="10" role="img")"
-                  R"( aria-label="launches over processors">)",
+                  R"( aria-label="launches over SMs">)",
                   kChartWidth, kChartHeight + 16);
   for (const auto& [width, launches] : count) {
     const auto height = std::max<std::uint64_t>(launches * (kChartHeight - 4) / most, 2);
     svg += fmt::format(R"(<rect x="{}" y="{}" width="7" height="{}" fill="#4a7bd0"><title>)"
-                       R"({} processors: {} launches</title></rect>)",
+                       R"({} SMs: {} launches</title></rect>)",
                        at(width) - 3, kChartHeight - height, height, width, launches);
   }
   svg += fmt::format(R"(<line x1="4" y1="{0}" x2="{1}" y2="{0}" stroke="#8c959f"/>)", kChartHeight,
@@ -222,7 +222,7 @@ std::string to_html(const VerifyOptions& options, const Verification& result) {
   html += "</header>" + headline(result);
   html +=
       "<table><tr><th>run</th><th class=\"number\">time</th><th class=\"number\">launches</th>"
-      "<th class=\"number\">moved</th><th>launches over processors</th>"
+      "<th class=\"number\">moved</th><th>launches over SMs</th>"
       "<th>against the run alone</th></tr>";
   const std::uint32_t widest = widest_of(result.runs);
   for (std::size_t i = 0; i < result.runs.size(); ++i) {
