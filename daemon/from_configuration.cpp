@@ -36,9 +36,9 @@ ClientTraits traits_of(const config::WorkloadClass* workload, std::uint32_t shar
   for (const std::uint64_t bound :
        {workload->latency_ns, workload->tpot_ns, workload->ttft_ns, workload->step_ns})
     if (slo.latency_ns == 0) slo.latency_ns = bound;
-  // A latency class without a bound gets an impossible one, which policies replace by the time that
-  // the program takes alone (policies/slo.h).
-  if (workload->kind == config::Kind::kLatency && !slo.any()) slo.latency_ns = 1;
+  // A latency class without a bound: as if the client were alone (policies/service.h).
+  if (workload->kind == config::Kind::kLatency && !slo.any())
+    slo.latency_ns = scheduler::kAsAloneNs;
   return traits;
 }
 

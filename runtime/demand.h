@@ -36,9 +36,9 @@ struct ReadyOperation {
 };
 
 // `launches`: for how many launches of this stream the answer stands while the partition stays
-// eligible; kUntilChanged: until the grant is revoked, so that the launch path asks no more.
-// kNoPartition: not now.
-inline constexpr std::uint32_t kUntilChanged = 0xffffffff;
+// eligible; 0: it is used up; kUntilRevoked: until the grant is revoked, so that the launch path
+// asks no more. kNoPartition: not now.
+inline constexpr std::uint32_t kUntilRevoked = 0xffffffff;
 struct Choice {
   constexpr Choice(PartitionId of = kWholeDevice, std::uint32_t count = 1,
                    std::uint64_t ahead = kNever, bool counts = false)

@@ -59,7 +59,7 @@ struct Grant {
   State state = State::kPending;
   Reason reason = Reason::kNone;   // why it was granted
   Reason revoked = Reason::kNone;  // kRevoked: why
-  std::uint32_t launches = 0;      // it ends after so many; 0: no such end
+  std::uint32_t launches = kNoLaunchBound;
   std::uint64_t run_ahead_ns = kNever;
   std::uint64_t requested_ns = 0;
   std::uint64_t opened_ns = 0;   // kOpen, kRevoked

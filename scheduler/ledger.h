@@ -67,7 +67,7 @@ class Ledger {
     PartitionId partition = kNoPartition;
     Mode mode = Mode::kShared;
     Reason reason = Reason::kNone;
-    std::uint32_t launches = 0;
+    std::uint32_t launches = kNoLaunchBound;
     std::uint64_t run_ahead_ns = kNever;
   };
 

@@ -103,7 +103,7 @@ struct Launch {
 
 struct Placement {
   PartitionId partition = kNoPartition;  // kNoPartition: not now
-  std::uint32_t launches = 1;            // the stream asks again after so many; 0: no such end
+  std::uint32_t launches = 1;            // the stream asks again after so many, or kNoLaunchBound
 };
 
 class PlacementPolicy {

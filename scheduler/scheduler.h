@@ -94,7 +94,7 @@ struct Decision {
   PartitionId partition = kNoPartition;
   Mode mode = Mode::kShared;
   Reason reason = Reason::kNone;
-  std::uint32_t launches = 0;  // 0: no such end
+  std::uint32_t launches = kNoLaunchBound;
   std::uint64_t run_ahead_ns = kNever;
 };
 

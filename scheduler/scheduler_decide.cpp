@@ -158,7 +158,7 @@ void Scheduler::opened(StreamIndex index, GrantId id) {
   if (demand.state != State::kRunning) sets_state(demand, State::kRunning);
   stream.last = grant.partition;
   stream.asked = false;
-  if (grant.launches != 0) stream.used_revision = revision_;
+  if (grant.launches != kNoLaunchBound) stream.used_revision = revision_;
   ++counters_.grants;
   if (grant.reason == Reason::kNeedsWhole) ++counters_.exceptions;
   decide_on(Decision::Kind::kGrant, grant, grant.reason);
@@ -382,7 +382,7 @@ void Scheduler::serve_row(StreamIndex index, std::uint32_t row) {
     }
     return wait(index);
   }
-  if (planned.row.launches != 0 && stream.used_revision == revision_) {
+  if (planned.row.launches != kNoLaunchBound && stream.used_revision == revision_) {
     replan_ = true;
     return wait(index);
   }

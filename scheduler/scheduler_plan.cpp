@@ -197,7 +197,8 @@ void Scheduler::apply_difference() {
       if (before[old].reason != plan_[client.row].reason ||
           !same_grants(before[old], plan_[client.row]))
         client.row_since_ns = now_;
-      if (same_grants(before[old], plan_[client.row]) && plan_[client.row].row.launches == 0)
+      if (same_grants(before[old], plan_[client.row]) &&
+          plan_[client.row].row.launches == kNoLaunchBound)
         continue;
     } else {
       client.row_since_ns = now_;
@@ -244,7 +245,7 @@ void Scheduler::reconcile(StreamIndex index) {
     if (terms.reason == Reason::kNeedsWhole && exception) ++counters_.exceptions;
     if (!told) return;
     ++counters_.amended;
-    if (terms.launches != 0) stream.used_revision = revision_;
+    if (terms.launches != kNoLaunchBound) stream.used_revision = revision_;
     return decide_on(Decision::Kind::kAmend, *grant, terms.reason);
   }
   Reason reason = Reason::kRowChanged;

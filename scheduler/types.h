@@ -29,6 +29,13 @@ using runtime::PartitionId;
 using runtime::StreamId;
 inline constexpr ClientId kNoClient = 0;
 inline constexpr StreamId kAllStreams = 0xffffffff;
+// `launches` of a row, grant or decision (0 in the policy ABI, too): the grant ends by revocation
+// only.
+inline constexpr std::uint32_t kNoLaunchBound = 0;
+// The same for the runtime, which counts launches down.
+constexpr std::uint32_t runtime_launches(std::uint32_t launches) {
+  return launches == kNoLaunchBound ? runtime::kUntilRevoked : launches;
+}
 
 // What a step of a client computes, as far as the client said so.
 enum class StepKind : std::uint8_t { kUnknown, kPrefill, kDecode, kIteration, kBestEffort };
@@ -101,6 +108,10 @@ struct Limits {
   friend bool operator==(const Limits&, const Limits&) = default;
 };
 
+// A latency bound that is no number: latencies as if the client were alone.
+inline constexpr std::uint64_t kAsAloneNs = 1;
+constexpr bool is_as_alone(std::uint64_t bound_ns) { return bound_ns != 0 && bound_ns < 1'000; }
+
 // Service-level objective of a class; 0: none. At most one of the latency bounds per StepKind.
 struct Slo {
   std::uint64_t ttft_ns = 0;     // first token (prefill)
@@ -138,9 +149,9 @@ struct Row {
   Mode mode = Mode::kShared;
   std::uint8_t rank = 0;  // among rows that wait for the same SMs: lower first, then longest wait
   bool hold = false;      // the partition stays reserved while the client is idle
-  std::uint32_t launches = 0;           // grants end after so many launches; 0: no such end
-  std::uint64_t run_ahead_ns = kNever;  // predicted work submitted and not complete, at most
-  std::uint64_t until_ns = kNever;      // the row ends then, and the policy is asked again
+  std::uint32_t launches = kNoLaunchBound;  // of each grant
+  std::uint64_t run_ahead_ns = kNever;      // predicted work submitted and not complete, at most
+  std::uint64_t until_ns = kNever;          // the row ends then, and the policy is asked again
   friend bool operator==(const Row&, const Row&) = default;
 };
 

@@ -465,7 +465,7 @@ bool DeviceArbiter::send(ClientId id, const scheduler::Decision& decision, Lease
   grant.word = word;
   grant.amends = amends;
   grant.partition = decision.partition;
-  grant.launches = decision.launches != 0 ? decision.launches : runtime::kUntilChanged;
+  grant.launches = scheduler::runtime_launches(decision.launches);
   grant.exclusive = decision.mode == Mode::kExclusive ? 1 : 0;
   if (decision.run_ahead_ns != kNever)
     grant.ahead_ns = std::clamp<std::uint64_t>(decision.run_ahead_ns, 1, protocol::kLongest);

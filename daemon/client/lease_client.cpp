@@ -13,7 +13,7 @@ namespace vitamin::client {
 using protocol::kLanes;
 using runtime::is_eligible;
 using runtime::kNoPartition;
-using runtime::kUntilChanged;
+using runtime::kUntilRevoked;
 using runtime::kWholeDevice;
 
 namespace {
@@ -150,7 +150,7 @@ Choice LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& operat
   bool moves_on = false;
   if (lane.partition != kNoPartition) {
     const bool wide_enough = layout_.at(lane.partition).sms >= operation.sms;
-    const bool fresh = !lane.claimed || lane.launches == kUntilChanged;
+    const bool fresh = !lane.claimed || lane.launches == kUntilRevoked;
     if (wide_enough && !is_eligible(eligible, lane.partition)) {
       // The driver refused this kernel there, or no queue is free yet: only this launch goes to the
       // whole device.
@@ -194,11 +194,11 @@ Choice LeaseClient::place_in_fallback(Lane& lane, const runtime::ReadyOperation&
     close_grant(lane);
     lane.partition = partition;
     lane.word = lane.admitted = kFallbackWord;
-    lane.launches = lane.left = kUntilChanged;
+    lane.launches = lane.left = kUntilRevoked;
     lane.outstanding = 0;
     lane.counts_outstanding = partition != kWholeDevice;
   }
-  return {partition, fits ? kUntilChanged : 1, runtime::kNever, lane.counts_outstanding};
+  return {partition, fits ? kUntilRevoked : 1, runtime::kNever, lane.counts_outstanding};
 }
 
 void LeaseClient::enter_fallback() {
@@ -265,7 +265,7 @@ void LeaseClient::submitted(PartitionId partition, StreamId stream) {
   Lane& lane = lanes_[stream % kLanes];
   if (lane.partition == partition) {
     ++lane.outstanding;
-    if (lane.left != kUntilChanged && lane.left > 0) --lane.left;
+    if (lane.left != kUntilRevoked && lane.left > 0) --lane.left;
     return;
   }
   // The driver accepted the launch after the grant had ended (a retry on a wider partition): count
@@ -328,7 +328,7 @@ void LeaseClient::take_grants(std::uint64_t now_ns) {
     lane.partition = static_cast<PartitionId>(grant.partition);
     lane.word = grant.word;
     lane.launches = lane.left = grant.launches;
-    lane.ahead_ns = grant.ahead_ns != 0 ? grant.ahead_ns : runtime::kNever;
+    lane.ahead_ns = grant.ahead_ns != protocol::kNoAheadBound ? grant.ahead_ns : runtime::kNever;
     lane.outstanding = outstanding;
     lane.counts_outstanding = lane.partition != kWholeDevice || grant.exclusive != 0;
     lane.claimed = false;

@@ -13,7 +13,6 @@ namespace vitamin::client {
 using runtime::Choice;
 using runtime::is_eligible;
 using runtime::kNoPartition;
-using runtime::kUntilChanged;
 using runtime::kWholeDevice;
 using runtime::PartitionId;
 using runtime::StreamId;
@@ -115,7 +114,7 @@ Choice LocalArbiter::place(const runtime::ReadyOperation& operation,
     }
     placement = {eligible.back(), 1};
   }
-  const std::uint32_t launches = placement.launches != 0 ? placement.launches : kUntilChanged;
+  const std::uint32_t launches = scheduler::runtime_launches(placement.launches);
   if (placement.partition == kNoPartition)
     return isolated_ ? Choice{kNoPartition, 0} : Choice{eligible.back(), 1};
   if (!isolated_ || placement.partition == kWholeDevice) return {placement.partition, launches};
@@ -137,7 +136,8 @@ Choice LocalArbiter::allocate(const runtime::ReadyOperation& operation,
                               std::span<const PartitionId> eligible, std::uint64_t now_ns) {
   state_of(operation.stream);
   const StreamState& before = streams_[operation.stream];
-  if (before.grant != scheduler::kNoGrant && before.launches != 0) {  // used up
+  if (before.grant != scheduler::kNoGrant &&
+      before.launches != scheduler::kNoLaunchBound) {  // used up
     scheduler_.returned(kSelf, operation.stream, before.grant, now_ns);
     streams_[operation.stream].grant = scheduler::kNoGrant;
   }
@@ -150,7 +150,7 @@ Choice LocalArbiter::allocate(const runtime::ReadyOperation& operation,
   const StreamState& state = streams_[operation.stream];
   if (state.grant == scheduler::kNoGrant) return {kNoPartition, 0};
   if (is_eligible(eligible, state.partition))
-    return {state.partition, state.launches != 0 ? state.launches : kUntilChanged, state.ahead_ns};
+    return {state.partition, scheduler::runtime_launches(state.launches), state.ahead_ns};
   // The driver refused this kernel there, or no queue is free yet: this launch takes a partition
   // within the granted one.
   const hal::ComputeSet granted = layout_.at(state.partition).compute;

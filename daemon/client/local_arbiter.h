@@ -65,7 +65,7 @@ class LocalArbiter final : public runtime::Arbiter {
     // The scheduler's last decision.
     scheduler::GrantId grant = scheduler::kNoGrant;
     runtime::PartitionId partition = runtime::kNoPartition;
-    std::uint32_t launches = 0;  // of the grant; 0: unlimited
+    std::uint32_t launches = scheduler::kNoLaunchBound;  // of the grant
     std::uint64_t ahead_ns = scheduler::kNever;
   };
 

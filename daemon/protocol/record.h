@@ -139,15 +139,18 @@ struct Timed {
   std::uint64_t unused[4] = {};
 };
 
+// Grant::ahead_ns that bounds nothing: what records before 1.5 have there.
+inline constexpr std::uint64_t kNoAheadBound = 0;
+
 struct Grant {
   static constexpr Type kType = Type::kGrant;
   Head head{};
   LeaseWord word = 0;          // the value of the lane's lease word while the gate is open
-  std::uint32_t launches = 0;  // runtime::kUntilChanged: until the gate closes
+  std::uint32_t launches = 0;  // at least 1; runtime::kUntilRevoked: until the gate closes
   std::uint32_t partition = 0;
-  // Since 1.5: submission runs ahead of completion by no more predicted time than this; 0: no
-  // bound. With a client that ignores it, other clients wait for longer.
-  std::uint64_t ahead_ns = 0;
+  // Since 1.5: submission runs ahead of completion by no more predicted time than this. With a
+  // client that ignores it, other clients wait for longer.
+  std::uint64_t ahead_ns = kNoAheadBound;
   // Since 1.7: not 0: this record amends the open grant with that word, which gets this record's
   // word and terms; 0: a new grant, even of the same partition. To a client before 1.7 a grant of
   // the same partition replaces the open one, so the daemon grants it no partition on which the

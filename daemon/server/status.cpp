@@ -36,8 +36,7 @@ std::vector<DeviceArbiter::GrantStatus> grouped(std::vector<DeviceArbiter::Grant
 
 // The latency bounds of a client's class.
 json bounds_status(const scheduler::Slo& slo) {
-  constexpr std::uint64_t kNoNumberNs = 1'000;  // from_configuration.cpp: latencies as if alone
-  const bool as_alone = slo.latency_ns != 0 && slo.latency_ns < kNoNumberNs;
+  const bool as_alone = scheduler::is_as_alone(slo.latency_ns);
   return {{"ttft_ns", slo.ttft_ns},
           {"tpot_ns", slo.tpot_ns},
           {"latency_ns", as_alone ? 0 : slo.latency_ns},

@@ -177,7 +177,7 @@ std::optional<PartitionId> Pipeline::prepared_ahead(Stream& stream, Graph& graph
 // is less work: of these the one that was launched last.
 PartitionId Pipeline::soonest_made(Stream& stream, Graph& graph, PartitionId partition) {
   const Choice& grant = stream.placing.grant;
-  const bool stays = grant.partition == partition && grant.launches == kUntilChanged;
+  const bool stays = grant.partition == partition && grant.launches == kUntilRevoked;
   if (stays || graph.find(partition) != nullptr) return partition;
   const std::span<const PartitionId> wide = placement_.eligible(stream, graph.kernel, graph.needed);
   std::uint64_t used = 0;

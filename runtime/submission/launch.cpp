@@ -22,7 +22,7 @@ bool Pipeline::launch_fast_path(Stream& stream, Kernel& kernel, const hal::Kerne
                             stream.order.extra.empty();
   if (!nothing_open || !completion_.unobserved() || core_.profiler.next_is_due()) return false;
   // Where the last answer of the policy says, and where everything before it went.
-  if (grant.launches != kUntilChanged || queue->partition != grant.partition ||
+  if (grant.launches != kUntilRevoked || queue->partition != grant.partition ||
       grant.ahead_ns != kNever)
     return false;
   if (needed == 0 || needed > queue->sms || needed > placement_.widest_narrow() ||

@@ -34,7 +34,7 @@ Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchO
     return binding;
   }
   auto take = [&](PhysicalQueue& queue) {
-    if (grant.launches != kUntilChanged) --grant.launches;
+    if (grant.launches != kUntilRevoked) --grant.launches;
     // On the whole device it still wants: else every launch would wait anew for what never comes.
     if (!queue.whole()) stream.placing.queue_wanted_since.reset();
     binding.queue = &queue;
@@ -235,7 +235,7 @@ void Placement::pass_iteration_ends(Stream& stream) {
   std::deque<std::uint64_t>& ends = stream.placing.iteration_ends;
   for (; !ends.empty() && ends.front() <= stream.timeline.submitted; ends.pop_front()) {
     stream.placing.iteration_ended = true;
-    if (stream.placing.grant.launches != kUntilChanged) stream.placing.grant.launches = 0;
+    if (stream.placing.grant.launches != kUntilRevoked) stream.placing.grant.launches = 0;
   }
 }
 

@@ -87,7 +87,7 @@ class Placement {
   bool granted_freely(const Stream& stream) const {
     const Choice& grant = stream.placing.grant;
     return grant.partition == kWholeDevice && !grant.counts_outstanding &&
-           grant.launches == kUntilChanged && !completion_.strict() &&
+           grant.launches == kUntilRevoked && !completion_.strict() &&
            !completion_.bounded(stream) && core_.arbiter->admits(kWholeDevice, stream.id);
   }
   bool grant_stands(const Stream& stream, const Kernel& kernel, std::uint32_t needed) const;

@@ -35,7 +35,7 @@ PhysicalQueue* QueueManager::free_queue(Stream& stream, PartitionId partition) {
 
 bool QueueManager::gives_up_slot(const Stream& stream) const {
   return core_.pool.slots() && core_.streams_share &&
-         stream.placing.grant.launches != kUntilChanged && core_.pool.all_owned();
+         stream.placing.grant.launches != kUntilRevoked && core_.pool.all_owned();
 }
 
 bool QueueManager::awaits_queue(Stream& stream) const {

@@ -11,10 +11,10 @@
 namespace vitamin::scheduler {
 namespace {
 
-// Blocks of a race and of looks: five times what a change of allocation takes, so that a fifth of
-// a block at most is lost on it; within that, as short as the noise of jobs allows (below 0.1 s a
-// block holds less than a training step) and no longer than lets eight candidates be tried twice
-// within the limit of a race... of one that settles quickly.
+// Blocks of a race and of looks last kSettlings times what a change of allocation takes, so that it
+// costs a fifth of a block at most, within two bounds. Below kBlockNs a block holds less than a
+// step of a training, and eight candidates are measured twice within kRaceNs; above kLongBlockNs a
+// race would hold too few blocks.
 constexpr double kSettlings = 5;
 constexpr std::uint64_t kBlockNs = 100'000'000, kLongBlockNs = 250'000'000;
 // Where workload mixes are short, so that some blocks fit into a visit: five times 5 ms of
@@ -44,20 +44,24 @@ constexpr double kRaceSd = 0.08;
 // 80 ms behind a change.
 constexpr std::uint64_t kUnsettledNs = 100'000'000;
 constexpr unsigned kMostBlocksOfLook = 8;
-constexpr double kProveS = 0.2;  // what looks behind a race may cost
+constexpr double kProveS = 0.2;  // saved up for looks when a race ends
 
-// Of the time: a third of the 1 % that races, looks and changes may cost together.
-constexpr double kNoisySd = 0.05;  // of a block of a race: then looks use long blocks
+// Looks use long blocks where the standard deviation of a block of the race is above this.
+constexpr double kNoisySd = 0.05;
+// What looks may cost, as a part of the kept time: a third of the 1 % that races, looks and changes
+// may cost together. kCreditS is the most that is saved up, of 100 s.
 constexpr double kLookShare = 0.003;
-constexpr double kCreditS = 0.3;  // saved up at most: a minute's
-constexpr double kHorizonS = static_cast<double>(kHalfLifeNs) / 1e9;  // what a look finds is worth
+constexpr double kCreditS = 0.3;
+// A look is expected to gain for so long: as long as its result is believed.
+constexpr double kHorizonS = static_cast<double>(kHalfLifeNs) / 1e9;
 
-// A candidate that is better by so much is looked at without pause, and taken when that is shown:
-// a configuration that is more than 2 % worse than the best known is not kept.
+// A candidate that is believed to lead by so much is looked at without savings, and taken when
+// looks confirm it: a configuration that is more than 2 % below the best known is not kept.
 constexpr double kWorthwhile = 0.02;
 // Less than this is not worth a change.
 constexpr double kWorthMoving = 0.01;
-constexpr double kBeyondDoubt = 2.5, kLikely = 1;  // standard errors: to leave sharing, and others
+// The lead of another candidate in standard errors, to leave sharing and to leave a part.
+constexpr double kBeyondDoubt = 2.5, kLikely = 1;
 
 // Two kept blocks in a row so many deviations away: 1 in 10^8 were noise normal.
 constexpr double kStrange = 4, kLeastStrange = 0.1, kMostAlarm = 4;
@@ -116,9 +120,9 @@ std::uint64_t Estimator::block_ns(Purpose purpose) const {
 
 // Some client was busy all the time and finished nothing.
 bool Estimator::unfinished() const {
-  for (std::size_t i = 0; i < slots_.size(); ++i)
-    if (workload_->place(candidate_, i).mode != Mode::kPaused && seen_[i] && slots_[i].reports &&
-        now_[i].work == base_[i].work && now_[i].busy_ns > base_[i].busy_ns)
+  for (std::size_t i = 0; i < members_.size(); ++i)
+    if (workload_->assigned_to(candidate_, i).mode != Mode::kPaused && seen_[i] &&
+        members_[i].reports && now_[i].work == base_[i].work && now_[i].busy_ns > base_[i].busy_ns)
       return true;
   return false;
 }
@@ -144,7 +148,7 @@ bool Estimator::close_block(std::uint64_t now_ns, bool cut) {
   const bool odd = purpose_ == Purpose::kKeep && differs();
   if (!odd) {
     learn(candidate_, length_s / (static_cast<double>(kBlockNs) / 1e9));
-    for (std::size_t i = 0; i < slots_.size(); ++i)
+    for (std::size_t i = 0; i < members_.size(); ++i)
       if (!samples_[i].paused && std::isfinite(samples_[i].log_launch_work))
         r.launch_work[i].add(samples_[i].log_launch_work);
   }
@@ -165,7 +169,7 @@ bool Estimator::close_block(std::uint64_t now_ns, bool cut) {
 void Estimator::kept(double value, double length_s) {
   WorkloadMix& c = *workload_;
   Regime& r = c.now();
-  for (std::size_t i = 0; i < slots_.size(); ++i)
+  for (std::size_t i = 0; i < members_.size(); ++i)
     if (!samples_[i].paused) r.rates[i].add(samples_[i].log_rate);
   c.credit_s = std::min(kCreditS, c.credit_s + kLookShare * length_s);
   if (candidate_ == r.chosen) ++c.kept_run;
@@ -241,7 +245,7 @@ void Estimator::change_chosen(unsigned candidate, ChoiceReason why) {
   r.candidates[candidate].gap = r.candidates[candidate].variance = 0;
   r.chosen = candidate;
   r.why = why;
-  r.rates.assign(c.slots, {});
+  r.rates.assign(c.members, {});
   r.strange = 0;
   r.unproved = c.sheltered != Race::kNone && candidate != c.sheltered;
   c.kept_run = 0;
@@ -254,7 +258,7 @@ bool Estimator::differs() {
     return watch.count >= kLaunchWorkCount && std::isfinite(x) &&
            std::abs(x - watch.mean) > r.alarm * std::max(kLeastStrange, kStrange * watch.sd());
   };
-  for (std::size_t i = 0; i < slots_.size(); ++i)
+  for (std::size_t i = 0; i < members_.size(); ++i)
     if (!samples_[i].paused && (far(r.rates[i], samples_[i].log_rate) ||
                                 far(r.launch_work[i], samples_[i].log_launch_work)))
       return true;
@@ -263,7 +267,7 @@ bool Estimator::differs() {
 
 // Whether what runs now has the mix of launches of a regime.
 bool Estimator::alike(const Regime& regime) const {
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
+  for (std::size_t i = 0; i < members_.size(); ++i) {
     const Watch& usual = regime.launch_work[i];
     if (samples_[i].paused || usual.count < kLaunchWorkCount ||
         !std::isfinite(samples_[i].log_launch_work))
@@ -283,7 +287,7 @@ void Estimator::change_regime() {
   c.credit_s = std::min(c.credit_s, 0.0);  // it was saved for looks at what has ended
   if (alike(old)) {                        // the same launches, faster or slower
     if (c.time_ns - old.raced_ns >= kCalmNs) begin_race(old);
-    old.rates.assign(c.slots, {});
+    old.rates.assign(c.members, {});
     return;
   }
   for (unsigned i = 0; i < c.regimes.size(); ++i) {
@@ -293,7 +297,7 @@ void Estimator::change_regime() {
     for (CandidateState& candidate : known.candidates)
       candidate.variance =
           std::min(kUnknownSd * kUnknownSd, kStale * candidate.variance_at(c.time_ns));
-    known.rates.assign(c.slots, {});
+    known.rates.assign(c.members, {});
     known.strange = 0;
     if (known.racing) begin_race(known);
     return;
@@ -309,8 +313,8 @@ void Estimator::change_regime() {
     c.now() = {};
   }
   Regime& fresh = c.now();
-  fresh.rates.assign(c.slots, {});
-  fresh.launch_work.assign(c.slots, {});
+  fresh.rates.assign(c.members, {});
+  fresh.launch_work.assign(c.members, {});
   fresh.began_ns = c.time_ns;
   begin_race(fresh);
 }
@@ -320,7 +324,7 @@ void Estimator::begin_race(Regime& r) {
   r.race.begin(c.racing_count, c.sheltered, r.race.rounds() > 1 ? r.race.block_sd() : kBlockSd);
   r.racing = true;
   r.raced_ns = c.time_ns;
-  r.best.assign(c.slots, std::numeric_limits<double>::quiet_NaN());
+  r.best.assign(c.members, std::numeric_limits<double>::quiet_NaN());
 }
 
 void Estimator::settle_race(Regime& r) {
@@ -347,7 +351,7 @@ void Estimator::settle_race(Regime& r) {
   r.chosen = chosen;
   r.why = chosen == c.sheltered ? ChoiceReason::kNoLead : ChoiceReason::kWon;
   if (first) r.decided_s = static_cast<double>(c.time_ns - r.began_ns) / 1e9;
-  r.rates.assign(c.slots, {});
+  r.rates.assign(c.members, {});
   c.credit_s = std::max(c.credit_s, kProveS);
   c.kept_run = 0;
   r.unproved = c.sheltered != Race::kNone && chosen != c.sheltered;
@@ -377,8 +381,8 @@ unsigned Estimator::worth_a_look() const {
 void Estimator::choose(std::uint64_t now_ns) {
   WorkloadMix& c = *workload_;
   Regime& r = c.now();
-  const bool counted =
-      std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.reports; });
+  const bool counted = std::all_of(members_.begin(), members_.end(),
+                                   [](const Member& member) { return member.reports; });
   if (!counted || c.racing_count < 2) {
     r.why = counted ? ChoiceReason::kOnly : ChoiceReason::kUncounted;
     r.raced_ns = c.time_ns;
@@ -390,8 +394,8 @@ void Estimator::choose(std::uint64_t now_ns) {
   }
   if (needs_alone(objective_) && (r.racing || !open_))
     for (unsigned candidate = c.racing_count; candidate < c.candidate_count; ++candidate)
-      for (std::size_t i = 0; i < c.slots; ++i)
-        if (c.place(candidate, i).mode != Mode::kPaused && std::isnan(log_alone(i)) &&
+      for (std::size_t i = 0; i < c.members; ++i)
+        if (c.assigned_to(candidate, i).mode != Mode::kPaused && std::isnan(log_alone(i)) &&
             c.tries[candidate] < kAloneTries) {
           ++c.tries[candidate];
           return begin_block(candidate, Purpose::kAlone, now_ns);

@@ -66,28 +66,28 @@ void Estimator::forget(ClientId client) {
 }
 
 // Slots of active clients, in an order that depends on their programs and not on their ids.
-void Estimator::find_slots(std::span<const Client> clients) {
-  next_slots_.clear();
+void Estimator::find_members(std::span<const Client> clients) {
+  next_members_.clear();
   for (const Client& client : clients)
     if (client.active)
-      next_slots_.push_back({client.id, program(client.id), client.phase,
-                             std::max(1e-6, static_cast<double>(client.weight)),
-                             client.reports_progress});
-  std::sort(next_slots_.begin(), next_slots_.end(), [](const Slot& a, const Slot& b) {
+      next_members_.push_back({client.id, program(client.id), client.phase,
+                               std::max(1e-6, static_cast<double>(client.weight)),
+                               client.reports_progress});
+  std::sort(next_members_.begin(), next_members_.end(), [](const Member& a, const Member& b) {
     return a.program != b.program ? a.program < b.program : a.client < b.client;
   });
 }
 
-std::size_t Estimator::slot_of(ClientId client) const {
+std::size_t Estimator::member_of(ClientId client) const {
   const auto at = std::lower_bound(by_client_.begin(), by_client_.end(), client,
                                    [](const auto& known, ClientId id) { return known.first < id; });
-  return at != by_client_.end() && at->first == client ? at->second : kNoSlot;
+  return at != by_client_.end() && at->first == client ? at->second : kNoMember;
 }
 
 Estimator::WorkloadMix& Estimator::find_workload(std::uint64_t hash) {
   std::unique_ptr<WorkloadMix>* oldest = nullptr;
   for (std::unique_ptr<WorkloadMix>& workload : workloads_) {
-    if (workload->hash == hash && workload->slots == slots_.size()) return *workload;
+    if (workload->hash == hash && workload->members == members_.size()) return *workload;
     if (oldest == nullptr || workload->used_ns < (*oldest)->used_ns) oldest = &workload;
   }
   if (workloads_.size() >= kWorkloads) {
@@ -97,7 +97,7 @@ Estimator::WorkloadMix& Estimator::find_workload(std::uint64_t hash) {
   workloads_.push_back(std::make_unique<WorkloadMix>());
   WorkloadMix& workload = *workloads_.back();
   workload.hash = hash;
-  workload.slots = slots_.size();
+  workload.members = members_.size();
   return workload;
 }
 
@@ -124,20 +124,20 @@ bool Estimator::enter(std::span<const Client> clients, const Objective& objectiv
   time_ns_ += step;
   if (workload_ != nullptr) workload_->time_ns += step;
 
-  find_slots(clients);
-  const auto same = [](const Slot& a, const Slot& b) {
+  find_members(clients);
+  const auto same = [](const Member& a, const Member& b) {
     return a.client == b.client && a.program == b.program && a.phase == b.phase;
   };
   const bool stays =
-      workload_ != nullptr &&
-      std::equal(slots_.begin(), slots_.end(), next_slots_.begin(), next_slots_.end(), same);
+      workload_ != nullptr && std::equal(members_.begin(), members_.end(), next_members_.begin(),
+                                         next_members_.end(), same);
   const auto read = [&] {
-    now_.resize(slots_.size());
-    seen_.assign(slots_.size(), false);
-    for (std::size_t i = 0; i < slots_.size(); ++i) {
-      const auto at = std::lower_bound(clients.begin(), clients.end(), slots_[i].client,
+    now_.resize(members_.size());
+    seen_.assign(members_.size(), false);
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      const auto at = std::lower_bound(clients.begin(), clients.end(), members_[i].client,
                                        [](const Client& c, ClientId id) { return c.id < id; });
-      if (at == clients.end() || at->id != slots_[i].client) continue;
+      if (at == clients.end() || at->id != members_[i].client) continue;
       now_[i] = at->progress;
       seen_[i] = true;
     }
@@ -147,17 +147,17 @@ bool Estimator::enter(std::span<const Client> clients, const Objective& objectiv
     if (open_ && counting_) close_block(now_ns_, true);
     leave(now_ns_);
   }
-  slots_.swap(next_slots_);
+  members_.swap(next_members_);
   by_client_.clear();
-  for (std::size_t i = 0; i < slots_.size(); ++i) by_client_.emplace_back(slots_[i].client, i);
+  for (std::size_t i = 0; i < members_.size(); ++i) by_client_.emplace_back(members_[i].client, i);
   std::sort(by_client_.begin(), by_client_.end());
   read();
   std::uint64_t hash = 0x636f6e74657874ULL;
   std::uint64_t terms =
       mix(static_cast<std::uint64_t>(objective.aim), bits_of(objective.min_share));
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    hash = mix(hash, mix(slots_[i].program, static_cast<std::uint64_t>(slots_[i].phase)));
-    terms = mix(terms, bits_of(slots_[i].weight));
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    hash = mix(hash, mix(members_[i].program, static_cast<std::uint64_t>(members_[i].phase)));
+    terms = mix(terms, bits_of(members_[i].weight));
   }
   for (const Client& client : clients)
     if (client.active)
@@ -166,10 +166,10 @@ bool Estimator::enter(std::span<const Client> clients, const Objective& objectiv
                          std::uint64_t{client.limits.group} << 2 |
                              std::uint64_t{client.distributed} << 1 | client.limits.may_share));
   objective_ = objective;
-  if (slots_.empty()) return false;
+  if (members_.empty()) return false;
   if (!stays) {
     workload_ = &find_workload(hash);
-    workload_->clients = slots_;
+    workload_->clients = members_;
     workload_->entered_ns = now_ns_;
   }
   if (workload_->candidate_count != 0 && workload_->terms == terms) return false;
@@ -177,15 +177,15 @@ bool Estimator::enter(std::span<const Client> clients, const Objective& objectiv
   return true;
 }
 
-// Of what each slot has, as sets of units: equal in other processes and pools.
+// Of what each member has, as sets of units: equal in other processes and pools.
 std::uint64_t Estimator::hash_of(std::span<const Assignment> configuration) const {
   std::uint64_t hash = 0x61726dULL;
-  for (const Slot& slot : slots_) {
-    Assignment has{slot.client, kWholeDevice, Mode::kPaused};
+  for (const Member& member : members_) {
+    Assignment has{member.client, kWholeDevice, Mode::kPaused};
     const auto at =
-        std::lower_bound(configuration.begin(), configuration.end(), slot.client,
+        std::lower_bound(configuration.begin(), configuration.end(), member.client,
                          [](const Assignment& a, ClientId id) { return a.client < id; });
-    if (at != configuration.end() && at->client == slot.client && at->partition < pool_.size())
+    if (at != configuration.end() && at->client == member.client && at->partition < pool_.size())
       has = *at;
     hash = mix(hash, mix(pool_[has.partition].compute.bits(),
                          std::uint64_t{pool_[has.partition].whole()} << 8 |
@@ -200,17 +200,18 @@ void Estimator::offer(std::span<const Candidate> candidates) {
   open_ = counting_ = false;
   c.candidate_count = c.racing_count = 0;
   c.sheltered = Race::kNone;
-  c.places.assign(kMostCandidates * c.slots, {});
+  c.assigned.assign(kMostCandidates * c.members, {});
   c.tries.fill(0);
   for (const bool alone : {false, true})
     for (const Candidate& candidate : candidates) {
       if (candidate.alone != alone ||
           c.candidate_count == (alone ? kMostCandidates : Race::kCandidates))
         continue;
-      for (std::size_t i = 0; i < c.slots; ++i) c.places[c.candidate_count * c.slots + i] = {};
+      for (std::size_t i = 0; i < c.members; ++i)
+        c.assigned[c.candidate_count * c.members + i] = {};
       for (const Assignment& a : candidate.assignments)
-        if (const std::size_t i = slot_of(a.client); i != kNoSlot && a.partition < pool_.size())
-          c.places[c.candidate_count * c.slots + i] = {a.partition, a.mode};
+        if (const std::size_t i = member_of(a.client); i != kNoMember && a.partition < pool_.size())
+          c.assigned[c.candidate_count * c.members + i] = {a.partition, a.mode};
       const std::uint64_t hash = hash_of(candidate.assignments);
       const auto known = c.hashes.begin() + c.candidate_count;
       if (std::find(c.hashes.begin(), known, hash) != known) continue;
@@ -223,9 +224,9 @@ void Estimator::offer(std::span<const Candidate> candidates) {
   c.regimes.reserve(4);
   c.regimes.emplace_back();
   c.regime = 0;
-  c.now().rates.assign(c.slots, {});
-  c.now().launch_work.assign(c.slots, {});
-  c.now().best.assign(c.slots, std::numeric_limits<double>::quiet_NaN());
+  c.now().rates.assign(c.members, {});
+  c.now().launch_work.assign(c.members, {});
+  c.now().best.assign(c.members, std::numeric_limits<double>::quiet_NaN());
   c.now().began_ns = c.time_ns;
   c.credit_s = 0;
   c.kept_run = 0;
@@ -234,10 +235,10 @@ void Estimator::offer(std::span<const Candidate> candidates) {
 
 void Estimator::materialize(unsigned candidate) {
   configuration_.clear();
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const WorkloadMix::Place& place = workload_->place(candidate, i);
-    if (place.mode != Mode::kPaused)
-      configuration_.push_back({slots_[i].client, place.partition, place.mode});
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    const WorkloadMix::Assigned& has = workload_->assigned_to(candidate, i);
+    if (has.mode != Mode::kPaused)
+      configuration_.push_back({members_[i].client, has.partition, has.mode});
   }
   std::sort(configuration_.begin(), configuration_.end(),
             [](const Assignment& a, const Assignment& b) { return a.client < b.client; });
@@ -268,10 +269,10 @@ void Estimator::baseline(std::uint64_t now_ns) {
 void Estimator::settled(std::span<const Client> clients, std::uint64_t now_ns) {
   if (!open_ || told_ || workload_ == nullptr) return;
   now_ns = std::max(now_ns, now_ns_);
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const auto at = std::lower_bound(clients.begin(), clients.end(), slots_[i].client,
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    const auto at = std::lower_bound(clients.begin(), clients.end(), members_[i].client,
                                      [](const Client& c, ClientId id) { return c.id < id; });
-    if (at != clients.end() && at->id == slots_[i].client) now_[i] = at->progress;
+    if (at != clients.end() && at->id == members_[i].client) now_[i] = at->progress;
   }
   const double took = static_cast<double>(now_ns - began_ns_);
   settle_ns_ = std::clamp(settle_ns_ + 0.2 * (took - settle_ns_), kLeastSettleNs, kMostSettleNs);
@@ -307,53 +308,53 @@ Block Estimator::next(std::uint64_t now_ns, bool granted) {
   return {configuration_, wake, number_, purpose_};
 }
 
-EstimateKey Estimator::rate_key(const WorkloadMix& workload, std::span<const Slot> slots,
-                                std::size_t slot, std::uint64_t configuration) {
-  return {slots[slot].program, mix(configuration, slot), mix(workload.hash, workload.regime),
-          slots[slot].phase, Quantity::kRate};
+EstimateKey Estimator::rate_key(const WorkloadMix& workload, std::span<const Member> members,
+                                std::size_t member, std::uint64_t configuration) {
+  return {members[member].program, mix(configuration, member), mix(workload.hash, workload.regime),
+          members[member].phase, Quantity::kRate};
 }
 
-EstimateKey Estimator::rate_key(std::size_t slot, std::uint64_t configuration) const {
-  return rate_key(*workload_, slots_, slot, configuration);
+EstimateKey Estimator::rate_key(std::size_t member, std::uint64_t configuration) const {
+  return rate_key(*workload_, members_, member, configuration);
 }
 
-EstimateKey Estimator::rate_key(std::size_t slot, unsigned candidate) const {
-  return rate_key(slot, workload_->hashes[candidate]);
+EstimateKey Estimator::rate_key(std::size_t member, unsigned candidate) const {
+  return rate_key(member, workload_->hashes[candidate]);
 }
 
-double Estimator::log_alone(const Slot& slot) const {
+double Estimator::log_alone(const Member& member) const {
   const Estimate* const found =
-      store_.find({slot.program, kByItself, 0, slot.phase, Quantity::kRate});
+      store_.find({member.program, kByItself, 0, member.phase, Quantity::kRate});
   return found != nullptr && found->n_eff >= 1 ? found->log_mean
                                                : std::numeric_limits<double>::quiet_NaN();
 }
 
-void Estimator::bound_lies(Sample& sample, std::size_t slot, unsigned candidate) const {
-  const double best = workload_->now().best[slot];
+void Estimator::bound_false_report(Sample& sample, std::size_t member, unsigned candidate) const {
+  const double best = workload_->now().best[member];
   if (std::isnan(best)) return;  // the first block of a race: there is nothing to compare with
-  const WorkloadMix::Place& place = workload_->place(candidate, slot);
+  const WorkloadMix::Assigned& has = workload_->assigned_to(candidate, member);
   double sharers = 1;
-  if (place.mode == Mode::kShared)
-    for (std::size_t i = 0; i < slots_.size(); ++i) {
-      const WorkloadMix::Place& other = workload_->place(candidate, i);
-      sharers += i != slot && other.mode == Mode::kShared && other.partition == place.partition;
+  if (has.mode == Mode::kShared)
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      const WorkloadMix::Assigned& other = workload_->assigned_to(candidate, i);
+      sharers += i != member && other.mode == Mode::kShared && other.partition == has.partition;
     }
-  const double equal = static_cast<double>(pool_[place.partition].sms) / whole_sms_ / sharers;
+  const double equal = static_cast<double>(pool_[has.partition].sms) / whole_sms_ / sharers;
   sample.log_rate = std::max(sample.log_rate, best + std::log(kBelievable * equal));
 }
 
 // Reads what the clients did in the block. False: nothing can be said of it, or not yet.
 bool Estimator::take(std::uint64_t now_ns) {
-  samples_.assign(slots_.size(), {});
+  samples_.assign(members_.size(), {});
   const double elapsed = static_cast<double>(now_ns - counted_ns_);
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
+  for (std::size_t i = 0; i < members_.size(); ++i) {
     Sample& sample = samples_[i];
-    if (workload_->place(candidate_, i).mode == Mode::kPaused) {
+    if (workload_->assigned_to(candidate_, i).mode == Mode::kPaused) {
       sample.paused = true;
       continue;
     }
     const Progress &from = base_[i], &to = now_[i];
-    if (!seen_[i] || !slots_[i].reports || to.work < from.work || to.busy_ns < from.busy_ns ||
+    if (!seen_[i] || !members_[i].reports || to.work < from.work || to.busy_ns < from.busy_ns ||
         to.launches < from.launches || to.misplaced < from.misplaced)
       return false;
     double work = static_cast<double>(to.work - from.work);
@@ -369,9 +370,9 @@ bool Estimator::take(std::uint64_t now_ns) {
     sample.log_rate = std::log(std::max(work, 1e-9) / std::max(busy, 1.0));
     sample.log_launch_work = launches > 0 ? std::log(std::max(work, 1e-9) / launches)
                                           : std::numeric_limits<double>::quiet_NaN();
-    bound_lies(sample, i, candidate_);
+    bound_false_report(sample, i, candidate_);
   }
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
+  for (std::size_t i = 0; i < members_.size(); ++i) {
     double& best = workload_->now().best[i];
     if (!samples_[i].paused) best = std::fmax(best, samples_[i].log_rate);
   }
@@ -380,38 +381,38 @@ bool Estimator::take(std::uint64_t now_ns) {
 
 double Estimator::value() const {
   speeds_.clear();
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
+  for (std::size_t i = 0; i < members_.size(); ++i) {
     double log_speed = samples_[i].log_rate;
     if (needs_alone(objective_)) {
       const double reference = log_alone(i);
       log_speed = std::isnan(reference) ? 0 : log_speed - reference;
     }
-    speeds_.push_back({slots_[i].weight, samples_[i].paused ? kStopped : log_speed});
+    speeds_.push_back({members_[i].weight, samples_[i].paused ? kStopped : log_speed});
   }
   return value_of(objective_, speeds_);
 }
 
 void Estimator::learn(unsigned candidate, double weight) {
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
+  for (std::size_t i = 0; i < members_.size(); ++i) {
     if (samples_[i].paused) continue;
-    const WorkloadMix::Place& place = workload_->place(candidate, i);
-    const Program program = slots_[i].program;
-    const StepKind phase = slots_[i].phase;
+    const WorkloadMix::Assigned& has = workload_->assigned_to(candidate, i);
+    const Program program = members_[i].program;
+    const StepKind phase = members_[i].phase;
     const double rate = samples_[i].log_rate;
     if (candidate < workload_->racing_count)
       store_.add(rate_key(i, candidate), rate, weight, workload_->time_ns);
-    if (slots_.size() == 1 || candidate >= workload_->racing_count) {
-      if (place.partition == kWholeDevice)
+    if (members_.size() == 1 || candidate >= workload_->racing_count) {
+      if (has.partition == kWholeDevice)
         store_.add({program, kByItself, 0, phase, Quantity::kRate}, rate, weight, time_ns_);
       continue;
     }
     const double reference = log_alone(i);
     if (std::isnan(reference)) continue;
-    if (place.mode == Mode::kExclusive && place.partition != kWholeDevice)
-      store_.add({program, pool_[place.partition].sms, 0, phase, Quantity::kWidth},
-                 rate - reference, weight, time_ns_);
-    if (slots_.size() == 2 && place.mode == Mode::kShared && place.partition == kWholeDevice)
-      store_.add({program, slots_[1 - i].program, 0, phase, Quantity::kBeside}, rate - reference,
+    if (has.mode == Mode::kExclusive && has.partition != kWholeDevice)
+      store_.add({program, pool_[has.partition].sms, 0, phase, Quantity::kWidth}, rate - reference,
+                 weight, time_ns_);
+    if (members_.size() == 2 && has.mode == Mode::kShared && has.partition == kWholeDevice)
+      store_.add({program, members_[1 - i].program, 0, phase, Quantity::kBeside}, rate - reference,
                  weight, time_ns_);
   }
 }

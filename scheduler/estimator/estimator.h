@@ -1,37 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Finds the best of a few candidates for what runs now, by measuring them, and remembers. A
-// candidate is a configuration, of which client has which SMs, that may be measured. The sheltered
-// candidate is sharing: it is left only for a lead beyond doubt.
+// candidate is a configuration (which client has which SMs) that may be measured. The sheltered
+// candidate is sharing: every client on the whole device, as far as its limits allow. Another
+// candidate replaces it only with a lead beyond doubt.
 //
-// A workload mix is the set of active clients with the phases of their steps. In each:
+// A workload mix is the set of active clients with the phases of their steps. Its members are these
+// clients. For each mix the estimator runs blocks of these purposes:
 //
-//   race    short blocks under each candidate, in shuffled rounds (race.h), until one is best or
-//           1.5 s have passed in which every client reported
-//   keep    blocks under the winner
-//   look    now and then blocks under another candidate, compared with the kept ones before. They
-//           do not count right behind the change, and go on while they are worth more than they
-//           cost. What looks and changes cost together is at most kLookShare of the time, and
-//           kProveS behind each race
-//   prove   behind a change programs run what they submitted while the device drained, and steps
-//           that began before it end, so blocks of a race mislead by several per cent. Looks begin
-//           at once behind a race. They flatter what holds a host back for longer than that, so a
-//           candidate that beat sharing must hold in settled blocks: sharing is looked at first,
-//           and what this shows of the flattery is remembered
-//   regime  a client may change what it does without saying so. Two kept blocks in a row far from
-//           what this client did here before end the regime: one that is known (by the work of a
-//           launch, which depends on what runs and not on where) is gone back to, else a new race
-//           begins
+//   race    Short blocks under each candidate, in shuffled rounds (race.h), until one is best or
+//           1.5 s have passed in which every client reported.
+//   keep    Blocks under the winner, while nothing else is due.
+//   look    One block or several under another candidate, compared with the kept blocks before. The
+//           time right behind the change does not count.
+//             When: a look is worth more than it costs, and its cost was saved up. Kept blocks save
+//             kLookShare of their time, kCreditS at most; a race leaves kProveS.
+//             Exceptions: no savings are needed for a candidate that is believed to lead by more
+//             than kWorthwhile, and for the proof of a race (below).
+//   proof   of a race that a candidate won against sharing: the first look, at sharing. Programs
+//           run behind a change what they submitted while the device drained, and end the steps
+//           that began before, so blocks right behind changes show parts as better than they are,
+//           by several per cent. What the proof shows of this error is remembered (flattery).
 //
-// A block counts from where the allocation is in force (settled()) or should be, is discarded when
-// the workload mix changes before its middle, when a client reports nothing, or when more than 5 %
-// of a client's work ran elsewhere than granted.
+// A regime is a time in which the members do the same. A client may change what it does without
+// saying so: two kept blocks in a row in which a client's rate, or the work of its launches, is far
+// from the usual end the regime. The work of launches depends on what runs, not on where, so it
+// says what follows:
 //
-// Bounded harm: counters are a client's own words. What a client reports of one candidate against
-// the best it reported since the race began is believed up to four times the ratio of their widths,
-// so a lie moves the choice among the candidates and nothing else; constraints bound what a
-// candidate may be. What it reported before, or alone, is of other work and bounds nothing. One
-// that says it is distributed leaves sharing as the only candidate.
+//   the work is as before     the regime goes on with a new race, but not within kCalmNs of the
+//   last it is an earlier regime's that regime goes on; its estimates are believed less neither a
+//   new regime begins, with a race; the oldest of kRegimes is forgotten
+//
+// A block counts from where the allocation is in force (settled()) or should be. It is discarded
+// when the workload mix changes before its middle, when a client reports nothing, or when more than
+// 5 % of a client's work ran elsewhere than granted.
+//
+// False reports: counters are a client's own words. The best rate that a client reported since the
+// race began bounds what is believed of it under another candidate: the ratio of the two may be
+// four times the ratio of the widths at most. So a false report moves the choice among the
+// candidates and nothing else; constraints bound what a candidate may be. Where a client says that
+// it is distributed, sharing is the only candidate.
 //
 // Threads: one at a time. No allocation but where a workload mix is new. Deterministic.
 #pragma once
@@ -56,7 +64,7 @@ namespace vitamin::scheduler {
 struct Candidate {
   std::span<const Assignment> assignments;  // by client
   double predicted = 0;  // of the model, as value_of(); decides nothing but the order
-  bool shared = false;   // every client on the same SMs: the sheltered candidate
+  bool shared = false;   // the whole device, as far as limits allow: the sheltered candidate
   bool alone = false;    // one client runs: measured for its rate, where the objective needs that
 };
 
@@ -188,26 +196,26 @@ class Estimator final : public Estimates {
  private:
   struct WorkloadMix;
   struct Regime;
-  struct Slot {
+  struct Member {
     ClientId client = kNoClient;
     Program program = 0;
     StepKind phase = StepKind::kUnknown;
     double weight = 1;
     bool reports = false;
-    friend bool operator==(const Slot&, const Slot&) = default;
+    friend bool operator==(const Member&, const Member&) = default;
   };
   struct Named {
     ClientId client;
     Program program;
   };
-  struct Sample {                              // of one slot in one block
+  struct Sample {                              // of one member in one block
     double log_rate = 0, log_launch_work = 0;  // work per busy ns; work per launch
     bool paused = false;
   };
 
-  void find_slots(std::span<const Client> clients);
-  static constexpr std::size_t kNoSlot = ~std::size_t{0};
-  std::size_t slot_of(ClientId client) const;
+  void find_members(std::span<const Client> clients);
+  static constexpr std::size_t kNoMember = ~std::size_t{0};
+  std::size_t member_of(ClientId client) const;
   WorkloadMix& find_workload(std::uint64_t hash);
   void leave(std::uint64_t now_ns);
   void recall(WorkloadMix& workload) const;
@@ -218,12 +226,12 @@ class Estimator final : public Estimates {
   bool take(std::uint64_t now_ns);
   void choose(std::uint64_t now_ns);
   void baseline(std::uint64_t now_ns);
-  void bound_lies(Sample& sample, std::size_t slot, unsigned candidate) const;
-  double log_alone(const Slot& slot) const;
-  double log_alone(std::size_t slot) const { return log_alone(slots_[slot]); }
-  void report(const WorkloadMix& workload, std::span<const Slot> slots, Findings& out) const;
-  ClientReport report(const WorkloadMix& workload, std::span<const Slot> slots, std::size_t slot,
-                      unsigned candidate, unsigned chosen) const;
+  void bound_false_report(Sample& sample, std::size_t member, unsigned candidate) const;
+  double log_alone(const Member& member) const;
+  double log_alone(std::size_t member) const { return log_alone(members_[member]); }
+  void report(const WorkloadMix& workload, std::span<const Member> members, Findings& out) const;
+  ClientReport report(const WorkloadMix& workload, std::span<const Member> members,
+                      std::size_t member, unsigned candidate, unsigned chosen) const;
   double value() const;
   void learn(unsigned candidate, double weight);
   bool unfinished() const;
@@ -243,10 +251,10 @@ class Estimator final : public Estimates {
   bool too_short() const;  // the visit is expected to end before a block could
   std::uint64_t block_ns(Purpose purpose) const;
   double look_cost_s(const CandidateState& candidate) const;
-  static EstimateKey rate_key(const WorkloadMix& workload, std::span<const Slot> slots,
-                              std::size_t slot, std::uint64_t configuration);
-  EstimateKey rate_key(std::size_t slot, std::uint64_t configuration) const;
-  EstimateKey rate_key(std::size_t slot, unsigned candidate) const;
+  static EstimateKey rate_key(const WorkloadMix& workload, std::span<const Member> members,
+                              std::size_t member, std::uint64_t configuration);
+  EstimateKey rate_key(std::size_t member, std::uint64_t configuration) const;
+  EstimateKey rate_key(std::size_t member, unsigned candidate) const;
   void materialize(unsigned candidate);
 
   std::span<const Partition> pool_;
@@ -254,8 +262,8 @@ class Estimator final : public Estimates {
   EstimateStore store_;
   Random random_;
   std::vector<Named> names_;  // by client
-  std::vector<Slot> slots_, next_slots_;
-  std::vector<std::pair<ClientId, std::size_t>> by_client_;  // index into slots_
+  std::vector<Member> members_, next_members_;
+  std::vector<std::pair<ClientId, std::size_t>> by_client_;  // index into members_
   std::vector<std::unique_ptr<WorkloadMix>> workloads_;
   WorkloadMix* workload_ = nullptr;
   std::vector<CandidateRecord> memory_;  // of workload mixes that are not in workloads_
@@ -268,8 +276,8 @@ class Estimator final : public Estimates {
   bool open_ = false, counting_ = false, told_ = false;
   std::uint64_t number_ = 0, began_ns_ = 0, counted_ns_ = 0, length_ns_ = 0;
   std::uint64_t counts_from_ns_ = 0;  // in force, and counts from then; 0: not known yet
-  std::vector<Progress> base_, now_;  // by slot
-  std::vector<bool> seen_;            // by slot: in the last call's clients
+  std::vector<Progress> base_, now_;  // by member
+  std::vector<bool> seen_;            // by member: in the last call's clients
   std::vector<Sample> samples_;
   mutable std::vector<ClientSpeed> speeds_;
 

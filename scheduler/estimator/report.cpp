@@ -76,8 +76,8 @@ void Estimator::load(std::span<const CandidateRecord> records) {
 }
 
 bool Estimator::alone(ClientId client, double* rate) const {
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].client != client) continue;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    if (members_[i].client != client) continue;
     const double log_rate = log_alone(i);
     if (std::isnan(log_rate)) return false;
     *rate = std::exp(log_rate);
@@ -98,10 +98,10 @@ Estimator::LogSpeed Estimator::log_speed(ClientId client, std::span<const Assign
                                 [&](const Assignment& a) { return a.client == client; });
   if (own == configuration.end() || own->mode == Mode::kPaused || own->partition >= pool_.size())
     return {kStopped, 0, false};
-  const std::size_t i = slot_of(client);
-  const Program name = i != kNoSlot ? slots_[i].program : program(client);
-  const StepKind phase = i != kNoSlot ? slots_[i].phase : StepKind::kUnknown;
-  if (i != kNoSlot && workload_ != nullptr) {
+  const std::size_t i = member_of(client);
+  const Program name = i != kNoMember ? members_[i].program : program(client);
+  const StepKind phase = i != kNoMember ? members_[i].phase : StepKind::kUnknown;
+  if (i != kNoMember && workload_ != nullptr) {
     const double reference = log_alone(i);
     const Estimate* const found = std::isnan(reference) ? nullptr : store_.find(rate_key(i, hash));
     if (found != nullptr && found->n_eff >= kMeasured)
@@ -120,8 +120,8 @@ Estimator::LogSpeed Estimator::log_speed(ClientId client, std::span<const Assign
   } else {
     for (const Assignment& other : configuration) {
       if (!shares(other)) continue;
-      const std::size_t theirs = slot_of(other.client);
-      const Program beside = theirs != kNoSlot ? slots_[theirs].program : program(other.client);
+      const std::size_t theirs = member_of(other.client);
+      const Program beside = theirs != kNoMember ? members_[theirs].program : program(other.client);
       const Estimate* const known = store_.find({name, beside, 0, phase, Quantity::kBeside});
       if (known != nullptr)
         answer.log_mean += std::min(0.0, known->log_mean);
@@ -138,7 +138,7 @@ Estimator::LogSpeed Estimator::log_speed(ClientId client, std::span<const Assign
 void Estimator::explain(Findings& out) const {
   out = {};
   out.workloads = static_cast<unsigned>(workloads_.size());
-  if (workload_ != nullptr && workload_->candidate_count > 0) report(*workload_, slots_, out);
+  if (workload_ != nullptr && workload_->candidate_count > 0) report(*workload_, members_, out);
 }
 
 bool Estimator::explain_before(Findings& out) const {
@@ -155,18 +155,18 @@ bool Estimator::explain_before(Findings& out) const {
 }
 
 // Of one client in one configuration.
-ClientReport Estimator::report(const WorkloadMix& c, std::span<const Slot> slots, std::size_t i,
+ClientReport Estimator::report(const WorkloadMix& c, std::span<const Member> members, std::size_t i,
                                unsigned candidate, unsigned chosen) const {
   ClientReport client;
-  client.client = slots[i].client;
+  client.client = members[i].client;
   const auto rate_of = [&](unsigned of) {
-    const Estimate* const found = store_.find(rate_key(c, slots, i, c.hashes[of]));
+    const Estimate* const found = store_.find(rate_key(c, members, i, c.hashes[of]));
     return found != nullptr && found->n_eff > 0 ? found : nullptr;
   };
   const Estimate* const own = rate_of(candidate);
   if (own == nullptr) return client;
   client.measured = true;
-  if (const double reference = log_alone(slots[i]); !std::isnan(reference)) {
+  if (const double reference = log_alone(members[i]); !std::isnan(reference)) {
     client.speed = std::exp(own->log_mean - reference);
     client.error = client.speed * own->error();
   }
@@ -185,7 +185,7 @@ ClientReport Estimator::report(const WorkloadMix& c, std::span<const Slot> slots
   return client;
 }
 
-void Estimator::report(const WorkloadMix& c, std::span<const Slot> slots, Findings& out) const {
+void Estimator::report(const WorkloadMix& c, std::span<const Member> members, Findings& out) const {
   static constexpr std::string_view kAims[] = {"proportional", "sum", "fair"};
   const Regime& r = c.now();
   out.workloads = static_cast<unsigned>(workloads_.size());
@@ -213,16 +213,16 @@ void Estimator::report(const WorkloadMix& c, std::span<const Slot> slots, Findin
       report.lead = std::expm1(racing ? running.mean : r.candidates[candidate].gap);
       report.error = racing ? std::min(running.error, kUnknownSd) : std::sqrt(variance);
     }
-    for (std::size_t i = 0; i < c.slots; ++i) {
-      const WorkloadMix::Place& place = c.place(candidate, i);
-      if (place.mode != Mode::kPaused)
-        report.assignments.push_back({slots[i].client, place.partition, place.mode});
+    for (std::size_t i = 0; i < c.members; ++i) {
+      const WorkloadMix::Assigned& has = c.assigned_to(candidate, i);
+      if (has.mode != Mode::kPaused)
+        report.assignments.push_back({members[i].client, has.partition, has.mode});
     }
     const auto by_client = [](const auto& a, const auto& b) { return a.client < b.client; };
     std::sort(report.assignments.begin(), report.assignments.end(), by_client);
-    for (std::size_t i = 0; i < c.slots; ++i) {
-      if (c.place(candidate, i).mode == Mode::kPaused) continue;
-      ClientReport client = this->report(c, slots, i, candidate, chosen);
+    for (std::size_t i = 0; i < c.members; ++i) {
+      if (c.assigned_to(candidate, i).mode == Mode::kPaused) continue;
+      ClientReport client = this->report(c, members, i, candidate, chosen);
       if (!client.measured && present) {  // the model's
         const LogSpeed modelled = log_speed(client.client, report.assignments, c.hashes[candidate]);
         client.speed = std::exp(modelled.log_mean);

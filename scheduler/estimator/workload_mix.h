@@ -48,8 +48,8 @@ struct Estimator::Regime {
   ChoiceReason why = ChoiceReason::kUnmeasured;
   std::uint64_t began_ns = 0, raced_ns = 0;  // workload time: the regime, its last race
   double decided_s = 0;
-  std::vector<Watch> rates, launch_work;  // by slot; rates: under the chosen candidate
-  std::vector<double> best;  // by slot: the highest log rate since the race began, or NaN
+  std::vector<Watch> rates, launch_work;  // by member; rates: under the chosen candidate
+  std::vector<double> best;  // by member: the highest log rate since the race began, or NaN
   double alarm = 1;          // false alarms made the watch less sensitive by this factor
   bool unproved = false;     // left sharing, and sharing was not looked at since
   double flattery = 0;       // what a block right behind a change shows parts better by
@@ -67,15 +67,15 @@ struct Look {
 };
 
 struct Estimator::WorkloadMix {
-  struct Place {
+  struct Assigned {
     PartitionId partition = kWholeDevice;
     Mode mode = Mode::kPaused;
   };
   std::uint64_t hash = 0, terms = 0;
-  std::size_t slots = 0;
-  std::vector<Slot> clients;  // by slot, of the last visit
-  std::uint64_t left_ns = 0;  // when that ended
-  std::vector<Place> places;  // by candidate, then slot
+  std::size_t members = 0;
+  std::vector<Member> clients;     // by member, of the last visit
+  std::uint64_t left_ns = 0;       // when that ended
+  std::vector<Assigned> assigned;  // by candidate, then member
   std::array<std::uint64_t, kMostCandidates> hashes{};
   std::array<double, kMostCandidates> predicted{};
   unsigned candidate_count = 0, racing_count = 0;  // those behind racing_count run one client alone
@@ -91,8 +91,8 @@ struct Estimator::WorkloadMix {
   unsigned kept_run = 0;   // kept blocks in a row, measured without a change before or between
   double kept_before = 0;  // the value of the newest settled ones
 
-  const Place& place(unsigned candidate, std::size_t slot) const {
-    return places[candidate * slots + slot];
+  const Assigned& assigned_to(unsigned candidate, std::size_t member) const {
+    return assigned[candidate * members + member];
   }
   Regime& now() { return regimes[regime]; }
   const Regime& now() const { return regimes[regime]; }

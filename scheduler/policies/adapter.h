@@ -42,7 +42,7 @@ class CallbackPolicy {
   };
   struct Choice {
     PartitionId partition = kNoPartition;  // kNoPartition: not now
-    std::uint32_t launches = 1;            // 0: until revoked
+    std::uint32_t launches = 1;            // or kNoLaunchBound
     std::uint64_t run_ahead_ns = kNever;
   };
   struct Plan {

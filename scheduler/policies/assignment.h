@@ -6,13 +6,13 @@
 //      without overlap.
 //   2. While some wider partition is feasible and faster: the widening with the greatest gain
 //          G = (P(p') - P(p)) / (m(p') - m(p)),   P(m) = T(all) / T(m)
-//      in normalised progress for each further processor.
+//      in normalised progress for each further SM. T(m) is the time on m SMs, T(all) on the device.
 //
-// It approximates: among the plans that assign the most operations, the one with the greatest sum
-// of P. P is progress as users add it up, each job against itself alone. The paper's is T(m_min) /
-// T(m), against the narrowest partition (Relative::kNarrowest): there the job with the steeper
-// curve gets nearly everything. tests/scheduler/assignment_test.cpp compares it with all plans of
-// small pools.
+// The result approximates the best plan: of those that assign the most operations, the one with the
+// greatest sum of P (tests/scheduler/assignment_test.cpp compares it with all plans of small
+// pools). P is a speed relative to alone, as objectives add speeds up. The paper's P is relative to
+// the narrowest partition, T(m_min) / T(m) (Relative::kNarrowest), and gives nearly all SMs to the
+// operation with the steepest curve.
 //
 // Pure; no allocation once its vectors have grown. Threads: one at a time.
 #pragma once
@@ -29,7 +29,7 @@ struct Operation {
   std::uint32_t min_sms = 1;             // narrowest width that runs it unchanged
   std::span<const float> curve;          // T by PartitionId, monotone in the width
   PartitionId preferred = kNoPartition;  // among equals: where it is already
-  bool waits_long = false;               // comes before those that need less SMs
+  bool waits_long = false;               // MinBind takes it first, however many SMs it needs
 };
 
 class Assigner {
@@ -37,8 +37,8 @@ class Assigner {
   // What P is relative to: the time on the whole device, or on the narrowest partition (the paper).
   enum class Relative : std::uint8_t { kWhole, kNarrowest };
   explicit Assigner(Relative relative = Relative::kWhole) : relative_(relative) {}
-  // Gives each operation (most urgent first) a partition of `available`, or kNoPartition where
-  // there is no room. Never the whole device, which no client gets exclusively. The answer is valid
+  // A partition for each operation (most urgent first), inside `available`; kNoPartition where
+  // there is no room. Never the whole device, which is not granted exclusively by a plan. Valid
   // until the next call.
   std::span<const PartitionId> plan(std::span<const Operation> operations,
                                     std::span<const Partition> pool, hal::ComputeSet available);

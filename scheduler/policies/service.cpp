@@ -283,7 +283,7 @@ void Service::sample(const Client& client, Program program, const Since& since,
   bool steps = false;
   for (const Step& step : client.steps) {
     if (bound_of(slo_, step.kind) == 0) continue;
-    if (slo_.latency_ns < kNoNumberNs && bound_of(slo_, step.kind) == slo_.latency_ns) continue;
+    if (is_as_alone(slo_.latency_ns) && bound_of(slo_, step.kind) == slo_.latency_ns) continue;
     const std::uint64_t ready = step.begin_ns != 0 ? step.begin_ns : step.ready_ns;
     if (ready > now + kLeadNs) continue;
     steps = expects_ = true;

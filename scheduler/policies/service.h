@@ -42,14 +42,14 @@
 
 namespace vitamin::scheduler {
 
-// Of a latency alone: what others may add to it where the class gives no number.
+// The part of a latency alone that others may add to it where the bound is no number (kAsAloneNs).
 inline constexpr double kAsAlone = 0.15;
 
-// A service that pauses for longer than this has ended its work, unless it comes back before the
-// scheduler takes it to be idle: as long as the others' work takes to drain when it comes back.
+// For so long after a service has paused its period counts as under way, and the others stay
+// stopped where they were: as long as their work takes to drain when the service comes back. A
+// service that comes back later, but before the scheduler takes it to be idle, goes on with the
+// same period.
 inline constexpr std::uint64_t kPausesNs = 2'000'000;
-// A bound that is no number: latencies as if the client were alone.
-inline constexpr std::uint64_t kNoNumberNs = 1'000;
 
 // A bound that applies to steps of this kind; 0: none.
 std::uint64_t bound_of(const Slo& slo, StepKind kind);

@@ -19,7 +19,7 @@ void SloPolicy::promises(std::vector<Promise>& out) const {
       Promise& promise = out.emplace_back();
       promise.client = service.client();
       promise.kind = kind;
-      promise.bound_ns = bound_ns < kNoNumberNs ? 0 : bound_ns;
+      promise.bound_ns = is_as_alone(bound_ns) ? 0 : bound_ns;
       promise.alone_ns = alone_ns;
       promise.feasible = promise.bound_ns == 0 || alone_ns <= bound_ns;
       promise.finished = service.finished();

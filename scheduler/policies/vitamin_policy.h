@@ -129,7 +129,7 @@ struct vitamin_row {
   uint32_t mode;
   uint32_t rank;     /* among rows that want the same SMs: lower first; 0 to 255 */
   uint32_t hold;     /* kept while the client is idle */
-  uint32_t launches; /* grants end after so many; 0: no such end */
+  uint32_t launches; /* each grant ends after so many; 0: only when it is revoked */
   uint64_t run_ahead_ns, until_ns;
 };
 
@@ -173,7 +173,7 @@ struct vitamin_operation {
 
 struct vitamin_choice {
   uint32_t partition; /* one of the eligible ones, or VITAMIN_NO_PARTITION: not now */
-  uint32_t launches;  /* 0: until revoked */
+  uint32_t launches;  /* the grant ends after so many; 0: only when it is revoked */
 };
 
 struct vitamin_plan {

@@ -82,8 +82,8 @@ void Device::add_training(const Program& step) {
 
 void Device::add_job(const Job& job, std::vector<Request> requests) {
   scheduler::ClientTerms terms;
-  // As vitamind has it of a latency class without a bound: as if the client were alone.
-  if (job.serves() && options_.latency_class) terms.slo.latency_ns = 1;
+  // A latency class without a bound, as vitamind makes it.
+  if (job.serves() && options_.latency_class) terms.slo.latency_ns = scheduler::kAsAloneNs;
   const std::size_t index = clients_.size();
   SimulatedClient& client =
       add_client(job.serves() ? Role::kDecode : Role::kTraining, runtime::fnv1a(job.name), terms);

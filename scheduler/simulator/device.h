@@ -105,7 +105,7 @@ class Device {
     scheduler::GrantId grant = scheduler::kNoGrant;
     runtime::PartitionId open = runtime::kNoPartition;
     bool exclusive = false;
-    std::uint32_t launches = 0;                         // left; 0: no such end
+    std::uint32_t launches = 0;                         // left, or kNoLaunchBound
     double ahead_ns = 0;                                // of what it may submit
     runtime::PartitionId last = runtime::kNoPartition;  // of the grant before
     bool wanting = false;     // the scheduler believes that it has something to submit

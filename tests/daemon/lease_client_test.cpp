@@ -435,7 +435,7 @@ TEST_CASE("an amendment applies unless the grant was returned") {
     grant.amends = before;
     grant.partition = runtime::kWholeDevice;
     grant.exclusive = 1;
-    grant.launches = runtime::kUntilChanged;
+    grant.launches = runtime::kUntilRevoked;
     grant.ahead_ns = ahead_ns;
     node.set_word(kClient, 0, word);
     return grant;

@@ -256,7 +256,7 @@ class Machine final : public daemon::GrantSink {
         c.choice = c.leases->grant(0, operation, eligible_, static_cast<std::uint64_t>(now_));
         if (c.choice.partition == kNoPartition) return;
       }
-      if (c.choice.launches != runtime::kUntilChanged) --c.choice.launches;
+      if (c.choice.launches != runtime::kUntilRevoked) --c.choice.launches;
       Client::Kernel kernel = c.made.front();
       c.made.pop_front();
       kernel.partition = c.choice.partition;
@@ -268,7 +268,7 @@ class Machine final : public daemon::GrantSink {
       if (!kernel.ends_round || !c.program.announces_rounds) continue;
       // Like VirtualContext::iteration_ends().
       c.round_ended = true;
-      if (c.choice.launches != runtime::kUntilChanged) c.choice.launches = 0;
+      if (c.choice.launches != runtime::kUntilRevoked) c.choice.launches = 0;
     }
   }
 

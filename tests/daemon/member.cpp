@@ -123,7 +123,7 @@ class Lane {
       choice_ = arbiter_.grant(operation, eligible_);
       if (choice_.partition == runtime::kNoPartition) return runtime::kNoPartition;
     }
-    if (choice_.launches != runtime::kUntilChanged) --choice_.launches;
+    if (choice_.launches != runtime::kUntilRevoked) --choice_.launches;
     arbiter_.progressed();
     if (choice_.counts_outstanding) arbiter_.submitted(choice_.partition, id_);
     outstanding_.emplace_back(choice_.partition, choice_.counts_outstanding);

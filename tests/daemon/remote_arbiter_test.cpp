@@ -46,7 +46,7 @@ class Puppet {
       protocol::Grant grant;
       grant.head.lane = lane;
       grant.partition = partition;
-      grant.launches = runtime::kUntilChanged;
+      grant.launches = runtime::kUntilRevoked;
       grant.word = protocol::lease_word(kEpoch, 1, protocol::Gate::kOpen);
       memory.daemon->leases[lane].store(grant.word);
       REQUIRE(rings.grants.write(protocol::encode(grant)) == protocol::RingState::kOk);

@@ -324,7 +324,7 @@ class Node final : public daemon::GrantSink {
       lane.choice = c.leases->grant(index, operation, eligible_, now_);
       if (lane.choice.partition == kNoPartition) return;
     }
-    if (lane.choice.launches != runtime::kUntilChanged) --lane.choice.launches;
+    if (lane.choice.launches != runtime::kUntilRevoked) --lane.choice.launches;
     const PartitionId partition = lane.choice.partition;
     const bool fallback = c.leases->in_fallback();
     check_submission(c, index, partition, fallback);

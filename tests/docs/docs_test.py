@@ -427,6 +427,21 @@ class Documents(unittest.TestCase):
             if word.startswith("--") and word != "--":
                 self.assertIn(word.split("=")[0], options_of(verb, words[0]), f"{page}: {words}")
 
+    def test_the_table_of_policies_has_their_parameters(self):
+        listed = json.loads(run(PROGRAMS["vitamin"], "policy", "list", "--json").stdout)["policies"]
+        known = {policy["name"]: [each["name"] for each in policy["parameters"]]
+                 for policy in listed}
+        told = {}
+        for names, parameters in re.findall(r"^\| (`[^|]*) \|[^|]*\| (.*) \|$",
+                                            (DOCS / "policies.md").read_text(), re.M):
+            names = re.findall(r"`([^`]+)`", names)
+            if names[0] in known:
+                groups = parameters.split(";")
+                self.assertEqual(len(groups), len(names), names)
+                told |= {name: re.findall(r"`([^`]+)`", group)
+                         for name, group in zip(names, groups)}
+        self.assertEqual(told, known)
+
     def test_the_policy_of_the_page_is_the_example_and_works(self):
         page = DOCS / "policies.md"
         example = (SOURCE / "scheduler/policies/examples/round_robin.c").read_text()

@@ -42,7 +42,7 @@ class Leasing final : public runtime::Arbiter {
                         std::span<const runtime::PartitionId>) override {
     granted_[operation.stream] = leases_.grant;
     if (leases_.brief) ++leases_.grant;
-    return {runtime::kWholeDevice, runtime::kUntilChanged, runtime::kNever,
+    return {runtime::kWholeDevice, runtime::kUntilRevoked, runtime::kNever,
             leases_.counts_outstanding};
   }
   bool admits(runtime::PartitionId partition, runtime::StreamId stream) const override {

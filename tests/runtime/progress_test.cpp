@@ -40,7 +40,7 @@ class Reporting final : public runtime::Arbiter {
  public:
   explicit Reporting(Reports& reports) : reports_(reports) {}
   runtime::Choice grant(const runtime::ReadyOperation&, std::span<const PartitionId>) override {
-    return {reports_.granted, runtime::kUntilChanged};
+    return {reports_.granted, runtime::kUntilRevoked};
   }
   bool admits(PartitionId partition, StreamId) const override {
     return partition == reports_.granted;

@@ -53,7 +53,7 @@ runtime::MakeArbiter answering(const Answering::Answer& answer, const Answering:
 TEST_CASE("A grant bounds what is submitted ahead, on parts and on the whole device") {
   const auto bounding = [](bool whole) {
     return [whole](const runtime::ReadyOperation&, std::span<const runtime::PartitionId> all) {
-      return runtime::Choice{whole ? runtime::kWholeDevice : all.front(), runtime::kUntilChanged,
+      return runtime::Choice{whole ? runtime::kWholeDevice : all.front(), runtime::kUntilRevoked,
                              50'000};
     };
   };
@@ -92,7 +92,7 @@ TEST_CASE("A step that begins while a grant stands is told once") {
     const auto answer = [&](const runtime::ReadyOperation&,
                             std::span<const runtime::PartitionId> all) {
       ++heard.asked;
-      return runtime::Choice{whole ? runtime::kWholeDevice : all.front(), runtime::kUntilChanged};
+      return runtime::Choice{whole ? runtime::kWholeDevice : all.front(), runtime::kUntilRevoked};
     };
     const auto hear = [&](const runtime::Hint& hint) { heard.told.push_back(hint.deadline_ns); };
     Fixture f({.make_arbiter = answering(answer, hear)});
@@ -134,7 +134,7 @@ TEST_CASE("An answer for so many launches stands for one iteration at most, and 
   struct Heard {
     unsigned asked = 0, ends = 0;
   };
-  for (const std::uint32_t launches : {1U << 30, runtime::kUntilChanged})
+  for (const std::uint32_t launches : {1U << 30, runtime::kUntilRevoked})
     for (const bool told : {false, true}) {
       CAPTURE(told);
       CAPTURE(launches);
@@ -157,7 +157,7 @@ TEST_CASE("An answer for so many launches stands for one iteration at most, and 
       }
       CHECK(f.context->synchronize(stream) == 0);
       CHECK(total == 20 * kIterations);
-      const bool ends = told && launches != runtime::kUntilChanged;
+      const bool ends = told && launches != runtime::kUntilRevoked;
       CHECK(heard.asked == (ends ? kIterations : 1));
       CHECK(heard.ends == (ends ? kIterations - 1 : 0));
     }

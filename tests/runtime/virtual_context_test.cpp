@@ -49,7 +49,7 @@ class Keeping final : public runtime::Arbiter {
                         std::span<const runtime::PartitionId> eligible) override {
     if (std::find(eligible.begin(), eligible.end(), held_) == eligible.end())
       return {runtime::kWholeDevice, 1};
-    return {held_, runtime::kUntilChanged};
+    return {held_, runtime::kUntilRevoked};
   }
   void expect(const runtime::Hint& hint) override {
     if (layout_.at(held_).sms < hint.sms) hold(hint.sms);
