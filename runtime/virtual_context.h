@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // VirtualContext: the streams, events and happens-before order of one process on one device, and
-// the front door through which an interposer submits everything.
+// what an interposer submits everything to.
 //
 // Shadow streams over real queues. The application's streams and events stay real objects of its
 // primary context. What is virtual is *where a stream's newest work lies*: its tail is on a pool
