@@ -170,7 +170,7 @@ class Scheduler {
   // Another policy from now on. Grants that its rows agree with stay.
   void replace_policy(Policy policy, std::uint64_t now_ns);
   void set(const SchedulerOptions& options, std::uint64_t now_ns);
-  // What the policy reads elsewhere has changed: it is asked in the next decide().
+  // The policy is asked in the next decide(): for tests and benchmarks.
   void replan() { replan_ = true; }
 
   const PolicyDescription& policy() const { return policy_.description; }
