@@ -28,8 +28,8 @@ class Arbiter {
   virtual ~Arbiter() = default;
   // What the stream must not be given now.
   virtual hal::ComputeSet barred(StreamId stream) const = 0;
-  // A grant of a partition of `eligible` for the stream of the operation; kNoPartition when there is
-  // none now.
+  // A grant of a partition of `eligible` for the stream of the operation; kNoPartition when there
+  // is none now.
   virtual Choice grant(const ReadyOperation& operation, std::span<const PartitionId> eligible) = 0;
   // The stream may submit on the partition. Asked before every submission that relies on an earlier
   // grant.

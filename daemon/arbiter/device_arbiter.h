@@ -91,8 +91,8 @@ class GrantSink {
   virtual bool grant(ClientId client, const protocol::Grant& grant) = 0;
   // set_word() has closed gates of the client since the last call.
   virtual void gates_closed(ClientId client) = 0;
-  // Whether the client has a lease on the partition, by a grant of one lane or several. Called with true
-  // before the first such grant is delivered, and with false when the last one has ended. Not
+  // Whether the client has a lease on the partition, by a grant of one lane or several. Called with
+  // true before the first such grant is delivered, and with false when the last one has ended. Not
   // called for shared grants of the whole device, nor when the client is forgotten.
   virtual void lease_changed(ClientId, PartitionId, bool) {}
   // The client has reported all of its earlier work. Called once for each client.

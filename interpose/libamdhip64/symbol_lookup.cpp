@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The runtime's own look-up functions, the thread's last error, and what happens when we are loaded.
+// The runtime's own look-up functions, the thread's last error, and what happens when we are
+// loaded.
 #include <cstdlib>
 
 #include "interpose/libamdhip64/manual_overrides.h"

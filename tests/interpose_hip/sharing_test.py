@@ -100,7 +100,7 @@ class Leases(Shared):
             self.assertGreater(report["totals"]["launches"]["moved"], 10)
 
     def test_a_launch_waits_for_the_queue_of_its_lease(self):
-        # More partitions are granted in turn than there are masked queues: each has to be made first.
+        # More partitions are granted in turn than there are masked queues: each is made first.
         # Without the wait nine of ten launches would run on the whole device, over the others.
         elsewhere = []
         for _ in range(5):  # on a stalled machine some waits time out

@@ -135,8 +135,7 @@ class Table {
   static std::string time_on_whole_device(const stats::OtherWork& work, std::uint64_t all) {
     const std::uint64_t timed = work.graphs_timed.get();
     if (timed == 0) return "time unknown";
-    const double mean =
-        static_cast<double>(work.graph_whole_ns.get()) / static_cast<double>(timed);
+    const double mean = static_cast<double>(work.graph_whole_ns.get()) / static_cast<double>(timed);
     return (timed < all ? "about " : "") +
            duration(static_cast<std::uint64_t>(mean * static_cast<double>(all)));
   }
