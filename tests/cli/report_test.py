@@ -189,7 +189,7 @@ class Doctor(CliTest):
         shutil.copy(os.environ["FAKE_DRIVER"], driver / "libcuda.so.1")
         result = self.call("doctor", LD_LIBRARY_PATH=str(driver))
         self.assertEqual(result.returncode, 0, result.stdout)
-        self.assertRegex(result.stdout, r"(?m)^ok +device +fake 0, 16 processors, .* 75\.76")
+        self.assertRegex(result.stdout, r"(?m)^ok +device +fake 0, 16 SMs, .* 75\.76")
         none = self.call("doctor", LD_LIBRARY_PATH=str(driver),
                          CUDA_MPS_PIPE_DIRECTORY=str(self.directory)).stdout
         self.assertIn(f"no control daemon in {self.directory}: several processes", none)
