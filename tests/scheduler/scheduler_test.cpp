@@ -449,7 +449,6 @@ TEST_CASE("messages about unknown clients, streams, grants and steps are ignored
   Scheduler scheduler(layout.partitions(), make_fifo());
   scheduler.idle(1, 0, 1);
   scheduler.returned(1, 0, 5, 1);
-  scheduler.draining(1, 0, 5, 1);
   scheduler.step_end(1, 5, 1);
   scheduler.progress(1, {1, 1, 1, 1});
   scheduler.forget(1, 1);
