@@ -191,7 +191,7 @@ class OfDaemon(TraceTest):
         events.check_nesting()
         events.check_counters(132)
         self.assertTrue(any("ready" in event["name"] for event in events.all if event["ph"] == "i"))
-        self.assertTrue(any("processors" in event["name"] for slices in events.slices.values()
+        self.assertTrue(any("SMs" in event["name"] for slices in events.slices.values()
                             for event in slices))
 
     def test_recording_changes_no_decision_counter(self):
