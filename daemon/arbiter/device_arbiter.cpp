@@ -150,12 +150,13 @@ DeviceArbiter::Fallback DeviceArbiter::attach(ClientId id, const ClientTraits& t
   return client.fallback;
 }
 
-void DeviceArbiter::limit(ClientId id, const scheduler::Limits& limits, std::uint64_t now_ns) {
+void DeviceArbiter::set_terms(ClientId id, const scheduler::ClientTerms& terms,
+                              std::uint64_t now_ns) {
   Client* const client = find(id);
-  if (client == nullptr || client->traits.terms.limits == limits) return;
+  if (client == nullptr || client->traits.terms == terms) return;
   note({.kind = Kind::kReload});
-  client->traits.terms.limits = limits;
-  scheduler_.attach(id, client->traits.terms, now_ns);
+  client->traits.terms = terms;
+  scheduler_.attach(id, terms, now_ns);
 }
 
 Usage DeviceArbiter::usage(ClientId id, std::uint64_t now_ns) const {

@@ -149,8 +149,8 @@ class DeviceArbiter {
   // Adds a client. `client` is not scheduler::kNoClient and above every id before it: of several
   // sessions of a process the one with the highest id is current.
   Fallback attach(ClientId client, const ClientTraits& traits = {}, std::uint64_t now_ns = 0);
-  // Replaces the limits of a client.
-  void limit(ClientId client, const scheduler::Limits& limits, std::uint64_t now_ns);
+  // Replaces the terms of a client.
+  void set_terms(ClientId client, const scheduler::ClientTerms& terms, std::uint64_t now_ns);
   // Under a former daemon the client's process held the partition, or had it as its fallback
   // partition: reports of work there are accepted until `until_ns`, when such work is no longer
   // waited for.

@@ -228,15 +228,21 @@ Server::Entitlement Server::entitlement_of(const Session& session) {
 }
 
 // After a reload, or when a claim is told: applies the shares of classes and claims to existing
-// clients. Everything else stays as it was when the client connected.
+// clients. Everything else stays as it was when the client connected, but for a client that came
+// before its claim was told, as after a restart: it gets the class of the claim, too.
 void Server::apply_limits(std::uint64_t time) {
   for (const auto& [id, session] : sessions_) {
     if (session->dying) continue;
+    Entitlement& known = session->entitlement;
     const Entitlement now = entitlement_of(*session);
-    session->entitlement.shares = now.shares;
-    if (session->entitlement.job.empty()) session->entitlement.job = now.job;
-    session->entitlement.traits.terms.limits = now.traits.terms.limits;
-    session->device->arbiter->limit(id, now.traits.terms.limits, time);
+    known.shares = now.shares;
+    if (known.job.empty() && !now.job.empty()) {
+      known.job = now.job;
+      known.workload_class = now.workload_class;
+      known.traits.terms = now.traits.terms;
+    }
+    known.traits.terms.limits = now.traits.terms.limits;
+    session->device->arbiter->set_terms(id, known.traits.terms, time);
     session->device->touched = true;
   }
 }

@@ -86,6 +86,23 @@ class Configured(DaemonTest):
         self.hold(daemon)
         self.assertGreater(self.held(daemon)[0]["processors"], 33)
 
+    def test_a_client_that_came_before_its_claim_was_told_gets_all_of_it(self):
+        """As after a restart of vitamind: clients come back at once, claims are told again."""
+        daemon = self.configured('policy.name = "slo"\n[[class]]\nname = "service"\n'
+                                 'command = "no-such-program"\nkind = "latency"\n'
+                                 'latency = "20ms"\nweight = 3\n')
+        member = self.member(daemon, "hold", environment={"MEMBER_JOB": "uid.0"})
+        self.assertTrue(member.stdout.readline())
+
+        def terms():
+            client, = daemon.status()["clients"]
+            return (client["job"], client["class"], client["weight"], [one["share"] for one in client["shares"]],
+                    client["bounds"]["latency_ns"])
+        self.assertEqual(terms(), ("", "", 1, [], 0))
+        device = daemon.status()["devices"][0]["uuid"]
+        self.assertNotIn("error", daemon.ask(f"claim-begin uid.0 - 25 service - {device}"))
+        self.assertEqual(terms(), ("uid.0", "service", 3, [25], 20_000_000))
+
     def test_a_latency_class_is_served_first_when_it_has_work(self):
         daemon = self.configured('[policy]\nname = "tpot-first"\n'
                                  '[[class]]\nname = "latency"\ncommand = "no-such-program"\n'

@@ -323,8 +323,8 @@ CUresult Program::launch_additions(const Line& line, std::size_t cell, Word valu
 }
 
 // Another thread adds to a word on a held stream, mostly more often than the driver takes; this
-// thread does so on the stream's partner, before the gate opens and after. No order is certain, but no two
-// additions may overlap.
+// thread does so on the stream's partner, before the gate opens and after. No order is certain, but
+// no two additions may overlap.
 void Program::sums() {
   if (!flights_.empty()) return;
   Line* line = any_line();
