@@ -34,11 +34,27 @@ struct MemoryQuotas::Group {
   protocol::Fd file{};
   protocol::MappedLedger ledger{};
 
+  // Calls `visit` with the owner of each process that has a slot.
+  template <class Visit>
+  void for_each_owner(Visit visit) const {
+    for (std::size_t i = 0; i < ledger->end(); ++i)
+      if (const std::uint64_t owner = ledger->slot(i).owner.load(std::memory_order_relaxed))
+        visit(owner);
+  }
   std::size_t processes() const {
     std::size_t count = 0;
-    for (std::size_t i = 0; i < ledger->end(); ++i)
-      count += ledger->slot(i).owner.load(std::memory_order_relaxed) != 0 ? 1 : 0;
+    for_each_owner([&](std::uint64_t) { ++count; });
     return count;
+  }
+  // What each process has: of which process, bytes.
+  nlohmann::json members() const {
+    nlohmann::json all = nlohmann::json::array();
+    for_each_owner([&](std::uint64_t owner) {
+      nlohmann::json member{{"process", protocol::process_of(owner)}};
+      member["used"] = ledger->used_by(owner).value_or(0);
+      all.push_back(std::move(member));
+    });
+    return all;
   }
 };
 
@@ -120,7 +136,8 @@ nlohmann::json MemoryQuotas::status(std::uint64_t now_ns) {
                    {"whose", group->whose},
                    {"quota", group->ledger->quota()},
                    {"used", group->ledger->add_up().used},
-                   {"processes", group->processes()}});
+                   {"processes", group->processes()},
+                   {"members", group->members()}});
   return all;
 }
 

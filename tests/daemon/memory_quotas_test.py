@@ -5,6 +5,7 @@
 Environment: see CMakeLists.txt; LIBRARY (libvitamin_cuda.so), MEMORY (the program of
 tests/interpose that takes memory), NATIVE_MEMORY, DRIVER (directory of the software driver).
 """
+import json
 import os
 import pathlib
 import signal
@@ -81,6 +82,46 @@ class Quotas(DaemonTest):
             program.wait()
         self.assertEqual((self.memory(daemon)[0]["used"], self.memory(daemon)[0]["processes"]),
                          (0, 0))
+
+    def status_with_nvml(self, daemon, device, processes, *options):
+        library = pathlib.Path(self.directory.name, "libnvidia-ml.so.1")
+        if not library.exists():
+            library.symlink_to(os.environ["FAKE_NVML"])
+        listed = ",".join(f"{process}:{used}" for process, used in processes.items())
+        shown = subprocess.run(
+            [os.environ["VITAMIN"], "status", "--socket", str(daemon.socket), *options], text=True,
+            capture_output=True, timeout=time_limit(20), env=os.environ | {
+                "LD_LIBRARY_PATH": self.directory.name, "FAKE_NVML_UUID": device,
+                "FAKE_NVML_USED": str(3 << 30), "FAKE_NVML_PROCESSES": listed})
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        return shown.stdout
+
+    def test_status_names_processes_with_memory_that_no_quota_has(self):
+        daemon = self.configured('[[class]]\nname = "small"\ncommand = "memory"\n'
+                                 'memory = "64MiB"\nmemory_of = "user"\n')
+        program = self.program(daemon)
+        self.assertEqual(self.ask(program, f"take cuMemAlloc {40 * MIB} a"), OK)
+        device = self.memory(daemon)[0]["device"]
+        # Its context and code are not charged; another process has no quota; one cannot be seen.
+        processes = {program.pid: 300 * MIB, os.getpid(): 2 << 30, 4194303: 2**64 - 1}
+        text = self.status_with_nvml(daemon, device, processes)
+        self.assertIn(f"memory of {device}: 3072 MiB of 16984 MiB in use\n", text)
+        self.assertIn(f"  process {program.pid} (memory): 300 MiB, 40 MiB of it charged to its "
+                      "quota\n", text)
+        self.assertRegex(text, rf"  process {os.getpid()} \(\S+\): 2048 MiB, no quota\n")
+        self.assertIn("  process 4194303: NVML does not say how much, no quota\n", text)
+        one, = json.loads(self.status_with_nvml(daemon, device, processes,
+                                                "--json"))["device_memory"]
+        self.assertEqual((one["device"], one["used_bytes"]), (device, 3 << 30))
+        self.assertEqual({each["process"]: (each["bytes"], each["charged_bytes"])
+                          for each in one["processes"]},
+                         {program.pid: (300 * MIB, 40 * MIB), os.getpid(): (2 << 30, None),
+                          4194303: (None, None)})
+        # More than the first question has room for; a device that vitamind does not know.
+        many = {10_000 + number: MIB for number in range(150)}
+        one, = json.loads(self.status_with_nvml(daemon, device, many, "--json"))["device_memory"]
+        self.assertEqual(len(one["processes"]), 150)
+        self.assertNotIn("in use", self.status_with_nvml(daemon, "GPU-other", processes))
 
     def test_by_default_each_process_has_a_quota_of_its_own(self):
         daemon = self.configured('[[class]]\nname = "small"\nmemory = "25%"\n')

@@ -3,6 +3,7 @@
 // A fake libnvidia-ml of one device. The environment says what it answers:
 //   FAKE_NVML_UUID   its UUID
 //   FAKE_NVML_USED   bytes in use, of 16 GiB and 600 MiB of the driver's own
+//   FAKE_NVML_PROCESSES  what processes have: "PROCESS:BYTES,PROCESS:BYTES"
 #include <cstdio>
 #include <cstdlib>
 
@@ -16,10 +17,15 @@ unsigned long long in_use() {
   const char* const text = std::getenv("FAKE_NVML_USED");
   return text != nullptr ? std::strtoull(text, nullptr, 10) : 0;
 }
-constexpr int kInvalidArgument = 2, kVersionMismatch = 25;
+constexpr int kInvalidArgument = 2, kTooSmall = 7, kVersionMismatch = 25;
 
 }  // namespace
 
+struct FakeProcess {
+  unsigned process;
+  unsigned long long bytes;
+  unsigned gpu_instance, compute_instance;
+};
 struct FakeMemory {
   unsigned long long total, free, used;
 };
@@ -29,6 +35,10 @@ struct FakeMemoryV2 {
 };
 
 FAKE_NVML_EXPORT int nvmlInit_v2() { return 0; }
+FAKE_NVML_EXPORT int nvmlDeviceGetCount_v2(unsigned* count) {
+  *count = 1;
+  return 0;
+}
 FAKE_NVML_EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
   if (index != 0) return kInvalidArgument;
   *device = device;
@@ -47,4 +57,19 @@ FAKE_NVML_EXPORT int nvmlDeviceGetMemoryInfo_v2(void*, FakeMemoryV2* memory) {
   if (memory->version != (sizeof *memory | 2U << 24)) return kVersionMismatch;
   *memory = {memory->version, kTotal + kReserved, kReserved, kTotal - in_use(), in_use()};
   return 0;
+}
+FAKE_NVML_EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* count,
+                                                             FakeProcess* processes) {
+  const unsigned room = *count;
+  *count = 0;
+  const char* at = std::getenv("FAKE_NVML_PROCESSES");
+  while (at != nullptr && *at != '\0') {
+    char* end = nullptr;
+    const auto process = static_cast<unsigned>(std::strtoul(at, &end, 10));
+    const unsigned long long bytes = std::strtoull(end + 1, &end, 10);
+    if (*count < room) processes[*count] = {process, bytes, ~0U, ~0U};
+    ++*count;
+    at = *end == ',' ? end + 1 : end;
+  }
+  return *count > room ? kTooSmall : 0;
 }

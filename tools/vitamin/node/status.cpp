@@ -19,6 +19,7 @@
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/interrupts.h"
+#include "tools/vitamin/node/device_memory.h"
 #include "tools/vitamin/node/explain.h"
 #include "tools/vitamin/node/probe.h"
 #include "tools/vitamin/text.h"
@@ -139,6 +140,7 @@ std::string status_text(const json& status) {
   for (const json& device : status["devices"]) text += device_text(device) + "\n";
   if (status["devices"].empty()) text += "No client has used a device yet.\n\n";
   text += memory_text(status);
+  text += device_memory_text(status.value("device_memory", json::array()));
   text += mps_text(status);
   for (const std::string& user : eviction_texts(status)) text += user + "\n\n";
   // One format for the heading and the lines.
@@ -202,8 +204,9 @@ hal::Result<std::string> uuid_of_index(const std::string& index) {
 }  // namespace
 
 int show_status(const std::string& socket, bool as_json) {
-  const auto status = ask_daemon(daemon_socket(socket), "status");
+  auto status = ask_daemon(daemon_socket(socket), "status");
   if (!status) return failed(status.error());
+  (*status)["device_memory"] = device_memory(*status);
   fmt::print("{}", as_json ? status->dump(2) + "\n" : status_text(*status));
   return 0;
 }
