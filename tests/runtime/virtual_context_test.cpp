@@ -151,7 +151,7 @@ TEST_CASE("the_state_of_a_destroyed_stream_is_used_again_when_its_work_has_ended
   Fixture f;
   auto nothing = call([](void*) { return hal::kNativeOk; });
   auto drain = [&] {
-    CHECK(f.context->drain(runtime::Drain::kWait, [&] {
+    CHECK(f.context->call_for_context(runtime::Deferred::kAwait, [&] {
       f.engine->drain();
       return hal::kNativeOk;
     }) == 0);
@@ -528,7 +528,7 @@ TEST_CASE("A stream that is destroyed with deferred work still does it") {
   auto destroy = call([](void*) { return hal::kNativeOk; });
   CHECK(f.context->retire(held, destroy) == 0);
   f.engine->open_gate(gate);
-  CHECK(f.context->drain(runtime::Drain::kWait, [&] {
+  CHECK(f.context->call_for_context(runtime::Deferred::kAwait, [&] {
     f.engine->drain();
     return hal::kNativeOk;
   }) == 0);
