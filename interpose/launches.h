@@ -83,8 +83,8 @@ ApiStatus launch_on_own_stream(NativeStream stream, bool per_thread, hal::Kernel
   return bridge_launch(way, kernel, runtime::stats::UnboundReason::kOther, call);
 }
 
-// One call on streams of several devices: everything ahead of it is flushed, and behind it each
-// stream's newest work is taken to lie on the real stream.
+// One call on streams of several devices. Before it, what is deferred is flushed and each real
+// stream comes behind its stream's newest work; after it that work is on the real stream.
 template <class Call>
 ApiStatus across(std::span<const Way> ways, Call call) {
   auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);

@@ -97,8 +97,6 @@ CUresult launch_kernel_ex(Via<decltype(::cuLaunchKernelEx)> via, const CUlaunchC
 
 CUresult launch_multi_device(Via<decltype(::cuLaunchCooperativeKernelMultiDevice)> via,
                              CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned flags) {
-  // One call on streams of several devices: everything ahead of it goes onto the real streams,
-  // and behind it each stream's newest work is said to lie there.
   std::vector<Way> ways;
   for (unsigned i = 0; launches != nullptr && i < count; ++i)
     ways.push_back(way_of(launches[i].hStream, false));
