@@ -73,8 +73,8 @@ class Completion {
   bool ended(Stream& stream);
   // Everything submitted of the stream, up to a serial, was seen complete.
   void all_complete(Stream& stream, std::uint64_t submitted);
-  // Returns the grants of parts to streams whose work has all ended; the next launch of such a
-  // stream asks again.
+  // Returns to the arbiter the grants of parts under which all work has ended; the stream's next
+  // launch asks again.
   void release_idle();
   // Looks for the end of what counts on the whole device.
   void look_at_whole();
