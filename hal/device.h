@@ -7,11 +7,11 @@
 // Threads. Every function may be called from any thread. Calls on one Queue are made by one thread
 // at a time (the runtime holds the device lock); a backend need not lock them against each other.
 // Order. A Queue is in order. Work of two queues is ordered by Queue::wait only.
-// Errors. Set-up calls return Result; calls on the dispatch path return the vendor's own code,
+// Errors. Set-up calls return Result; calls on the launch path return the vendor's own code,
 // which Device::errors() explains. Nothing throws, logs or exits.
 // Ownership. The creator of an object destroys it; a PhysicalContext must outlive its queues, the
 // Device everything.
-// Validation is the caller's: the runtime checks descriptor compatibility, dependencies and leases
+// Validation is the caller's: the runtime checks descriptor compatibility, dependencies and grants
 // before it calls, backends assert.
 //
 // One split. A Device splits itself into units exactly once, when it is opened; contexts name units
@@ -94,7 +94,7 @@ class PhysicalContext {
   virtual ~PhysicalContext() = default;
   virtual ComputeSet compute() const noexcept = 0;
   virtual std::uint32_t sms() const noexcept = 0;
-  // Never on the dispatch path (1-2 ms on an H200). Priority: the vendor's number, 0 is default.
+  // Never on the launch path (1-2 ms on an H200). Priority: the vendor's number, 0 is default.
   virtual Result<std::unique_ptr<Queue>> create_queue(int priority) = 0;
 };
 
@@ -110,7 +110,7 @@ class Device {
   // Wraps a stream of the application (whole device). Does not own the native stream.
   virtual std::unique_ptr<Queue> adopt_queue(void* native_stream) = 0;
   // How many queues of partitions this process should hold now: fewer than pool_queues_max while
-  // other processes on the device need some. Slow; never on the dispatch path. Without meaning
+  // other processes on the device need some. Slow; never on the launch path. Without meaning
   // where pool_queues_max is 0.
   virtual std::uint32_t pool_queues_now() { return info().pool_queues_max; }
   // Creates a stream on the whole device that synchronises with the legacy default stream as an

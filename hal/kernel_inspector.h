@@ -3,8 +3,8 @@
 // Describes kernels, and launches before they are made: names, parameters, how many SMs a launch
 // needs, and whether the device would refuse it.
 //
-// Threads: any. Off the fast path: each function may call the vendor. The runtime calls it once for
-// each kernel (KernelTable), or for each launch that it defers.
+// Threads: any. Off the launch path: each function may call the vendor. The runtime calls it once
+// for each kernel (KernelTable), or for each launch that it defers.
 #pragma once
 
 #include <climits>

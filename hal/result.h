@@ -5,7 +5,7 @@
 // Two kinds of result, because there are two kinds of caller:
 //   * set-up calls (open a device, create a context) return Result<T>: on failure a code to branch
 //     on and a sentence for a person;
-//   * calls on the dispatch path return NativeStatus: the vendor's own code, untouched, because the
+//   * calls on the launch path return NativeStatus: the vendor's own code, untouched, because the
 //     interposer hands it to the application as the answer of the call that the application made.
 #pragma once
 
@@ -39,7 +39,7 @@ inline tl::unexpected<Error> fail(Errc code, std::string message, int native = 0
   return tl::unexpected<Error>(Error{code, native, std::move(message)});
 }
 
-// The vendor's status of one call on the dispatch path. 0 is success for CUDA, HIP and the software
+// The vendor's status of one call on the launch path. 0 is success for CUDA, HIP and the software
 // device; every other value is opaque to vendor-neutral code, which asks Device::errors().
 using NativeStatus = int;
 inline constexpr NativeStatus kNativeOk = 0;

@@ -11,13 +11,14 @@
 namespace vitamin::interpose {
 namespace {
 
-// Deferred work of every context goes onto the real streams; none is waited for but for room.
-ApiStatus flushed_from(int ordinal, const runtime::VendorCall& call) {
+// Deferred work of every context is flushed; none is waited for but for room.
+ApiStatus flush_deferred_from(int ordinal, const runtime::VendorCall& call) {
   for (; ordinal < kMaxContexts; ++ordinal) {
     Context* context = context_of_device[ordinal].load(std::memory_order_acquire);
     if (context == nullptr) continue;
-    return result(context->virtual_context->drain(
-        Drain::kFlush, [&] { return hal::NativeStatus(flushed_from(ordinal + 1, call)); }));
+    return result(context->virtual_context->call_for_context(Deferred::kFlush, [&] {
+      return hal::NativeStatus(flush_deferred_from(ordinal + 1, call));
+    }));
   }
   return result(call());
 }
@@ -74,24 +75,25 @@ bool ContextCall::keep_away(bool may_wait) {
   return false;
 }
 
-ApiStatus flushed(const runtime::VendorCall& call) {
+ApiStatus flush_deferred_then(const runtime::VendorCall& call) {
   const ContextCall held;
   const ReentrancyGuard ours;
-  return flushed_from(0, call);
+  return flush_deferred_from(0, call);
 }
 
-ApiStatus drained(Context* context, const runtime::VendorCall& call) {
+ApiStatus await_deferred_then(Context* context, const runtime::VendorCall& call) {
   const ContextCall held;
   if (context == nullptr) return result(call());
   const ReentrancyGuard ours;
-  return result(context->virtual_context->drain(Drain::kWait, call));
+  return result(context->virtual_context->call_for_context(Deferred::kAwait, call));
 }
 
-ApiStatus drained_or_refused(Context* context, bool accepted, const runtime::VendorCall& call) {
-  if (context == nullptr || (accepted && !captures_open())) return drained(context, call);
+ApiStatus await_if_accepted_then(Context* context, bool accepted, const runtime::VendorCall& call) {
+  if (context == nullptr || (accepted && !captures_open()))
+    return await_deferred_then(context, call);
   const ContextCall held;
   const ReentrancyGuard ours;
-  return result(context->virtual_context->drain(Drain::kFlush, call));
+  return result(context->virtual_context->call_for_context(Deferred::kFlush, call));
 }
 
 void forget_block(std::uint64_t address) {

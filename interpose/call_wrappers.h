@@ -20,7 +20,7 @@
 
 namespace vitamin::interpose {
 
-using runtime::Drain;
+using runtime::Deferred;
 using runtime::Host;
 using runtime::Keep;
 using runtime::Leaves;
@@ -57,7 +57,7 @@ T with_stream(T argument, [[maybe_unused]] void* native) {
     return argument;
 }
 
-// Where a call on a stream goes.
+// Where a call on a stream goes; a Way names the stream, too.
 enum class Route : std::uint8_t {
   kManaged,
   kCaptured,  // into a graph: straight to the driver, on the stream that stands for it
@@ -138,8 +138,7 @@ ApiStatus on_default_stream(NativeStream native, Call call) {
   return synchronize_natively(nullptr);
 }
 
-// --- on the application's own stream
-// --------------------------------------------------------------
+// --- on the application's own stream -------------------------------------------------------------
 
 // A call whose arguments are all values (a stream aside) can wait its turn as it is.
 template <class... Args>
@@ -189,8 +188,7 @@ struct DefaultStream {
   }
 };
 
-// --- wherever the stream's newest work lies
-// -------------------------------------------------------
+// --- wherever the stream's newest work lies ------------------------------------------------------
 
 struct Fill {
   template <class... Args>
@@ -296,8 +294,6 @@ struct Twin {
   }
 };
 
-// --- the rest ------------------------------------------------------------------------------------
-
 // --- memory in stream order ----------------------------------------------------------------------
 
 // The pool that an allocation names; by the vendor: the one that an allocation without a name comes
@@ -307,9 +303,9 @@ MemoryPool pool_of(const Context& context, NativeStream);
 // Memory was freed, or is given out, by a call that the runtime does not see.
 void forget_block(std::uint64_t address);
 
-// Deferred work of every managed context goes onto the real streams before the call. It waits for
-// no device, but for room in the driver's queues.
-ApiStatus flushed(const runtime::VendorCall& call);
+// Deferred work of every managed context is flushed before the call. It waits for no device, but
+// for room in the driver's queues.
+ApiStatus flush_deferred_then(const runtime::VendorCall& call);
 
 // (address, bytes, [pool,] stream). Memory that deferred work frees, on whatever stream, is there
 // for an allocation natively: one that is refused is made again behind that work.
@@ -321,7 +317,7 @@ struct Allocate {
     if (way.route == Route::kCaptured)
       return taken(address, via.real(address, bytes, with_stream(rest, way.native())...));
     // What a capture forbids the driver refuses; memory that waits for its free is not given out.
-    if (captures_open()) static_cast<void>(flushed([] { return hal::kNativeOk; }));
+    if (captures_open()) static_cast<void>(flush_deferred_then([] { return hal::kNativeOk; }));
     if (address == nullptr || way.route == Route::kForeign) {
       const auto made = [&] { return via.real(address, bytes, rest...); };
       return taken(address, made_again(made(), made));
@@ -348,7 +344,7 @@ struct Allocate {
   static ApiStatus made_again(ApiStatus answer, const Made& made) {
     if (answer != kOutOfMemory) [[likely]]
       return answer;
-    static_cast<void>(flushed([] { return hal::kNativeOk; }));
+    static_cast<void>(flush_deferred_then([] { return hal::kNativeOk; }));
     return made();
   }
   template <class Address>
@@ -412,7 +408,8 @@ struct Free {
                        NativeStream stream) {
     const Way way = way_of(stream, via.per_thread);
     const auto freed = std::bit_cast<std::uint64_t>(address);
-    if (DeferredFree::is_of(freed)) static_cast<void>(flushed([] { return hal::kNativeOk; }));
+    if (DeferredFree::is_of(freed))
+      static_cast<void>(flush_deferred_then([] { return hal::kNativeOk; }));
     if (way.route != Route::kManaged || !kBridged) {
       forget_block(freed);
       return via.real(address, way.route == Route::kForeign ? stream : way.native());
@@ -448,11 +445,11 @@ class ContextCall {
 // The call waits for the device of the context, as what is deferred there does first. It waits for
 // no other device, and neither do we (two_device_rules.cpp): work there may need the host, who may
 // be this thread. Null: foreign, the call is just made.
-ApiStatus drained(Context* context, const runtime::VendorCall& call);
+ApiStatus await_deferred_then(Context* context, const runtime::VendorCall& call);
 // The same for a call that the vendor may refuse, which it does without waiting. Unless it is
-// surely `accepted`, and no capture may forbid it, what is deferred goes onto the real streams, and
-// the call is made at once.
-ApiStatus drained_or_refused(Context* context, bool accepted, const runtime::VendorCall& call);
+// surely `accepted`, and no capture may forbid it, what is deferred is flushed, and the call is
+// made at once.
+ApiStatus await_if_accepted_then(Context* context, bool accepted, const runtime::VendorCall& call);
 // The code is gone when `answer` says so: its handles may be given out again.
 ApiStatus unloaded(const void* code, ApiStatus answer);
 
@@ -468,7 +465,7 @@ inline const void* first_address(std::uintptr_t address) {
 struct Flushed {
   template <class... Args>
   static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
-    return flushed([&] { return hal::NativeStatus(via.real(args...)); });
+    return flush_deferred_then([&] { return hal::NativeStatus(via.real(args...)); });
   }
 };
 
@@ -477,8 +474,8 @@ struct FreesMemory {
   template <class Address>
   static ApiStatus run(Via<ApiStatus(Address)> via, Address address) {
     forget_block(reinterpret_cast<std::uintptr_t>(first_address(address)));
-    return drained(owner_of(first_address(address)),
-                   [&] { return hal::NativeStatus(via.real(address)); });
+    return await_deferred_then(owner_of(first_address(address)),
+                               [&] { return hal::NativeStatus(via.real(address)); });
   }
 };
 
@@ -486,7 +483,8 @@ struct FreesMemory {
 struct FreesHere {
   template <class... Args>
   static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
-    return drained(known_current_context(), [&] { return hal::NativeStatus(via.real(args...)); });
+    return await_deferred_then(known_current_context(),
+                               [&] { return hal::NativeStatus(via.real(args...)); });
   }
 };
 

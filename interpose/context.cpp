@@ -218,16 +218,16 @@ Context* make_context(std::unique_lock<std::mutex>& registry, NativeContext hand
   return context;
 }
 
-void finish_work(int ordinal, runtime::Drain how) {
+void finish_work(int ordinal, runtime::Deferred how) {
   if (ordinal < 0 || ordinal >= kMaxContexts) return;
   Context* context = context_of_device[ordinal].load(std::memory_order_acquire);
   if (context == nullptr) return;
   const ContextCall held;
   const ReentrancyGuard ours;
   // An error is that of a context which ends: the driver's call answers for it.
-  static_cast<void>(context->virtual_context->drain(how, [&] {
-    return how == runtime::Drain::kWait ? hal::NativeStatus(wait_for_all(*context))
-                                        : hal::kNativeOk;
+  static_cast<void>(context->virtual_context->call_for_context(how, [&] {
+    return how == runtime::Deferred::kAwait ? hal::NativeStatus(wait_for_all(*context))
+                                            : hal::kNativeOk;
   }));
 }
 

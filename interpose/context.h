@@ -3,12 +3,13 @@
 // What the interposer knows about the application's contexts, streams and events.
 //
 // A *managed* context is the (primary) context of a device, with a VirtualContext behind it; it is
-// made at the first call that needs it. Everything else is *foreign*: other contexts, streams that
-// the application confined to a part of the device itself, devices whose pool could not be made.
-// Work on foreign streams goes straight to the driver.
+// made at the first call that needs it. Everything else is *foreign*: other contexts (CUDA: also
+// the application's own green contexts), devices whose pool could not be made. Work on foreign
+// streams goes straight to the driver. HIP: a stream that the application itself confined to CUs is
+// managed and *confined*: its work is ordered with that of other streams and always bridged.
 //
-// Handles that were never registered (made before we were asked, or by a door that we do not know)
-// are looked up at the driver once, when they are first used.
+// Handles that were never registered (made before we were asked, or by an entry point that we do
+// not know) are looked up at the driver once, when they are first used.
 #pragma once
 
 #include <atomic>
@@ -29,8 +30,8 @@ struct StreamRecord {
   Context* context = nullptr;  // null: foreign
   runtime::Stream* stream = nullptr;
   bool legacy = false;
-  bool confined = false;  // to a part of the device, by the application: its work stays there
-  bool settings = false;  // the application set attributes of it
+  bool confined = false;         // HIP: to some CUs, by the application; its work is bridged
+  bool settings = false;         // the application set attributes of it
   StreamRecord* next = nullptr;  // in a list of records that stand for nothing now
 };
 
@@ -70,9 +71,9 @@ Context* make_context(std::unique_lock<std::mutex>& registry, NativeContext hand
 // Calls `function` for each managed context.
 template <class Function>
 void for_each_context(Function function);
-// Before tear_down: what is deferred is submitted. kWait: and its end is waited for, because the
+// Before tear_down: what is deferred is submitted. kAwait: and its end is waited for, because the
 // driver's call waits for it, too.
-void finish_work(int ordinal, runtime::Drain how);
+void finish_work(int ordinal, runtime::Deferred how);
 // Before the driver destroys the primary context of a device, and with it our pool.
 void tear_down(int ordinal);
 // Making contexts and adopting handles: rare, so one lock for all of it.

@@ -3,13 +3,12 @@
 // Events. The application's event is a real one and is always really recorded, on the queue behind
 // the work that it covers; what we add is which record a wait means while records are deferred.
 //
-//   its newest record was made      a wait or query asks
-//     on a managed stream             the VirtualContext of that stream
-//     in a capture, on any stream     the driver: the wait makes the waiting stream join
-//     on a foreign stream             the driver; a managed stream that waits for it waits for the
-//     host,
-//                                     since what that work needs to end is unknown
-//     never                           the driver: it is complete, and a wait does nothing
+//   its newest record was made   a wait or query asks
+//     on a managed stream          the VirtualContext of that stream
+//     in a capture                 the driver: the wait makes the waiting stream join
+//     on a foreign stream          the driver: to a managed stream the wait is a host wait, since
+//                                  what ends that work is not known
+//     never                        the driver: it is complete, and a wait does nothing
 //
 // An event that a graph or another process may record (shared) is asked of the driver from then on,
 // and its records by calls are never deferred: the driver sees all of them in the order of the

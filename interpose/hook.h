@@ -10,7 +10,8 @@
 
 namespace vitamin::interpose {
 
-// How a call came in: the driver's function for exactly this variant, and what NULL means in it.
+// How a call came in: the driver's function for exactly this variant, and whether NULL means the
+// thread's own default stream in it. Where it goes is its Way (call_wrappers.h).
 template <class Function>
 struct Via {
   Function* real;

@@ -36,8 +36,8 @@ inline ApiStatus captured(const Way& way, ApiStatus answer) {
 
 // Made on the application's own stream by `call`, and counted as that.
 template <class Call>
-ApiStatus bridged(const Way& way, hal::KernelHandle kernel, runtime::stats::UnboundReason reason,
-                  Call call) {
+ApiStatus bridge_launch(const Way& way, hal::KernelHandle kernel,
+                        runtime::stats::UnboundReason reason, Call call) {
   runtime::VirtualContext& context = way.context();
   const std::string origin = context.device().kernels().origin(kernel);
   auto operation = runtime::call(
@@ -59,32 +59,32 @@ ApiStatus bridged(const Way& way, hal::KernelHandle kernel, runtime::stats::Unbo
 
 // Binds a launch. `call` makes it as the application did, on a stream that it is given.
 template <class Call>
-ApiStatus launched(NativeStream stream, bool per_thread, hal::KernelLaunch launch, Call call) {
+ApiStatus route_launch(NativeStream stream, bool per_thread, hal::KernelLaunch launch, Call call) {
   const Way way = way_of(stream, per_thread);
   if (way.route == Route::kForeign) return passed(call(stream));
   if (way.route == Route::kCaptured) return captured(way, call(way.native()));
   const ReentrancyGuard ours;
   if (captures_open() && way.record->legacy)
-    return bridged(way, launch.kernel, runtime::stats::UnboundReason::kCapture, call);
+    return bridge_launch(way, launch.kernel, runtime::stats::UnboundReason::kCapture, call);
   if (way.record->confined)
-    return bridged(way, launch.kernel, runtime::stats::UnboundReason::kConfined, call);
-  launch.in_context = way.record->legacy;  // that is how it was found
+    return bridge_launch(way, launch.kernel, runtime::stats::UnboundReason::kConfined, call);
+  launch.in_context = way.record->legacy;  // the legacy stream is that of the current context
   return result(way.context().launch(way.stream(), launch, current_advice()));
 }
 
 // A launch that stays on the application's own stream.
 template <class Call>
-ApiStatus launched_there(NativeStream stream, bool per_thread, hal::KernelHandle kernel,
-                         Call call) {
+ApiStatus launch_on_own_stream(NativeStream stream, bool per_thread, hal::KernelHandle kernel,
+                               Call call) {
   const Way way = way_of(stream, per_thread);
   if (way.route == Route::kForeign) return passed(call(stream));
   if (way.route == Route::kCaptured) return captured(way, call(way.native()));
   const ReentrancyGuard ours;
-  return bridged(way, kernel, runtime::stats::UnboundReason::kOther, call);
+  return bridge_launch(way, kernel, runtime::stats::UnboundReason::kOther, call);
 }
 
-// One call on streams of several devices: everything ahead of it goes onto the real streams, and
-// behind it each stream's newest work is said to lie there.
+// One call on streams of several devices. Before it, what is deferred is flushed and each real
+// stream comes behind its stream's newest work; after it that work is on the real stream.
 template <class Call>
 ApiStatus across(std::span<const Way> ways, Call call) {
   auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);

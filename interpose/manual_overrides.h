@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The hand-written overrides that have the same form and meaning at every vendor: those whose
-// meaning no generic treatment has. Each takes the way it was called (the driver's own function of
-// the same variant) and the arguments of the entry point.
+// meaning no generic treatment has. Each takes how the call came in (Via, hook.h) and the arguments
+// of the entry point.
 #pragma once
 
 #include "interpose/context.h"

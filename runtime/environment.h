@@ -9,7 +9,7 @@ namespace vitamin::runtime::environment {
 inline constexpr const char* kPolicy = "VITAMIN_POLICY";  // name of a policy: "random"
 inline constexpr const char* kSeed = "VITAMIN_SEED";      // decimal, 64 bits
 // How far submission may run ahead of completion: decimal nanoseconds of predicted GPU time, 0 is
-// the paper's strict rule, "max" is no bound. Unset: the policy's own choice.
+// the paper's rule, "max" is no bound. Unset: the policy's own choice.
 inline constexpr const char* kWindow = "VITAMIN_WINDOW_NS";
 // For measurements: how many operations of a stream may be unfinished when it moves (see
 // DispatchOptions::ahead_of_move). Decimal. Unset: the default.

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An executable graph of the application as the pipeline sees it: one operation, and executables
-// of the same nodes for the partitions where it has run.
+// An executable graph of the program as the pipeline sees it: one operation. *Ours* are executables
+// of the same nodes that the runtime makes for the partitions where it is launched.
 //
-// What is slow (looking at its nodes, making an executable) is done without the lock. The thread of
-// the application that launches a graph where no executable of it can run makes the first one, as
-// long as it made the application's own; a launch that is submitted later goes to the whole device
-// instead, on the application's own stream, as natively. Executables for other partitions are made
-// by the pipeline's thread, while launches go where there is one. Where a policy grants the whole
-// device nothing is made, and a graph is looked at only under a grant that has to know when its
+// What is slow (looking at its nodes, making one of ours) is done without the lock. An application
+// thread whose launch could go to a partition, and finds none of ours, makes the first one in its
+// own call, which takes about as long as making the program's executable took
+// (GraphCache::prepare). Those for other partitions are made by the worker, while launches go where
+// there is one. A launch that is submitted by the mover makes none: without one it goes to the
+// whole device, as the program's executable on the program's own stream. Where the whole device is
+// granted nothing is made, and a graph is looked at only under a grant that has to know when its
 // work ends (Arbiter::submitted).
 //
-// Natively an executable never runs beside itself. The executables for partitions do not know of
-// each other, so each launch comes behind the one before, wherever that went.
+// Natively an executable never runs beside itself. Ours do not know of each other, so each launch
+// comes behind the one before, wherever that went.
 //
 // Threads: the state is guarded by the lock of the virtual context that it belongs to.
 #pragma once
@@ -41,7 +42,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  struct Made {
+  struct Made {  // one of ours
     PartitionId partition = kNoPartition;
     std::shared_ptr<hal::GraphExecutable> executable;
     std::uint64_t version = 0;  // of the graph, when it was made or brought up to date
@@ -53,7 +54,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
                                     [&](const Made& one) { return one.partition == partition; });
     return found != made.end() ? &*found : nullptr;
   }
-  // The executable for a partition, of the graph as it is now; null: there is none.
+  // Ours for a partition, of the graph as it is now; null: there is none.
   Made* ready(PartitionId partition) {
     Made* one = find(partition);
     return one != nullptr && one->version == version ? one : nullptr;
@@ -74,11 +75,11 @@ class Graph : public std::enable_shared_from_this<Graph> {
   std::uint64_t version = 1;    // of what it does
   std::uint64_t launches = 0;   // of this version
   bool replaced = false;        // as a whole, since it was launched last
-  bool asked = false;           // the pipeline's thread is to look at this version
+  bool asked = false;           // the worker is to look at this version
   bool looked = false;          // what follows is known
   bool ends_by_itself = false;  // looked at, and none of its kernels waits for other processes
   bool in_work = false;         // a thread calls its source, without the lock
-  // Why no partition takes it, whatever the policy says.
+  // Why no partition takes it, whatever is granted.
   std::optional<stats::GraphReason> stays;
   Kernel kernel;             // what stands for it where kernels are spoken of
   hal::KernelLaunch launch;  // the same
@@ -88,13 +89,13 @@ class Graph : public std::enable_shared_from_this<Graph> {
   std::vector<std::pair<stats::LibrarySlot*, std::uint32_t>> libraries;
 
   std::vector<Made> made;
-  std::vector<PartitionId> wanted;  // executables that are to be made
+  std::vector<PartitionId> wanted;  // for which ours are to be made
   PartitionId last_partition = kNoPartition;
 
   // Its newest launch, submitted or not: the next one is submitted behind it.
   Predecessor newest;
-  // Behind the newest one that was submitted; null: that is the application's own executable, and
-  // no other was made or wanted. `host_wait`: unfired when it lies downstream of a host wait.
+  // Behind the newest one that was submitted; null: that is the program's executable, and none of
+  // ours was made or wanted. `host_wait`: unfired when it lies behind a host wait.
   const Stream* last_stream = nullptr;
   MarkerRef last, host_wait;
 };
@@ -111,7 +112,7 @@ class GraphOperation : public Operation {
   std::optional<stats::GraphReason> stays() const { return stays_; }
   // What the application's own executable holds, for the audit; empty: not asked for.
   virtual std::optional<hal::GraphShape> asked() const { return std::nullopt; }
-  // Null: the application's own.
+  // One of ours; null: the program's.
   void use(std::shared_ptr<hal::GraphExecutable> executable) {
     executable_ = std::move(executable);
   }

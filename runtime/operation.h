@@ -3,7 +3,7 @@
 // One stream-ordered request of the application.
 //
 // An Operation is built on the caller's stack from the arguments of the intercepted call and
-// borrows everything they point to. Submitted inline (the fast path) it is never copied. When it
+// borrows everything they point to. Submitted within that call it is never copied. When it
 // has to wait, keep() makes the deep copy that the paper calls the immutable descriptor; what
 // cannot be copied (a pageable source that the caller may overwrite) says so and is submitted at
 // once on the application's own stream instead.

@@ -84,7 +84,8 @@ enum class WholeReason : std::uint32_t {
   kPolicy,       // the policy chose it
   kCluster,      // its cluster fits no partition
   kCooperative,  // its cooperative grid fits no partition
-  kResident,     // a kernel that waits for its own blocks: by name, list, watchdog, or doubt
+  kResident,     // a kernel that waits for its own blocks (by name, list, watchdog, or doubt), or
+                 // for kernels of other processes: a collective
   kNoEligiblePartition,  // no partition of the pool can take it unchanged, for another reason
   kNoQueue,              // every queue of the eligible partitions was owned by another stream
   kHostWait,             // behind a host function, value wait or external wait not yet complete
@@ -211,7 +212,9 @@ struct Pool {
 };
 
 struct Launches {
-  Counter seen, bound, bridged, passed;
+  Counter seen;
+  Counter bound;            // to a partition of the pool, the whole device included
+  Counter bridged, passed;  // glossary
   Counter failed;           // the driver refused it and the application got the error
   Counter moved;            // ran on another partition than the launch before it in its stream
   Counter successors;       // launches that had a launch before them in their stream
@@ -224,7 +227,7 @@ struct Launches {
 
 // Launches of graphs: OtherWork::graph_launches counts them all.
 struct Graphs {
-  Counter bound;             // to a partition of the pool
+  Counter bound;             // to a part: unlike Launches::bound, not to the whole device
   Counter narrow;            // to one that is narrower than the device
   Counter moved;             // to another partition than the launch before of the same graph
   Counter successors;        // that had a launch before
@@ -239,8 +242,10 @@ struct OtherWork {
   // these took together.
   Counter graph_launches, graphs_timed, graph_whole_ns;
   Counter copies_queued, fills_queued;  // on the queue that holds the stream's tail
-  Counter calls_bridged;                // ordered by us, run on the application's own stream
-  Counter calls_passed;                 // needs no order
+  // Ordered by us, made on the application's own stream: of whatever kind, also what another
+  // counter counts (bridged launches, host functions, value waits).
+  Counter calls_bridged;
+  Counter calls_passed;  // needs no order
   Counter host_functions, value_waits;
   Counter edges;  // device-side waits inserted by us
 };

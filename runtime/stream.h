@@ -89,11 +89,13 @@ enum class StreamKind : std::uint8_t {
 enum class OperationKind : std::uint8_t {
   kLaunch,          // bind it to a partition
   kCompute,         // the same, for work that is no launch of the application
-  kFollow,          // needs no compute: goes wherever the stream's tail is
-  kRecord,          // as kFollow; its position is an event generation
-  kWait,            // as kFollow, but onto the real stream when the event lies behind a host wait
-  kBridge,          // on the application's real stream
-  kBridgeHostWait,  // the same; what follows is deferred until it is observed complete
+  kFollow,          // needs no compute: goes wherever the stream's tail is, or onto the own stream
+                    // when a predecessor of another stream lies behind a host wait; never deferred
+                    // for that
+  kRecord,          // as kFollow; its place is an EventVersion while it is deferred
+  kWait,            // as kFollow; what it waits for is such a predecessor
+  kBridge,          // on the application's own stream
+  kBridgeHostWait,  // the same; it is a host wait for what follows (Leaves::kHostWait)
   kGraph,           // a graph as one operation: bind it, but never wait for a grant
   kDestroy,         // no operation: everything before it was submitted, the native stream may go
   kBridgePlacelessHostWait,  // kBridgeHostWait for what takes no place in the driver's queue: a
@@ -224,7 +226,8 @@ struct HostWait {
 // and its timeline go on: serials of one id are never given out twice, so a holder of a
 // token of the former stream finds it completed.
 //
-// Each part belongs to one stage of the pipeline (runtime/submission), which is named with it.
+// Each part has one stage of the pipeline (runtime/submission) that keeps it and decides by it. It
+// is named with the part; where others write, too, the part says which of them and what.
 struct Stream {
   // --- what it is (VirtualContext) -------------------------------------------------------------
   StreamId id = 0;
@@ -237,7 +240,8 @@ struct Stream {
   std::unique_ptr<hal::Queue> thread_queue;  // the per-thread handle, where `own` is a stand-in
   std::vector<std::byte> attributes;         // vendor records set on the stream by the application
 
-  // `issued` is the pipeline's, the rest Completion's.
+  // `issued` is Pipeline's, the rest Completion's. Completion counts an operation of the fast path
+  // as issued, too; DeferredQueue sets `submitted` behind one that the driver refused.
   Timeline timeline;
 
   // --- what was submitted and is not seen complete (Completion) --------------------------------
@@ -246,7 +250,7 @@ struct Stream {
     // where. Both null: nothing outstanding.
     PhysicalQueue* tail = nullptr;
     MarkerRef tail_marker;
-    // Unfired: nothing downstream may go to a pool queue.
+    // Unfired: nothing downstream may go to a queue of a part.
     MarkerRef host_wait;
     // The host waits that the runtime knows of and did not see end, oldest first. Each begins a
     // batch where a marker for the batch before it could be had.
@@ -266,6 +270,8 @@ struct Stream {
   } submitted;
 
   // --- what the next operation comes behind, besides its tail (Ordering) -----------------------
+  // Completion clears `allocated` and `extra` behind an operation that came behind them;
+  // VirtualContext::allocate sets `allocated`.
   struct Order {
     bool allocated = false;  // on the real stream, and nothing was recorded behind that
     NewestMarkers extra;     // work beside the tail, and allocations
@@ -276,8 +282,10 @@ struct Stream {
   } order;
 
   // --- where its launches go (Placement) -------------------------------------------------------
+  // Pipeline sets `last_partition`, and ends `grant` behind a graph that went elsewhere;
+  // VirtualContext sets `advice` and adds to `iteration_ends`.
   struct Placing {
-    Choice grant{kWholeDevice, 0};  // the standing answer of the policy
+    Choice grant{kWholeDevice, 0};  // the arbiter's last answer; `launches` 0: it is used up
     PartitionId last_partition = kNoPartition;
     // Since when it has waited for a queue on the partition of its grant; none: it does not.
     std::optional<std::chrono::steady_clock::time_point> queue_wanted_since;
@@ -294,6 +302,7 @@ struct Stream {
   } placing;
 
   // --- what waits to be submitted (DeferredQueue) ----------------------------------------------
+  // VirtualContext::allocate takes the free out of a deferred operation.
   struct Deferral {
     std::deque<Submission> operations;
     std::size_t freed_bytes = 0;  // what they free

@@ -4,7 +4,7 @@
 //
 // Each logical stream is a timeline. Its operations have serials 1, 2, 3 ... in program order and
 // are submitted and completed in that order, so one counter answers for all of them. A token is a
-// point on a timeline; an event generation *is* a copied token; the default token is satisfied.
+// point on a timeline; the default token is satisfied.
 // The paper (section "Token-Based Logical Dependencies") satisfies a token when the operation
 // completes. Under pipelined late binding (docs/design.md) submission is enough to make the
 // dependent bindable, because the device itself then keeps the order; completion is asked of the
@@ -18,7 +18,7 @@ namespace vitamin::runtime {
 class Token;
 
 struct Timeline {
-  std::uint64_t issued = 0;     // serial of the newest operation that the application submitted
+  std::uint64_t issued = 0;     // serial of the newest operation that the application issued
   std::uint64_t submitted = 0;  // of the newest one handed to a physical queue
   std::uint64_t completed = 0;  // of the newest one observed complete; trails the device
 

@@ -234,11 +234,11 @@ NativeStatus VirtualContext::replay(Stream& stream, GraphOperation& graph) {
 }
 
 // A launch keeps the executable as it was when it was made, so those that are deferred, of this
-// graph alone, go onto the real streams first.
+// graph alone, are flushed first.
 void VirtualContext::submit_launches(const Graph& graph) {
   Lock lock(pipeline_->mutex());
   const Predecessor newest = graph.newest;
-  if (newest.stream != nullptr) pipeline_->wait_submitted(lock, {&newest, 1}, Drain::kFlush);
+  if (newest.stream != nullptr) pipeline_->wait_submitted(lock, {&newest, 1}, Deferred::kFlush);
 }
 
 NativeStatus VirtualContext::change(Graph& graph, const VendorCall& call,
@@ -345,10 +345,10 @@ NativeStatus VirtualContext::synchronize(EventState& event, const VendorCall& ca
   MarkerRef behind;
   {
     Lock lock(pipeline_->mutex());
-    const std::shared_ptr<EventVersion> generation = event.pending;
-    if (generation != nullptr && !generation->submitted) {
-      pipeline_->wait_until(lock, [&] { return generation->submitted; });
-      behind = generation->marker;
+    const std::shared_ptr<EventVersion> version = event.pending;
+    if (version != nullptr && !version->submitted) {
+      pipeline_->wait_until(lock, [&] { return version->submitted; });
+      behind = version->marker;
     }
   }
   if (!behind) return told(event, call());
@@ -362,12 +362,11 @@ NativeStatus VirtualContext::synchronize(EventState& event, const VendorCall& ca
 
 void VirtualContext::settle(EventState& event) {
   Lock lock(pipeline_->mutex());
-  const std::shared_ptr<EventVersion> generation = event.pending;
-  if (generation == nullptr || generation->submitted) return;
+  const std::shared_ptr<EventVersion> version = event.pending;
+  if (version == nullptr || version->submitted) return;
   pipeline_->wait_until(lock, [&] {
-    return generation->submitted ||
-           (pipeline_->deferred().flush(*generation->stream, generation->serial),
-            generation->submitted);
+    return version->submitted ||
+           (pipeline_->deferred().flush(*version->stream, version->serial), version->submitted);
   });
 }
 
@@ -499,17 +498,17 @@ NativeStatus VirtualContext::synchronize(Stream& stream) {
   return status;
 }
 
-NativeStatus VirtualContext::drain(Drain how, const VendorCall& call) {
+NativeStatus VirtualContext::call_for_context(Deferred how, const VendorCall& call) {
   NativeStatus error = hal::kNativeOk;
   {
     Lock lock(pipeline_->mutex());
     pipeline_->wait_submitted(lock, pipeline_->all_deferred(), how);
-    if (how == Drain::kWait) error = pipeline_->deferred().take_error();
+    if (how == Deferred::kAwait) error = pipeline_->deferred().take_error();
   }
   hal::LockRule::waits("a call for the whole context");
   const NativeStatus answer = call();
   if (Audit* const audit = this->audit();
-      audit != nullptr && how == Drain::kWait && answer == hal::kNativeOk)
+      audit != nullptr && how == Deferred::kAwait && answer == hal::kNativeOk)
     audit->reached_all();
   return answer != hal::kNativeOk ? answer : error;
 }

@@ -35,8 +35,10 @@ namespace vitamin::runtime {
 enum class Leaves : std::uint8_t {
   kWork,      // ends by itself: a copy, a fill, a graph
   kHostWait,  // may need the host, another stream or another process to act before it ends (host
-              // function, value wait, external semaphore, IPC event, collective). Launches behind
-              // it are deferred until it is observed complete, never waited for on a pool queue.
+              // function, value wait, external semaphore, IPC event, collective). No queue of a
+              // part waits for it: launches behind it are deferred until it is observed complete,
+              // but where the stream shares the whole device freely (Placement::shares_freely).
+              // Copies, records and waits behind it are submitted, on the stream itself.
   kPlacelessHostWait,  // the same of what takes no place in the driver's queue: a wait for an
                        // event, a host function, no call at all
 };
@@ -98,13 +100,15 @@ class VirtualContext {
   // Everything else: edges in, the call on the real stream, the tail is the real stream then.
   hal::NativeStatus bridge(Stream& stream, Operation& call, Leaves leaves = Leaves::kWork,
                            Host host = Host::kReturns);
-  // The same, for a graph that stays on the whole device, and why: how long it runs there without a
-  // lease is measured.
+  // The same, for a launch of a graph that always stays on the whole device, and why: how long such
+  // launches run there without a grant is measured.
   hal::NativeStatus replay(Stream& stream, Operation& graph, Leaves leaves,
                            stats::GraphReason reason);
   // Whether launches of graphs may go anywhere but where they would natively.
   bool follows_graphs() const { return pipeline_->core().options.graph_bytes > 0; }
-  // Binds and submits a launch of a graph as a launch, but that it never waits for a grant.
+  // The same, for one that may go to a partition: bound and submitted as a launch of a kernel, but
+  // that it never waits for a grant. The pipeline chooses the program's executable graph or one of
+  // ours.
   hal::NativeStatus replay(Stream& stream, GraphOperation& graph);
   // The application changes the graph by `call`, whose answer is given back: launches of it that
   // were made before are submitted first. `follow` does the same to the graph's source, and says
@@ -124,7 +128,8 @@ class VirtualContext {
   // would give it out: `block.address` is set then, and nothing is called. Other frees that are
   // deferred are made first, as far as the driver's queues have room for what is ahead of them, so
   // that the pool grows where natively it does and nowhere else. Refused for want of memory, the
-  // caller flushes every context (drain()) and asks again: any free that is deferred may give it.
+  // caller flushes every context (call_for_context()) and asks again: any free that is deferred may
+  // give it.
   hal::NativeStatus allocate(Stream& stream, Block& block, Operation& call);
   // A stream-ordered free of what allocate() gave out, or of other memory.
   hal::NativeStatus free(Stream& stream, std::uint64_t address, Operation& call);
@@ -146,8 +151,8 @@ class VirtualContext {
   hal::NativeStatus query(EventState& event, const VendorCall& call);
   hal::NativeStatus synchronize(EventState& event, const VendorCall& call);
   // Before an unvirtualised consumer of the event, and before a wait of another context for it:
-  // makes sure that it is really recorded, waiting for nothing (deferred work ahead of it goes onto
-  // its own stream).
+  // makes sure that it is really recorded: deferred work ahead of it is flushed, which waits for
+  // nothing but room in the driver's queues.
   void settle(EventState& event);
   // The event is recorded by code that is not virtualised, or destroyed: a record of it that is
   // still deferred will leave the real event alone.
@@ -159,8 +164,8 @@ class VirtualContext {
   // Whether nothing of the stream is outstanding; a question of ours, legal while others capture.
   bool idle(Stream& stream);
   // A call that concerns the whole context (synchronise it, free memory, unload a module), made
-  // without the lock after all deferred work of the context was submitted.
-  hal::NativeStatus drain(Drain how, const VendorCall& call);
+  // without the lock after all that is deferred in the context was submitted.
+  hal::NativeStatus call_for_context(Deferred how, const VendorCall& call);
 
   // --- the rest ------------------------------------------------------------------------------
   // Kernel handles may be reused after a module was unloaded: forget what is known about them.

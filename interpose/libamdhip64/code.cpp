@@ -215,7 +215,7 @@ hipError_t module_load_data_ex(Via<decltype(::hipModuleLoadDataEx)> via, hipModu
 }
 
 hipError_t module_unload(Via<decltype(::hipModuleUnload)> via, hipModule_t module) {
-  const hipError_t answer = unloaded(module, drained(known_current_context(), [&] {
+  const hipError_t answer = unloaded(module, await_deferred_then(known_current_context(), [&] {
                                        return hal::NativeStatus(via.real(module));
                                      }));
   if (answer == hipSuccess) forget_module(module);
@@ -244,7 +244,8 @@ hipError_t module_get_function(Via<decltype(::hipModuleGetFunction)> via, hipFun
 // Everything that is deferred was launched with the function as it was.
 hipError_t function_set_attribute(Via<decltype(::hipFuncSetAttribute)> via, const void* function,
                                   hipFuncAttribute attribute, int value) {
-  return flushed([&] { return hal::NativeStatus(via.real(function, attribute, value)); });
+  return flush_deferred_then(
+      [&] { return hal::NativeStatus(via.real(function, attribute, value)); });
 }
 
 }  // namespace vitamin::interpose

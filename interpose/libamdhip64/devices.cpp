@@ -256,17 +256,17 @@ hipError_t device_count(Via<hipError_t(int*)> via, int* count) {
 }
 
 hipError_t device_synchronize(Via<hipError_t()> via) {
-  return drained(current_context(), [&] { return hal::NativeStatus(via.real()); });
+  return await_deferred_then(current_context(), [&] { return hal::NativeStatus(via.real()); });
 }
 
 hipError_t device_reset(Via<hipError_t()> via) {
-  finish_work(current_device(), Drain::kFlush);
+  finish_work(current_device(), Deferred::kFlush);
   tear_down(current_device());
   return via.real();
 }
 
 hipError_t primary_reset(Via<hipError_t(hipDevice_t)> via, hipDevice_t device) {
-  finish_work(device, Drain::kFlush);
+  finish_work(device, Deferred::kFlush);
   tear_down(device);
   return via.real(device);
 }

@@ -33,7 +33,7 @@ hipError_t launched_extended(hipStream_t stream, hal::KernelLaunch launch,
                              hip::ExtendedLaunch& extended, Call call) {
   launch.form = hal::LaunchForm::kExtended;
   launch.attributes = {&extended, 1};
-  const hipError_t answer = launched(stream, false, launch, call);
+  const hipError_t answer = route_launch(stream, false, launch, call);
   if (answer != hipSuccess) return answer;
   const Way way = way_of(stream, false);
   for (hipEvent_t handle : {extended.start, extended.stop}) {
@@ -64,8 +64,8 @@ hipError_t launch_kernel(Via<decltype(::hipLaunchKernel)> via, const void* stub,
     return via.real(stub, grid, block, arguments, shared_bytes, native);
   };
   if (stub == nullptr) return call(stream);
-  return launched(stream, via.per_thread, stub_launch(stub, grid, block, arguments, shared_bytes),
-                  call);
+  return route_launch(stream, via.per_thread,
+                      stub_launch(stub, grid, block, arguments, shared_bytes), call);
 }
 
 hipError_t launch_cooperative(Via<decltype(hipLaunchCooperativeKernel)> via, const void* stub,
@@ -75,8 +75,8 @@ hipError_t launch_cooperative(Via<decltype(hipLaunchCooperativeKernel)> via, con
     return via.real(stub, grid, block, arguments, shared_bytes, native);
   };
   if (stub == nullptr) return call(stream);
-  return launched(stream, via.per_thread,
-                  cooperative(stub_launch(stub, grid, block, arguments, shared_bytes)), call);
+  return route_launch(stream, via.per_thread,
+                      cooperative(stub_launch(stub, grid, block, arguments, shared_bytes)), call);
 }
 
 hipError_t launch_extended(Via<decltype(hipExtLaunchKernel)> via, const void* stub, dim3 grid,
@@ -103,10 +103,10 @@ hipError_t launch_module(Via<decltype(::hipModuleLaunchKernel)> via, hipFunction
                     native, arguments, extra);
   };
   if (function == nullptr || (arguments != nullptr && extra != nullptr)) return call(stream);
-  return launched(stream, via.per_thread,
-                  launch_of(kernel_of_function(function), {grid_x, grid_y, grid_z},
-                            {block_x, block_y, block_z}, shared_bytes, arguments, extra),
-                  call);
+  return route_launch(stream, via.per_thread,
+                      launch_of(kernel_of_function(function), {grid_x, grid_y, grid_z},
+                                {block_x, block_y, block_z}, shared_bytes, arguments, extra),
+                      call);
 }
 
 hipError_t launch_module_cooperative(Via<decltype(hipModuleLaunchCooperativeKernel)> via,
@@ -119,7 +119,7 @@ hipError_t launch_module_cooperative(Via<decltype(hipModuleLaunchCooperativeKern
                     native, arguments);
   };
   if (function == nullptr) return call(stream);
-  return launched(
+  return route_launch(
       stream, via.per_thread,
       cooperative(launch_of(kernel_of_function(function), {grid_x, grid_y, grid_z},
                             {block_x, block_y, block_z}, shared_bytes, arguments, nullptr)),
@@ -181,8 +181,9 @@ hipError_t launch_runtime_config(Via<decltype(hipLaunchKernelExC)> via,
   };
   const hal::KernelLaunch launch =
       stub_launch(stub, config->grid, config->block, arguments, config->shared_bytes);
-  if (config->attribute_count == 0) return launched(config->stream, via.per_thread, launch, call);
-  return launched_there(config->stream, via.per_thread, launch.kernel, call);
+  if (config->attribute_count == 0)
+    return route_launch(config->stream, via.per_thread, launch, call);
+  return launch_on_own_stream(config->stream, via.per_thread, launch.kernel, call);
 }
 
 hipError_t launch_driver_config(Via<decltype(hipDrvLaunchKernelEx)> via,
@@ -198,8 +199,9 @@ hipError_t launch_driver_config(Via<decltype(hipDrvLaunchKernelEx)> via,
   const hal::KernelLaunch launch = launch_of(
       kernel_of_function(function), {config->grid_x, config->grid_y, config->grid_z},
       {config->block_x, config->block_y, config->block_z}, config->shared_bytes, arguments, extra);
-  if (config->attribute_count == 0) return launched(config->stream, via.per_thread, launch, call);
-  return launched_there(config->stream, via.per_thread, launch.kernel, call);
+  if (config->attribute_count == 0)
+    return route_launch(config->stream, via.per_thread, launch, call);
+  return launch_on_own_stream(config->stream, via.per_thread, launch.kernel, call);
 }
 
 hipError_t launch_multi_device(Via<hipError_t(hipLaunchParams*, int, unsigned)> via,
@@ -236,8 +238,8 @@ hipError_t launch_by_pointer(Via<decltype(::hipLaunchByPtr)> via, const void* st
   if (configured.empty() || stub == nullptr) return via.real(stub);
   const hipStream_t stream = configured.back();
   configured.pop_back();
-  return launched_there(stream, false, kernel_of_stub(stub),
-                        [&](hipStream_t) { return via.real(stub); });
+  return launch_on_own_stream(stream, false, kernel_of_stub(stub),
+                              [&](hipStream_t) { return via.real(stub); });
 }
 
 // --- value waits ---------------------------------------------------------------------------------

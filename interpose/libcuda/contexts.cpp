@@ -87,7 +87,7 @@ void forget_context(CUcontext handle) {
 
 void primary_ends(CUdevice device) {
   if (device < 0 || device >= kMaxContexts) return;
-  finish_work(device, Drain::kWait);
+  finish_work(device, Deferred::kAwait);
   if (const Context* context = context_of_device[device].load()) forget_context(context->handle);
   tear_down(device);
 }
@@ -116,7 +116,7 @@ CUresult set_attribute(CUfunction_attribute attribute, int value, Get current, S
                     attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
   if (current(&before) == CUDA_SUCCESS && (before == value || (adds && before < value)))
     return call();
-  return flushed([&] { return hal::NativeStatus(call()); });
+  return flush_deferred_then([&] { return hal::NativeStatus(call()); });
 }
 
 }  // namespace
@@ -199,18 +199,21 @@ void CurrentContext::leave() {
 }
 
 CUresult context_synchronize(Via<CUresult()> via) {
-  return drained_or_refused(current_context(), true, [&] { return hal::NativeStatus(via.real()); });
+  return await_if_accepted_then(current_context(), true,
+                                [&] { return hal::NativeStatus(via.real()); });
 }
 
 CUresult context_synchronize_v2(Via<CUresult(CUcontext)> via, CUcontext context) {
   Context* managed = context == nullptr ? current_context() : managed_context(context);
-  return drained_or_refused(managed, true, [&] { return hal::NativeStatus(via.real(context)); });
+  return await_if_accepted_then(managed, true,
+                                [&] { return hal::NativeStatus(via.real(context)); });
 }
 
 CUresult context_set_limit(Via<decltype(::cuCtxSetLimit)> via, CUlimit limit, std::size_t value) {
   Context* context = current_context();
   // Where the driver itself waits for the device it does so with our work on the device, too.
-  const CUresult answer = flushed([&] { return hal::NativeStatus(via.real(limit, value)); });
+  const CUresult answer =
+      flush_deferred_then([&] { return hal::NativeStatus(via.real(limit, value)); });
   if (context != nullptr && answer == CUDA_SUCCESS)
     on_every_partition(*context, [&] { via.real(limit, value); });
   return answer;
@@ -232,7 +235,7 @@ CUresult context_set_shared_config(Via<decltype(::cuCtxSetSharedMemConfig)> via,
 }
 
 CUresult context_destroy(Via<decltype(::cuCtxDestroy)> via, CUcontext context) {
-  const CUresult answer = flushed([&] { return hal::NativeStatus(via.real(context)); });
+  const CUresult answer = flush_deferred_then([&] { return hal::NativeStatus(via.real(context)); });
   // Only a context that was made with cuCtxCreate can be destroyed: a foreign one.
   if (answer != CUDA_SUCCESS) return answer;
   forget_context(context);
@@ -350,8 +353,8 @@ constinit HandleMap<const void> registered;
 CUresult host_released(Via<CUresult(void*)> via, void* memory, bool of_registered) {
   const bool accepted = begins_memory(reinterpret_cast<CUdeviceptr>(memory), CU_MEMORYTYPE_HOST) &&
                         (registered.find(memory) != nullptr) == of_registered;
-  return drained_or_refused(owner_of(memory), accepted,
-                            [&] { return hal::NativeStatus(via.real(memory)); });
+  return await_if_accepted_then(owner_of(memory), accepted,
+                                [&] { return hal::NativeStatus(via.real(memory)); });
 }
 
 }  // namespace
@@ -380,14 +383,15 @@ CUresult module_unload(Via<decltype(::cuModuleUnload)> via, CUmodule module) {
   Context* const context = context_of_module(module);
   const bool known = contexts_of_modules.find(module) != nullptr;
   const CUresult answer =
-      drained_or_refused(context, known, [&] { return hal::NativeStatus(via.real(module)); });
+      await_if_accepted_then(context, known, [&] { return hal::NativeStatus(via.real(module)); });
   if (answer == CUDA_SUCCESS) forget_module(module);
   return unloaded(module, answer);
 }
 
 CUresult library_unload(Via<decltype(::cuLibraryUnload)> via, CUlibrary library) {
   // Unlike a module's, a library's end waits for nothing (code_calls_behind_a_gate.trace).
-  return unloaded(library, flushed([&] { return hal::NativeStatus(via.real(library)); }));
+  return unloaded(library,
+                  flush_deferred_then([&] { return hal::NativeStatus(via.real(library)); }));
 }
 
 CUresult function_set_attribute(Via<decltype(::cuFuncSetAttribute)> via, CUfunction function,

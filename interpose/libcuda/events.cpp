@@ -19,7 +19,7 @@ namespace {
 template <class Call>
 CUresult record_all(CUevent handle, Call call) {
   EventRecord& event = find_event(handle);
-  const CUresult answer = flushed([&] { return hal::NativeStatus(call()); });
+  const CUresult answer = flush_deferred_then([&] { return hal::NativeStatus(call()); });
   if (answer == CUDA_SUCCESS) mark_foreign(event);
   return answer;
 }
@@ -27,7 +27,7 @@ CUresult record_all(CUevent handle, Call call) {
 template <class Call>
 CUresult wait_all(CUevent handle, Call call) {
   settle(find_event(handle));
-  return flushed([&] { return hal::NativeStatus(call()); });
+  return flush_deferred_then([&] { return hal::NativeStatus(call()); });
 }
 
 }  // namespace

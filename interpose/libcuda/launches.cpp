@@ -25,10 +25,10 @@ CUresult launch_kernel(Via<decltype(::cuLaunchKernel)> via, CUfunction kernel, u
   };
   // A launch that cannot be is the driver's to refuse.
   if (kernel == nullptr || (arguments != nullptr && extra != nullptr)) return call(stream);
-  return launched(stream, via.per_thread,
-                  launch_of(kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z},
-                            shared_bytes, arguments, extra),
-                  call);
+  return route_launch(stream, via.per_thread,
+                      launch_of(kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z},
+                                shared_bytes, arguments, extra),
+                      call);
 }
 
 CUresult launch_cooperative(Via<decltype(::cuLaunchCooperativeKernel)> via, CUfunction kernel,
@@ -45,7 +45,7 @@ CUresult launch_cooperative(Via<decltype(::cuLaunchCooperativeKernel)> via, CUfu
                 arguments, nullptr);
   launch.form = hal::LaunchForm::kCooperative;
   launch.cooperative = true;
-  return launched(stream, via.per_thread, launch, call);
+  return route_launch(stream, via.per_thread, launch, call);
 }
 
 CUresult launch_kernel_ex(Via<decltype(::cuLaunchKernelEx)> via, const CUlaunchConfig* config,
@@ -72,12 +72,12 @@ CUresult launch_kernel_ex(Via<decltype(::cuLaunchKernelEx)> via, const CUlaunchC
   }
   const ReentrancyGuard ours;
   if (attributes.updatable_node || (captures_open() && way.record->legacy))
-    return bridged(way, kernel, stats::UnboundReason::kCapture, call);
+    return bridge_launch(way, kernel, stats::UnboundReason::kCapture, call);
   if (attributes.recorded != nullptr) {
     // The launch records an event. On the application's own stream, and the event once more behind
     // the kernel, so that waiting for it means what the event's record always means here. That is
     // later than the launch asked for, never earlier.
-    const CUresult answer = bridged(way, kernel, stats::UnboundReason::kOther, call);
+    const CUresult answer = bridge_launch(way, kernel, stats::UnboundReason::kOther, call);
     if (answer != CUDA_SUCCESS) return answer;
     auto record = runtime::call([event = attributes.recorded](void* native) {
       return hal::NativeStatus(VITAMIN_REAL(cuEventRecord)(event, static_cast<CUstream>(native)));
@@ -97,8 +97,6 @@ CUresult launch_kernel_ex(Via<decltype(::cuLaunchKernelEx)> via, const CUlaunchC
 
 CUresult launch_multi_device(Via<decltype(::cuLaunchCooperativeKernelMultiDevice)> via,
                              CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned flags) {
-  // One call on streams of several devices: everything ahead of it goes onto the real streams,
-  // and behind it each stream's newest work is said to lie there.
   std::vector<Way> ways;
   for (unsigned i = 0; launches != nullptr && i < count; ++i)
     ways.push_back(way_of(launches[i].hStream, false));

@@ -71,10 +71,10 @@ CUresult memory_free(Via<CUresult(Address)> via, Address address) {
   if (address == 0) return via.real(address);
   const auto call = [&] { return hal::NativeStatus(via.real(address)); };
   if (!is_of_pool(address))
-    return drained_or_refused(owner_of(first_address(address)),
-                              begins_memory(address, CU_MEMORYTYPE_DEVICE), call);
+    return await_if_accepted_then(owner_of(first_address(address)),
+                                  begins_memory(address, CU_MEMORYTYPE_DEVICE), call);
   forget_block(address);
-  return flushed(call);
+  return flush_deferred_then(call);
 }
 CUresult host_register(Via<CUresult(void*, std::size_t, unsigned)> via, void* memory,
                        std::size_t bytes, unsigned flags);

@@ -188,7 +188,8 @@ struct CopySides {
 inline constexpr bool kFillsAreKernels = false;
 
 // Whether the driver surely takes a call of these arguments: then it may be made later without the
-// application missing an error that natively the call answers. Asks the driver; off the fast path.
+// application missing an error that natively the call answers. Asks the driver; off the launch
+// path.
 bool covers(CUdeviceptr address, std::size_t bytes);  // memory that the driver knows
 bool free_accepted(CUdeviceptr address);
 bool value_wait_accepted(CUdeviceptr address, std::size_t size, unsigned flags);

@@ -409,12 +409,11 @@ void Audit::arrived(const Stream& stream, const Submission& submission,
   } else if (const EventState* event = std::exchange(state.waits_for, nullptr)) {
     pending.kind = audit::Kind::kWait;
     // Another process or a graph may have recorded a shared event since: the driver knows which.
-    const auto generation = generations_.find(event);
-    if (generation != generations_.end() && !event->shared)
-      pending.predecessors.push_back(generation->second);
+    const auto record = records_.find(event);
+    if (record != records_.end() && !event->shared) pending.predecessors.push_back(record->second);
   } else if (submission.event != nullptr && submission.kind != OperationKind::kWait) {
     pending.kind = audit::Kind::kRecord;
-    generations_[submission.event] = edge_to(stream, pending.serial);
+    records_[submission.event] = edge_to(stream, pending.serial);
   }
   while (!state.pending.empty() && state.pending.back().serial >= pending.serial)
     state.pending.pop_back();
@@ -451,7 +450,7 @@ void Audit::retired(const Stream& stream) {
 
 void Audit::forget(const EventState& event) {
   const std::lock_guard lock(mutex_);
-  generations_.erase(&event);
+  records_.erase(&event);
 }
 
 // --- the physical side -----------------------------------------------------------------------
@@ -563,9 +562,8 @@ void Audit::reached(const Stream& stream, std::uint64_t serial) {
 
 void Audit::reached(const EventState& event) {
   const std::lock_guard lock(mutex_);
-  const auto generation = generations_.find(&event);
-  if (generation != generations_.end())
-    write_results(generation->second.stream_id, generation->second.serial);
+  const auto record = records_.find(&event);
+  if (record != records_.end()) write_results(record->second.stream_id, record->second.serial);
 }
 
 void Audit::reached_all() {

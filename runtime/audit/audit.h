@@ -220,9 +220,9 @@ class Audit {
   mutable std::mutex mutex_;
   const hal::LockRule::Watched watched_{mutex_, "the lock of the audit is held"};
   std::vector<StreamState> states_;
-  std::unordered_map<const EventState*, Edge> generations_;  // newest logical record
-  std::unordered_map<void*, QueueState> queues_;             // by native handle
-  std::unordered_map<void*, Clock> events_;                  // markers
+  std::unordered_map<const EventState*, Edge> records_;  // newest logical record
+  std::unordered_map<void*, QueueState> queues_;         // by native handle
+  std::unordered_map<void*, Clock> events_;              // markers
   Clock completed_;
   void* legacy_ = nullptr;  // its queue; null: nothing came there yet
   std::vector<void*> blocking_;

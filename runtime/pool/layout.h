@@ -4,8 +4,9 @@
 //
 // The paper's hierarchical pool (section "Physical Contexts"): a buddy tree over the units, every
 // node, and for every node but the root its remainder (all other units); equal sets are kept once.
-// An H200 (16 units) gives 59 partitions. Partition 0 is always the whole device, which is not a
-// set of units but the application's own streams: a job alone loses nothing.
+// An H200 (16 units) gives 59 partitions. Partition 0 is always the whole device: every unit,
+// through the application's own streams, so that a program alone loses nothing. The tree's root is
+// another partition of the same units.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ inline constexpr std::size_t kPartitionsMax = 512;  // of one pool, the whole de
 
 struct Partition {
   PartitionId id = kNoPartition;
-  hal::ComputeSet compute;  // of the whole device: every unit
+  hal::ComputeSet compute;  // of the whole device and of the tree's root: every unit
   std::uint32_t sms = 0;    // SMs or CUs
   bool whole() const { return id == kWholeDevice; }
 };

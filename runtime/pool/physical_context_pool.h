@@ -5,7 +5,7 @@
 // Slots. Where pool queues are scarce (DeviceInfo::pool_queues_max), the partitions are made as
 // always, which costs nothing there, but only so many of them have a queue at a time: at start some
 // that are spread over the widths, later what policies ask for, each in the place of the queue that
-// was made longest ago and is idle. Queues come and go off the dispatch path
+// was made longest ago and is idle. Queues come and go off the launch path
 // (QueueManager::grow).
 //
 // A physical queue belongs to one logical stream at a time. It changes hands only when the work of

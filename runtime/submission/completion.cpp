@@ -160,7 +160,7 @@ void Completion::close_batch(Stream& stream) {
 // fired speaks for all before it.
 void Completion::poll(Stream& stream) {
   Stream::Submitted& work = stream.submitted;
-  if (strict() && !work.batches.full()) close_batch(stream);
+  if (waits_for_completion() && !work.batches.full()) close_batch(stream);
   const std::uint64_t round = core_.markers.round();
   const std::size_t count = work.batches.size();
   const bool asked = round != 0 && work.asked_in == round;
@@ -294,7 +294,7 @@ std::uint32_t Completion::batch_operations(std::uint64_t ahead_ns) const {
 
 bool Completion::room(Stream& stream, std::span<const Predecessor> predecessors, bool launch,
                       std::uint64_t places, std::uint64_t predicted_ns) {
-  if (launch && strict()) {
+  if (launch && waits_for_completion()) {
     poll(stream);
     if (stream.timeline.outstanding() > 0) return false;
     for (const Predecessor& p : predecessors) {
@@ -307,7 +307,7 @@ bool Completion::room(Stream& stream, std::span<const Predecessor> predecessors,
   // beyond which a driver would block the caller. One launch is admitted however long it lasts.
   auto fits = [&] {
     return fits_queue(stream, predecessors, places, launch ? spare_places_ : 0) &&
-           (!launch || !bounded(stream) || stream.timeline.outstanding() == 0 ||
+           (!launch || !has_window(stream) || stream.timeline.outstanding() == 0 ||
             stream.submitted.ahead_ns + predicted_ns <= window(stream));
   };
   if (!fits()) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Completion: what was submitted of each stream, which of it was seen to end, and how much more
-// fits. Owns Stream::submitted and the submitted and completed parts of Stream::timeline.
+// fits. Keeps Stream::submitted and the submitted and completed parts of Stream::timeline
+// (stream.h).
 //
 // Operations of a stream on one queue form batches. A marker is recorded behind the last operation
 // of a batch when it is closed; when the marker has fired, the batch has ended.
@@ -72,8 +73,8 @@ class Completion {
   bool ended(Stream& stream);
   // Everything submitted of the stream, up to a serial, was seen complete.
   void all_complete(Stream& stream, std::uint64_t submitted);
-  // Gives the leases of streams on parts back whose work has all ended; a stream that comes again
-  // asks again.
+  // Returns to the arbiter the grants of parts under which all work has ended; the stream's next
+  // launch asks again.
   void release_idle();
   // Looks for the end of what counts on the whole device.
   void look_at_whole();
@@ -86,12 +87,15 @@ class Completion {
   void note_host_wait(Stream& stream, MarkerRef marker);
 
   // --- how much fits ---------------------------------------------------------------------------
-  bool strict() const { return core_.options.window.ahead_ns == 0; }
+  // The window is 0, the paper's rule: a launch waits until its predecessors were seen to end.
+  bool waits_for_completion() const { return core_.options.window.ahead_ns == 0; }
   // How far the stream's submission may run ahead: as configured, and what it was granted.
   std::uint64_t window(const Stream& stream) const {
     return std::min(core_.options.window.ahead_ns, stream.placing.grant.ahead_ns);
   }
-  bool bounded(const Stream& stream) const { return !strict() && window(stream) != kNever; }
+  bool has_window(const Stream& stream) const {
+    return !waits_for_completion() && window(stream) != kNever;
+  }
   // Nothing looks at every launch: no window, audit or trace.
   bool unobserved() const { return unobserved_; }
   // Whether an operation may be submitted behind `predecessors`. `launch`: by the window, too.
@@ -108,10 +112,11 @@ class Completion {
   // deferred operations always fit the stream's own queue, and a call that flushes them does not
   // block.
   bool may_defer(Stream& stream, const Kernel* kernel, OperationKind kind);
-  // Whether a launch may wait in the driver for what may need the host or another process. Streams
+  // True: a launch may wait in the driver for what may need the host or another process. Streams
   // share the device's hardware queues, and the driver blocks its caller, who holds the device
-  // lock, when one is full. So what waits there takes at most half of one, and is left room for.
-  bool takes_behind_host_waits() {
+  // lock, when one is full. So what waits there takes at most half of one, and from the first
+  // success on half of each queue is kept free for it.
+  bool reserve_behind_host_waits() {
     if (places_ >= depth_ / 2) return false;
     spare_places_ = depth_ / 2;
     return true;

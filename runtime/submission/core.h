@@ -4,7 +4,7 @@
 // the arbiter, the lock.
 //
 //   VirtualContext      API of the interposers; takes the lock, once for each call
-//     Pipeline          submits an operation or defers it; the two threads
+//     Pipeline          submits an operation or defers it; the mover and the worker (threads)
 //       DeferredQueue   operations that wait, in the order of their stream
 //       Placement       which partition a launch goes to, on which queue; QueueManager: its queues
 //       GraphCache      executables of graphs for partitions
@@ -14,6 +14,7 @@
 //         Core
 //
 // Each stage knows those below it. Where a stage needs one above, the caller passes what it needs.
+// Each part of a stream's state has one stage that decides by it (stream.h), and few other writers.
 //
 // Threads: one lock for each device (`mutex`). Every function of a stage wants it held; one that
 // drops it takes it as a parameter. No call of the vendor that can block is made with it held.
@@ -80,7 +81,7 @@ struct Core {
 
   std::mutex mutex;
   const hal::LockRule::Watched watched_mutex{mutex, "the lock of a device is held"};
-  std::condition_variable wake;  // of the thread that moves deferred work
+  std::condition_variable wake;  // of the mover
   std::condition_variable work;  // of the worker
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DeferredQueue: operations that could not be submitted when their calls were made. Owns
-// Stream::deferral.
+// DeferredQueue: operations that could not be submitted when their calls were made. Keeps
+// Stream::deferral (stream.h).
 //
 // The operations of a stream are submitted in their order, and an operation only when what it comes
 // behind was: the order of submission is a linear extension of happens-before, so no set of waits
@@ -27,9 +27,10 @@ class DeferredQueue {
   bool retry();
   // The same for one stream, and for what its operations come behind.
   void retry(Stream& stream);
-  // Submits what is deferred of the stream, up to an operation, and whatever that waits for, onto
-  // the streams' own real queues with waits on the device. Waits for nothing; false when the
-  // driver's queue is full.
+  // Submits what is deferred of the stream, up to a serial, and whatever that waits for: each
+  // operation where it would go if it had to wait for no cheaper move; where it is blocked even so
+  // (a grant, the window, a host wait), on its stream's own queue with waits on the device. Waits
+  // for nothing; false when a queue of the driver has no room.
   bool flush(Stream& stream, std::uint64_t up_to_serial = ~0ULL);
 
   // Streams with deferred operations.

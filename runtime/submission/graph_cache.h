@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // GraphCache: what is slow about graphs (graph.h), and what their executables for partitions take.
-// A graph is looked at, and executables are made, without the lock: by the thread that launches it,
-// or by the worker. The executables that were launched longest ago go when there is no more room
-// (DispatchOptions::graph_bytes).
+// A graph is looked at, and executables are made, without the lock: by the application thread that
+// launches it, within its call, or by the worker. The executables that were launched longest ago go
+// when there is no more room (DispatchOptions::graph_bytes).
 #pragma once
 
 #include <condition_variable>

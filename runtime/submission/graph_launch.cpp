@@ -43,7 +43,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
   if (!own_stream && waits_for_host && !placement_.shares_freely(stream))
     return {Blocked::kHostWait};
   const std::uint64_t predicted =
-      completion_.bounded(stream)
+      completion_.has_window(stream)
           ? core_.predicted_ns(graph.kernel, &graph.launch, core_.width_of_grant(stream))
           : 0;
   if (!completion_.room(stream, predecessors, !own_stream, 1, predicted)) return {Blocked::kWindow};
@@ -64,7 +64,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
     }
   }
   if (!own_stream && waits_for_host && (binding.counts_outstanding || binding.made != nullptr)) {
-    placement_.give_up(stream, *binding.queue);  // the policy has just changed
+    placement_.give_up(stream, *binding.queue);  // the grant has just changed
     return {Blocked::kHostWait};
   }
   if (others_wait_for_host) completion_.close_batch(stream);
@@ -104,7 +104,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
   return {};
 }
 
-// Why the graph stays whatever the policy says; nothing: it may go.
+// Why the graph stays whatever is granted; nothing: it may go.
 std::optional<GraphReason> Pipeline::stays(const Graph& graph) const {
   if (core_.options.graph_bytes == 0 || !placement_.parts()) return GraphReason::kUnsupported;
   if (graph.stays) return graph.stays;
@@ -135,7 +135,7 @@ Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool m
     want_look(graph);
     return {&stream.own, nullptr, GraphReason::kFresh};
   }
-  // Meanwhile the policy chooses among the partitions that there are executables for.
+  // Meanwhile the arbiter chooses among the partitions that there are executables for.
   ready_.clear();
   for (const PartitionId id : placement_.eligible(stream, graph.kernel, graph.needed))
     if (graph.ready(id) != nullptr) ready_.push_back(id);

@@ -21,7 +21,7 @@ bool Pipeline::launch_fast_path(Stream& stream, Kernel& kernel, const hal::Kerne
                             !stream.submitted.host_wait && !stream.order.allocated &&
                             stream.order.extra.empty();
   if (!nothing_open || !completion_.unobserved() || core_.profiler.next_is_due()) return false;
-  // Where the last answer of the policy says, and where everything before it went.
+  // Where the stream's grant says, and where everything before it went.
   if (grant.launches != kUntilRevoked || queue->partition != grant.partition ||
       grant.ahead_ns != kNever)
     return false;
@@ -35,15 +35,15 @@ bool Pipeline::launch_fast_path(Stream& stream, Kernel& kernel, const hal::Kerne
   if (!completion_.room_straight_on(stream, kernel) ||
       (completion_.blocking_streams() && stream.kind == StreamKind::kLegacy))
     return false;
-  const bool narrow = !queue->whole();
-  if (narrow &&
+  const bool part = !queue->whole();
+  if (part &&
       (!stream.attributes.empty() || (launch.grid.volume() > 1 && kernel.proven_sms > queue->sms)))
     return false;
 
   placement_.announce_step(stream, advice);
   status = queue->queue->launch(launch);
   if (status != hal::kNativeOk) [[unlikely]] {
-    if (narrow && core_.errors.classify(status) == Outcome::kPartitionRefused) return false;
+    if (part && core_.errors.classify(status) == Outcome::kPartitionRefused) return false;
     core_.page.launches.failed.add();
     return true;
   }
@@ -75,8 +75,9 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
     return {Blocked::kHostWait};
   // By the window's clock a launch lasts as long as where it would go now.
   const std::uint64_t predicted =
-      completion_.bounded(stream) ? core_.predicted_ns(kernel, launch, core_.width_of_grant(stream))
-                                  : 0;
+      completion_.has_window(stream)
+          ? core_.predicted_ns(kernel, launch, core_.width_of_grant(stream))
+          : 0;
   if (!completion_.room(stream, predecessors, !own_stream, kernel.places, predicted))
     return {Blocked::kWindow};
 
@@ -96,7 +97,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
     binding = placement_.bind(stream, kernel, operation, needed);
     if (binding.queue == nullptr) return {Blocked::kNoGrant};
     if (waits_for_host && (binding.counts_outstanding || !binding.queue->whole() ||
-                           completion_.bounded(stream))) {  // the policy has just changed
+                           completion_.has_window(stream))) {  // the grant has just changed
       placement_.give_up(stream, *binding.queue);
       return {Blocked::kHostWait};
     }

@@ -25,7 +25,8 @@ class Recorder;
 }
 
 struct Window {
-  // Submission may run ahead of completion by this much predicted GPU time; 0: the strict rule.
+  // Submission may run ahead of completion by this much predicted GPU time; 0: a launch waits until
+  // its predecessors were seen to end, the paper's rule.
   std::uint64_t ahead_ns = kNever;
 };
 

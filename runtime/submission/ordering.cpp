@@ -34,9 +34,9 @@ bool Ordering::any_deferred(const Stream& stream, std::span<const Predecessor> p
 bool Ordering::others_wait_for_host(std::span<const Predecessor> predecessors,
                                     const MarkerRef& marker, const MarkerRef& host_wait) {
   if (host_wait && !core_.markers.fired(host_wait)) return true;
-  // The strict rule waits on the host for every predecessor, so a device-side wait for another
-  // stream is never allowed onto a pool queue.
-  if (completion_.strict() && marker && !core_.markers.fired(marker)) return true;
+  // With a window of 0 the host waits for every predecessor, so no device-side wait for another
+  // stream goes onto a queue of a part.
+  if (completion_.waits_for_completion() && marker && !core_.markers.fired(marker)) return true;
   return std::any_of(predecessors.begin(), predecessors.end(), [&](const Predecessor& p) {
     if (p.submission_only || p.token.completed() || !completion_.waits_for_host(*p.stream))
       return false;

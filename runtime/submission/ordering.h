@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ordering: what an operation comes behind, and the waits on the device that keep it there. Owns
-// Stream::order and the order of the default streams.
+// Ordering: what an operation comes behind, and the waits on the device that keep it there. Keeps
+// Stream::order, which others write, too (stream.h), and the order of the default streams.
 //
 // An operation comes behind its own stream's tail, behind what the rules of default streams say,
 // and a launch of a graph behind the launch before. Where the queue itself does not keep that
@@ -31,11 +31,13 @@ class Ordering {
   std::span<const Predecessor> predecessors(const Stream& stream, const Submission& submission);
   // Something that the operation comes behind is deferred itself.
   static bool any_deferred(const Stream& stream, std::span<const Predecessor> predecessors);
-  // It lies downstream of a host wait that was not seen to end: of another stream, or what a
-  // wait for `marker` waits for (`host_wait`).
+  // A predecessor that has not ended, or what a wait for `marker` waits for (`host_wait` unfired),
+  // lies behind a host wait that was not seen to end. With a window of 0 every `marker` that has
+  // not fired counts as that.
   bool others_wait_for_host(std::span<const Predecessor> predecessors, const MarkerRef& marker,
                             const MarkerRef& host_wait);
-  // The host did not wait for what it comes behind, or that needs the host still.
+  // The stream, or a predecessor that has not ended, lies behind a host wait that was not seen to
+  // end.
   bool any_waits_for_host(Stream& stream, std::span<const Predecessor> predecessors);
 
   // The device waits on `queue` for everything that the stream's next operation comes behind.

@@ -73,7 +73,7 @@ hal::Result<std::unique_ptr<Pipeline>> Pipeline::create(hal::Device& device,
   facts.device_bytes.set(free_before - std::min(free_before, free_after));
   facts.host_bytes.set(std::max(resident_bytes(), resident_before) - resident_before);
   if (options.thread) {
-    pipeline->thread_ = std::thread([raw = pipeline.get()] { raw->run_thread(); });
+    pipeline->mover_ = std::thread([raw = pipeline.get()] { raw->run_mover(); });
     pipeline->worker_ = std::thread([raw = pipeline.get()] { raw->run_worker(); });
   }
   return pipeline;
@@ -91,7 +91,7 @@ Pipeline::Pipeline(hal::Device& device, std::unique_ptr<Arbiter> arbiter,
       graphs_(core_),
       deferred_(core_, completion_, *this) {
   core_.arbiter->on_change([this] {
-    // Under the lock, so that the thread cannot miss it between looking and sleeping.
+    // Under the lock, so that the mover cannot miss it between looking and sleeping.
     const Lock lock(core_.mutex);
     core_.wake.notify_one();
   });
@@ -181,6 +181,7 @@ SubmitResult Pipeline::submit_now(Stream& stream, Submission& submission,
   if (status == hal::kNativeOk && submission.operation != nullptr)
     status = submission.operation->submit(*queue.queue);
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
+  if (is_bridge(kind)) core_.page.other.calls_bridged.add();
   completion_.submitted(stream, queue, kind);
   if (host_waits) completion_.note_host_wait(stream, completion_.tail_marker(stream));
   return {};
@@ -209,7 +210,7 @@ NativeStatus Pipeline::defer_or_flush(Lock& lock, Stream& stream, Submission& su
     defer(stream, submission);
     return hal::kNativeOk;
   }
-  // It cannot be copied: everything ahead of it goes onto the real streams, and it behind that.
+  // It cannot be copied: everything ahead of it is flushed, and it goes behind that.
   SubmitResult result;
   wait_until(lock, [&] {
     if (!clear_way(stream, submission)) return false;
@@ -257,8 +258,8 @@ void Pipeline::drop(EventState& event) {
   event.foreign = false;
 }
 
-// What is deferred of the stream, and of what the operation comes behind, goes onto the real
-// streams; false when the driver's queues have no room for all of it, and for the operation.
+// Flushes what is deferred of the stream, and of what the operation comes behind; false when the
+// driver's queues have no room for all of it, and for the operation.
 bool Pipeline::clear_way(Stream& stream, const Submission& submission) {
   const std::span<const Predecessor> predecessors = ordering_.predecessors(stream, submission);
   bool done = true;
@@ -315,8 +316,7 @@ NativeStatus Pipeline::submit_blocking(Lock& lock, Stream& stream, Submission& s
   const bool waits_for_host = ordering_.any_waits_for_host(stream, predecessors);
   if (waits_for_host) completion_.close_batch(stream);
   ordering_.default_streams().issue(stream);
-  if (!per_thread && submission.kind != OperationKind::kFollow)
-    core_.page.other.calls_bridged.add();
+  if (is_bridge(submission.kind)) core_.page.other.calls_bridged.add();
   if (physical != nullptr) ++physical->pins;  // no other stream moves in before the call is made
   lock.unlock();
   hal::LockRule::waits("a call that may block");
@@ -365,9 +365,9 @@ std::vector<Predecessor> Pipeline::all_deferred() const {
   return targets;
 }
 
-void Pipeline::wait_submitted(Lock& lock, std::span<const Predecessor> targets, Drain how) {
+void Pipeline::wait_submitted(Lock& lock, std::span<const Predecessor> targets, Deferred how) {
   wait_until(lock, [&] {
-    if (how == Drain::kFlush)
+    if (how == Deferred::kFlush)
       for (const Predecessor& p : targets) deferred_.flush(*p.stream, p.token.serial());
     return std::all_of(targets.begin(), targets.end(),
                        [](const Predecessor& p) { return p.token.submitted(); });

@@ -6,16 +6,17 @@
 // An operation is *bindable* when every predecessor is complete or already submitted; then the
 // device keeps the order (same queue, or a device-side wait for a marker recorded behind the
 // predecessor). Otherwise, or when it is blocked for another reason (Blocked), it is deferred, and
-// retried, oldest first in each stream, by a thread of the pipeline and by every application thread
-// that waits for it. What cannot be copied is never deferred: what is ahead of it goes onto the
-// application's real streams, and it behind that.
+// retried, oldest first in each stream, by the mover and by every application thread
+// that waits for it. What cannot be copied is never deferred: what is ahead of it is flushed
+// (DeferredQueue::flush), and it goes behind that, onto the application's own stream.
 //
 // The stages are in core.h.
 //
-// Threads: every function but the constructor, start(), stop(), finish_timing() and wake() wants
-// the lock held. Two threads: the one that moves deferred work, watches and times makes no vendor
-// call that can block, whatever the application does; what is slow or may wait for the device (new
-// queues, executables of graphs, the profile's file) is done by the worker, without the lock.
+// Threads: every function but create(), the destructor, stop(), finish_timing() and wake() wants
+// the lock held. The pipeline has two threads. The *mover* submits deferred work, watches for
+// kernels that do not end and reads times; it makes no vendor call that can block, whatever the
+// application does. The *worker* does, without the lock, what is slow or may wait for the device:
+// new queues, executables of graphs, the profile's file.
 #pragma once
 
 #include <memory>
@@ -34,10 +35,11 @@
 
 namespace vitamin::runtime {
 
-// What a call that concerns the whole context does about deferred work.
-enum class Drain : std::uint8_t {
-  kWait,   // waits until what is deferred now is submitted, as natively the call waits for it
-  kFlush,  // submits that at once onto the real streams: the native call does not wait for it
+// What a call that concerns the whole context does about what is deferred when it is made.
+enum class Deferred : std::uint8_t {
+  kAwait,  // waits until that is submitted, as natively the call waits for its end
+  kFlush,  // submits that at once (DeferredQueue::flush), waiting for no grant, window or host
+           // wait: the native call waits for nothing
 };
 
 class Pipeline final : private SubmitsNow {
@@ -68,7 +70,8 @@ class Pipeline final : private SubmitsNow {
   // before it went, and nothing has to be decided, waited for, timed or watched. Not under a grant
   // that bounds run-ahead, as policies that measure give them beside other clients. Does what
   // submit() would do, in half of the instructions: between the launches of a program that is bound
-  // by the host its caches have forgotten us. False: nothing was done, take the long way.
+  // by the host its caches have forgotten us. False: nothing was submitted or counted; submit() is
+  // to be called.
   bool launch_fast_path(Stream& stream, Kernel& kernel, const hal::KernelLaunch& launch,
                         const Advice* advice, hal::NativeStatus& status);
   // A call of the vendor that may block the host, on the stream's queue or (`per_thread`) on its
@@ -93,7 +96,7 @@ class Pipeline final : private SubmitsNow {
   template <class Done, class Moved>
   void wait_until(Lock& lock, Done done, Moved moved);
   // Until what is deferred of these was submitted.
-  void wait_submitted(Lock& lock, std::span<const Predecessor> targets, Drain how);
+  void wait_submitted(Lock& lock, std::span<const Predecessor> targets, Deferred how);
   // Everything that is deferred now.
   std::vector<Predecessor> all_deferred() const;
 
@@ -109,7 +112,7 @@ class Pipeline final : private SubmitsNow {
   // Where a launch of a graph goes.
   struct GraphBinding {
     PhysicalQueue* queue;
-    Graph::Made* made = nullptr;  // null: the application's own executable, on its own stream
+    Graph::Made* made = nullptr;  // null: the program's executable, on its own stream
     stats::GraphReason reason = stats::GraphReason::kPolicy;  // why that
     bool counts_outstanding = false;                          // Placement::Binding
     // The graph has to be prepared first, for this partition (SubmitResult::partition).
@@ -162,7 +165,7 @@ class Pipeline final : private SubmitsNow {
 
   // --- threads (threads.cpp)
   void serve_arbiter();
-  void run_thread();
+  void run_mover();
   void run_worker();
   // Something was learnt since it was kept last.
   bool unkept() const {
@@ -187,7 +190,7 @@ class Pipeline final : private SubmitsNow {
   std::uint64_t traced_kernels_ = 0;
   std::uint64_t kept_version_ = 0;
   bool keep_due_ = false;  // what was learnt is to be kept
-  std::thread thread_, worker_;
+  std::thread mover_, worker_;
 };
 
 template <class Done, class Moved>

@@ -47,13 +47,13 @@ Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchO
     if (queues_.awaits_queue(stream)) return {};
   }
   std::span<const PartitionId> left = eligible(stream, kernel, needed);
-  // A partition without a free queue drops out; the policy is asked again among the others.
+  // A partition without a free queue drops out; the arbiter is asked again among the others.
   while (!left.empty()) {
     grant = ask(stream, kernel, operation, needed, left);
     if (grant.partition == kNoPartition) return {};
     if (grant.partition == kWholeDevice) sharer_ = &stream;
     if (PhysicalQueue* queue = queues_.free_queue(stream, grant.partition)) {
-      // What the policy did not choose first stands for one launch only.
+      // What the arbiter did not choose first stands for one launch only.
       if (binding.reason == WholeReason::kNoQueue) grant.launches = 1;
       return take(*queue);
     }
@@ -73,10 +73,11 @@ Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchO
   grant = {};
   grant.launches = 0;
   if (core_.streams_share) binding.queue = &stream.own;
-  return binding;  // streams kept apart and no room: deferred until another stream's lease ends
+  return binding;  // streams kept apart and no room: deferred until another stream's grant ends
 }
 
-// The policy's last answer, as long as the partition is wide enough and its gate open.
+// The stream's grant is good for the launch: it is not used up, its partition is wide enough and
+// has not refused the kernel, and the arbiter admits the stream there.
 bool Placement::grant_stands(const Stream& stream, const Kernel& kernel,
                              std::uint32_t needed) const {
   const Choice& grant = stream.placing.grant;

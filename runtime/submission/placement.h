@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Placement: which partition of the pool a launch goes to, on which queue. Owns Stream::placing.
+// Placement: which partition of the pool a launch goes to, on which queue. Keeps Stream::placing
+// (stream.h).
 //
 // The arbiter answers (Arbiter::grant) for one launch, for a number of them, or until something
 // changes; while an answer stands it is not asked. What the answer names is checked: the partition
@@ -59,7 +60,7 @@ class Placement {
     const bool shares =
         granted_freely(stream) || (core_.streams_share && stream.placing.grant.launches == 0 &&
                                    sharer_ != nullptr && granted_freely(*sharer_));
-    return shares && completion_.takes_behind_host_waits();
+    return shares && completion_.reserve_behind_host_waits();
   }
   // One of `eligible`, which the arbiter chooses for this launch.
   Choice ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
@@ -87,8 +88,8 @@ class Placement {
   bool granted_freely(const Stream& stream) const {
     const Choice& grant = stream.placing.grant;
     return grant.partition == kWholeDevice && !grant.counts_outstanding &&
-           grant.launches == kUntilRevoked && !completion_.strict() &&
-           !completion_.bounded(stream) && core_.arbiter->admits(kWholeDevice, stream.id);
+           grant.launches == kUntilRevoked && !completion_.waits_for_completion() &&
+           !completion_.has_window(stream) && core_.arbiter->admits(kWholeDevice, stream.id);
   }
   bool grant_stands(const Stream& stream, const Kernel& kernel, std::uint32_t needed) const;
   std::uint32_t next_wider(const Kernel& kernel, PartitionId partition) const;

@@ -11,8 +11,9 @@ namespace vitamin::runtime {
 // Why an operation cannot be submitted now.
 enum class Blocked : std::uint8_t {
   kNo,
-  kHostWait,     // it comes behind work that needs the host and was not seen to end
-  kWindow,       // the stream's submission would run too far ahead of completion
+  kHostWait,     // it comes behind a host wait that was not seen to end
+  kWindow,       // too much of the stream is outstanding: for its window, for the driver's queue or
+                 // for a cheap move (Placement::may_move)
   kNoGrant,      // the stream has no grant of an eligible partition now
   kPredecessor,  // something ahead of it is deferred itself
   kGraph,        // the graph is to be looked at, or an executable to be made (GraphCache::prepare)
@@ -29,7 +30,7 @@ struct SubmitResult {
 // What submits an operation at once, if it can be.
 class SubmitsNow {
  public:
-  // `own_stream`: on the application's real stream, whatever the policy says.
+  // `own_stream`: on the application's own stream, whatever the stream's grant says.
   virtual SubmitResult submit_now(Stream& stream, Submission& submission,
                                   std::span<const Predecessor> predecessors, bool own_stream) = 0;
 

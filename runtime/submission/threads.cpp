@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two threads of the pipeline: one moves deferred work, watches and times, the worker does what
-// is slow.
+// The two threads of the pipeline: the mover submits deferred work, watches and reads times, the
+// worker does what is slow (pipeline.h).
 #include <chrono>
 #include <utility>
 
@@ -28,7 +28,7 @@ void Pipeline::stop() {
   }
   core_.wake.notify_all();
   core_.work.notify_all();
-  if (thread_.joinable()) thread_.join();
+  if (mover_.joinable()) mover_.join();
   if (worker_.joinable()) worker_.join();
   finish_timing();
   core_.arbiter->on_change(nullptr);
@@ -45,7 +45,7 @@ void Pipeline::serve_arbiter() {
   completion_.report_if(core_.arbiter->reports());
 }
 
-void Pipeline::run_thread() {
+void Pipeline::run_mover() {
   hal::LockRule::moves_deferred_work();
   core_.device.attach_thread();
   Lock lock(core_.mutex);

@@ -402,7 +402,7 @@ void Execution::step(std::size_t index) {
         check_answer(index, "event query");
       break;
     case StepKind::kDrain:
-      status = context_->drain(runtime::Drain::kWait, [=] {
+      status = context_->call_for_context(runtime::Deferred::kAwait, [=] {
         engine->drain();
         return hal::kNativeOk;
       });

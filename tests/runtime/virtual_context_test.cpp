@@ -151,7 +151,7 @@ TEST_CASE("the_state_of_a_destroyed_stream_is_used_again_when_its_work_has_ended
   Fixture f;
   auto nothing = call([](void*) { return hal::kNativeOk; });
   auto drain = [&] {
-    CHECK(f.context->drain(runtime::Drain::kWait, [&] {
+    CHECK(f.context->call_for_context(runtime::Deferred::kAwait, [&] {
       f.engine->drain();
       return hal::kNativeOk;
     }) == 0);
@@ -287,6 +287,35 @@ TEST_CASE("A call that cannot be deferred goes through although the stream is he
   f.engine->open_gate(gate);
   CHECK(f.context->synchronize(held) == 0);
   CHECK(seen == 10);
+}
+
+TEST_CASE("every_bridged_call_is_counted_once_it_is_made_and_no_other") {
+  Fixture f;
+  runtime::Stream& stream = f.stream();
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  auto work = call([&](void* q) {
+    return f.engine->work(
+        static_cast<soft::Queue*>(q), [] {}, 100);
+  });
+  auto refused = call([](void*) { return hal::NativeStatus(soft::kInvalidArgument); }, Keep::kNo);
+  const runtime::stats::Counter& bridged = f.page.other.calls_bridged;
+  REQUIRE(f.context->enqueue(stream, work) == 0);
+  CHECK(bridged.get() == 0);
+  REQUIRE(f.context->bridge(stream, work) == 0);
+  CHECK(bridged.get() == 1);
+  REQUIRE(f.context->bridge(stream, work, runtime::Leaves::kWork, runtime::Host::kMayBlock) == 0);
+  CHECK(bridged.get() == 2);
+  CHECK(f.context->bridge(stream, refused) == soft::kInvalidArgument);
+  CHECK(bridged.get() == 2);
+  soft::Gate* gate = f.hold(stream);
+  CHECK(bridged.get() == 3);
+  REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+  REQUIRE(f.context->bridge(stream, work) == 0);  // deferred behind the launch
+  CHECK(bridged.get() == 3);
+  f.engine->open_gate(gate);
+  CHECK(f.context->synchronize(stream) == 0);
+  CHECK(bridged.get() == 4);
 }
 
 TEST_CASE("A kernel is never queued behind a stranger that waits for it") {
@@ -528,7 +557,7 @@ TEST_CASE("A stream that is destroyed with deferred work still does it") {
   auto destroy = call([](void*) { return hal::kNativeOk; });
   CHECK(f.context->retire(held, destroy) == 0);
   f.engine->open_gate(gate);
-  CHECK(f.context->drain(runtime::Drain::kWait, [&] {
+  CHECK(f.context->call_for_context(runtime::Deferred::kAwait, [&] {
     f.engine->drain();
     return hal::kNativeOk;
   }) == 0);
