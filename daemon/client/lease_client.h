@@ -133,9 +133,9 @@ class LeaseClient {
 
   // Takes the daemon's grants and closed gates; returns grants that have drained.
   void service(std::uint64_t now_ns);
-  // All earlier work was reported, and the daemon has read all records.
-  bool has_reported_all() const {
-    return !reports_pending_ && link_.requests.room() == protocol::kRequests;
+  // The daemon has read the reports of all earlier work, and all other records.
+  bool has_reported_earlier_work() const {
+    return !earlier_work_unsent_ && link_.requests.room() == protocol::kRequests;
   }
   // Closed grants have outstanding work: the caller must watch for its end.
   bool draining() const { return drains_ > 0; }
@@ -202,6 +202,7 @@ class LeaseClient {
   void notice_closed();
   void return_drained(LaneId id, Lane& lane, std::uint64_t now_ns);
   void report_earlier_work(LaneId id, Drain& drain, std::uint64_t now_ns);
+  void end_earlier_work_reports();
   bool daemon_is_lost() const;
   void enter_fallback();
   void stop_waiting(Lane& lane, std::uint64_t now_ns);
@@ -236,7 +237,9 @@ class LeaseClient {
   std::uint32_t waiting_ = 0;
   bool in_fallback_ = true;
   bool unsent_ = false;
-  bool reports_pending_ = false;  // some earlier work was not reported yet
+  // A report of earlier work, or the Idle that ends these reports, was not sent yet: the ring was
+  // full.
+  bool earlier_work_unsent_ = false;
   bool parked_ = true;
   ClientCounters counters_;
 };

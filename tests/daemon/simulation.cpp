@@ -172,7 +172,7 @@ class Node final : public daemon::GrantSink {
 
   // As RemoteArbiter does once all earlier work is reported.
   void close_older(Client& c) {
-    if (!c.attached || c.sessions.size() < 2 || !c.leases->has_reported_all()) return;
+    if (!c.attached || c.sessions.size() < 2 || !c.leases->has_reported_earlier_work()) return;
     while (c.sessions.size() > 1) end_session(c, *c.sessions.front());
   }
 
