@@ -179,7 +179,7 @@ Choice LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& operat
   }
   // Earlier work must be reported before the first Ready.
   if (!earlier_work_unsent_ && (!lane.requested || moves_on || operation.sms != lane.asked_width ||
-                            now_ns - lane.asked_ns >= kAskAgain))
+                                now_ns - lane.asked_ns >= kAskAgain))
     ask(index, lane, operation, moves_on, now_ns);
   lane.tried_ns = now_ns;
   set_waiting(lane, true);
