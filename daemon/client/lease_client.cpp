@@ -63,7 +63,7 @@ Link::Link(protocol::ClientSegment& mine, const protocol::DaemonSegment& theirs)
       own_park(&mine.park),
       daemon_park(&theirs.park),
       gate_changes(&theirs.gate_changes),
-      progress(&mine.progress),
+      operations(&mine.operations),
       reports(&mine),
       reporting(&theirs.reporting) {}
 
@@ -118,7 +118,7 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   operations_ = launches_ = work_ = misplaced_ = busy_ns_ = collectives_ = 0;
   reporting_ = outstanding_ = seen_outstanding_ = false;
   seen_operations_ = 0;
-  page_->progress = link_.progress;
+  page_->operations = link_.operations;
   page_->reports = link_.daemon_minor >= 6 ? link_.reports : nullptr;
   page_->words.store(link_.words, std::memory_order_release);
 }
@@ -174,6 +174,7 @@ Choice LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& operat
     }
     close_grant(lane);
     return_drained(index, lane, now_ns);
+    // Where the grant could not be returned yet, the Ready tells the daemon that it is closed.
     moves_on = !lane.drains.empty() && lane.drains.back().word == lane.word;
     lane.word = 0;
   }

@@ -57,7 +57,7 @@ struct Link {
   protocol::ParkFlag<protocol::Native>* own_park = nullptr;
   const protocol::ParkFlag<protocol::Native>* daemon_park = nullptr;
   const protocol::Shared<std::uint32_t>* gate_changes = nullptr;
-  protocol::Shared<std::uint64_t>* progress = nullptr;
+  protocol::Shared<std::uint64_t>* operations = nullptr;
   protocol::ClientSegment* reports = nullptr;  // null: nothing is reported
   const protocol::Shared<std::uint32_t>* reporting = nullptr;
   PartitionId fallback = runtime::kWholeDevice;
@@ -99,7 +99,7 @@ class LeaseClient {
   }
   // One more operation was submitted, to any partition or to the whole device.
   void progressed() {
-    if (protocol::Shared<std::uint64_t>* told = page_->progress) [[likely]]
+    if (protocol::Shared<std::uint64_t>* told = page_->operations) [[likely]]
       told->store(++operations_, std::memory_order_relaxed);
   }
   // It was a launch that waits for kernels of other processes.
@@ -217,7 +217,7 @@ class LeaseClient {
   // client.
   struct Page {
     std::atomic<const protocol::LeaseWords*> words;
-    protocol::Shared<std::uint64_t>* progress = nullptr;
+    protocol::Shared<std::uint64_t>* operations = nullptr;
     protocol::ClientSegment* reports = nullptr;
   };
   Page* page_;

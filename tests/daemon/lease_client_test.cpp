@@ -93,7 +93,7 @@ class Node final : public daemon::GrantSink {
     rings.grants.publish();
     return true;
   }
-  void lease_changed(ClientId, PartitionId partition, bool held) override {
+  void holds_partition(ClientId, PartitionId partition, bool held) override {
     record.holds(slot, partition, held);
   }
   void gates_closed(ClientId) override {
