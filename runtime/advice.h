@@ -17,7 +17,9 @@ struct Advice {
   std::uint32_t sms = 0;          // wanted at least; 0: no wish
   std::uint64_t ready_at_ns = 0;  // when it can begin; 0: now
   std::uint64_t deadline_ns = 0;  // 0: none
-  std::uint64_t queued_ns = 0;    // predicted time of all that must be done by then; 0: unknown
+  // Predicted time, alone on the whole device, of all that must be done by the deadline; 0: not
+  // said.
+  std::uint64_t queued_ns = 0;
 };
 
 }  // namespace vitamin::runtime

@@ -71,9 +71,11 @@ class Arbiter {
   virtual void busy(std::uint64_t ns) { (void)ns; }
   // While reports() is true: operations are outstanding from now on, or none is seen to be.
   virtual void outstanding(bool any) { (void)any; }
-  // Given up; ends when nothing of the stream is outstanding there.
+  // The stream submits nothing more on the partition: its grant there ends when nothing of it is
+  // outstanding. Has an effect only where streams_share() is false.
   virtual void release(PartitionId partition, StreamId stream) = 0;
-  // Whether the streams of one client are one lessee.
+  // False: the arbiter isolates the streams of this process from each other, so that barred() and
+  // release() have an effect. Constant.
   virtual bool streams_share() const = 0;
   // What a stream is expected to want.
   virtual void expect(const Hint& hint) { static_cast<void>(hint); }

@@ -15,7 +15,8 @@ using StreamId = std::uint32_t;  // one logical stream of one virtual context
 
 inline constexpr std::uint64_t kNever = ~0ULL;
 
-// What an operation is part of, as far as the program said so (advice).
+// What an operation is part of, as far as the program said so (advice). The numbers are those of
+// records and of the advice interface; scheduler::StepKind has others.
 enum class OperationClass : std::uint8_t { kUnknown, kPrefill, kDecode, kBestEffort };
 
 // A bindable operation: every predecessor is complete or already submitted.
@@ -29,8 +30,8 @@ struct ReadyOperation {
   PartitionId last_partition = kNoPartition;  // where the stream's previous operation went
   OperationClass kind = OperationClass::kUnknown;
   std::uint64_t deadline_ns = 0;  // 0: none
-  // Predicted time on the whole device of all that must be done by the deadline, this operation and
-  // what is queued ahead of the deadline included; 0: predicted_ns.
+  // Predicted time, alone on the whole device, of all that must be done by the deadline; 0: not
+  // said.
   std::uint64_t queued_ns = 0;
   bool iteration_end = false;  // the stream has just ended an iteration (a training step)
 };

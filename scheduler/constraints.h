@@ -109,7 +109,7 @@ class Constraints {
   struct Owner {
     std::uint32_t account = 0;
     std::array<std::uint32_t, std::tuple_size_v<decltype(Limits::outer)>> outer{};
-    std::uint32_t outers = 0;         // partitions of `outer`
+    std::uint32_t outers = 0;         // used entries of `outer`
     std::uint32_t min_sms = 1;        // of its streams that wait or run
     std::uint64_t since_ns = kNever;  // it is active
     hal::ComputeSet exclusive, shared;

@@ -32,13 +32,12 @@ enum class Reason : std::uint8_t {
   kNeedsWidth,   // widened to the narrowest partition that runs the next launch
   kNeedsWhole,   // only the whole device can run the next launch: shared, counted
   kMeanwhile,    // inside the row's partition, until the rest of it is free
-  kAdopted,      // granted by an earlier daemon
+  kAdopted,      // covers earlier work
   kPaused,       // the row pauses the client, or the policy gave it no row
   kNoRoom,       // quota and rows before it leave no partition
   // Of revocations.
   kMoved,         // the stream has a grant of another partition
   kRowChanged,    // the allocation says otherwise
-  kRowEnded,      // Row::until_ns
   kQuantumEnded,  // of a grant to a starving stream
   kTooNarrow,     // for the stream's next launch
   kMadeWay,       // for a starving stream

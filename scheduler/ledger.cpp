@@ -64,8 +64,6 @@ std::string_view to_string(Reason reason) {
       return "moved";
     case Reason::kRowChanged:
       return "allocation changed";
-    case Reason::kRowEnded:
-      return "row ended";
     case Reason::kQuantumEnded:
       return "quantum ended";
     case Reason::kTooNarrow:

@@ -8,7 +8,7 @@
 //   none --+                                  ^  |                                       v
 //          +-- pend() --> pending -- promote()+  +------- returned() -----> none <--- revoked
 //                            +--- cancel() --> none                                      ^
-//   none -- adopt() (work of an earlier daemon) -----------------------------------------+
+//   none -- adopt() (earlier work) ------------------------------------------------------+
 //
 // Conflicts (docs/decisions/0001). Only exclusive grants conflict, and only those of different
 // holders. A holder is a client, or one stream where the policy isolates streams. An exclusive
@@ -127,7 +127,7 @@ class Ledger {
   bool amend(StreamIndex stream, const Terms& terms);
   // Nothing of the stream is outstanding under the grant, which ends. Open or revoked.
   bool returned(StreamIndex stream, GrantId grant);
-  // Work runs there that an earlier daemon granted: a revoked grant, whatever overlaps it.
+  // Earlier work (docs/glossary.md) runs there: a revoked grant, whatever overlaps it.
   // kNoGrant: the stream has kGrantsMost grants.
   GrantId adopt(StreamIndex stream, PartitionId partition, Mode mode, std::uint64_t now_ns);
 

@@ -128,9 +128,9 @@ struct PolicyDescription {
   std::span<const Parameter> parameters{};
   // No starvation bound: for baselines of the paper, which are compared without one.
   bool may_starve = false;
-  // Bounds of latency (Client::slo) are kept: allocate() is called when a client with one pauses,
-  // and when it goes on; not for a pause that ends before the plan in force is
-  // SchedulerOptions::replan_least_ns old.
+  // Bounds of latency (Client::slo) are kept: allocate() is called when a client with one rests
+  // (has nothing to submit), and when it resumes; not for a rest that ends before the plan in force
+  // is SchedulerOptions::replan_least_ns old.
   bool keeps_bounds = false;
   // Client::weight counts.
   bool weighs = false;

@@ -120,19 +120,19 @@ void Scheduler::note_change(ClientState& client) {
 
 // A client with a bound has nothing to do. A young plan stands for a while yet, so that clients
 // that come and go at any rate cost a plan in that time, and not for each message.
-void Scheduler::pauses(ClientState& client) {
+void Scheduler::rests(ClientState& client) {
   if (!policy_.description.keeps_bounds || !client.value.slo.any()) return;
   if (now_ >= planned_ns_ + options_.replan_least_ns) return note_change(client);
   add_changed(client);
-  client.pausing = true;
-  ++pausing_;
+  client.resting = true;
+  ++resting_;
   wake_at_ = std::min(wake_at_, planned_ns_ + options_.replan_least_ns);
 }
 
-// It has something to do again. The plan in force knows of that, unless it knows of the pause.
-void Scheduler::goes_on(ClientState& client) {
-  if (std::exchange(client.pausing, false))
-    --pausing_;
+// It has something to do again. The plan in force knows of that, unless it knows of the rest.
+void Scheduler::resumes(ClientState& client) {
+  if (std::exchange(client.resting, false))
+    --resting_;
   else if (policy_.description.keeps_bounds && client.value.slo.any())
     note_change(client);
 }
@@ -180,7 +180,7 @@ void Scheduler::wants(ClientId id, const StreamDemand& demand, std::uint64_t now
       client.value.active_since_ns = now_;
       note_change(client);
     } else if (client.demands.size() == 1) {
-      goes_on(client);
+      resumes(client);
     }
     return mark(index);
   }
@@ -212,7 +212,7 @@ void Scheduler::demand_ends(StreamIndex index) {
   client.demands.pop_back();
   client.demanding.pop_back();
   if (client.demands.empty()) {
-    pauses(client);
+    rests(client);
     client.busy_ns = now_;
     if (!std::exchange(client.timer, true))
       add_timer(
@@ -290,7 +290,7 @@ void Scheduler::forget(ClientId id, std::uint64_t now_ns) {
     ++stream.generation;
     if (ledger_.holder(at) != client.holder) ledger_.forget(ledger_.holder(at));
   }
-  if (client.pausing) --pausing_;
+  if (client.resting) --resting_;
   ledger_.forget(client.holder);
   returned_ = true;
   found_key_ = ~std::uint64_t{0};
@@ -396,7 +396,7 @@ void Scheduler::progress(ClientId id, const Progress& said) {
 // --- policy and options ----------------------------------------------------------------------
 
 // Each stream is a holder of its own, or no stream is.
-void Scheduler::isolate() {
+void Scheduler::assign_holders() {
   const bool alone = policy_.description.isolate_streams;
   for (const ClientIndex index : order_) {
     const ClientState& client = clients_[index];
@@ -414,7 +414,7 @@ void Scheduler::replace_policy(Policy policy, std::uint64_t now_ns) {
   policy_ = std::move(policy);
   fault_.clear();
   while (!unplaced_.empty()) unplace(unplaced_.back());
-  isolate();
+  assign_holders();
   set(options_, now_ns);
 }
 

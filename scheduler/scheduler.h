@@ -21,9 +21,9 @@
 // stream needs more than its row has, limits change, a row's launches are used up or its time ends,
 // the policy's wake_ns comes, a stream is starving, and, where the policy says so
 // (PolicyDescription), when steps, returned grants or waiting streams change, or a client with a
-// bound pauses or goes on. A pause is planned for when the plan in force is replan_least_ns old,
-// and not at all where it has ended by then. Not when another stream of a client comes or goes,
-// work drains or counters grow.
+// bound rests (has nothing to submit) or resumes. A rest is planned for when the plan in force is
+// replan_least_ns old, and not at all where it has ended by then. Not when another stream of a
+// client comes or goes, work drains or counters grow.
 //
 // A client is active while a stream of it waits or runs, and for `idle_after_ns` after that.
 //
@@ -67,7 +67,7 @@ struct SchedulerOptions {
   // A stream that gave up waiting and waits again within this time has waited all the while: a
   // client that gets no processor time looks like that.
   std::uint64_t comes_back_ns = 1'000'000'000;
-  // Between a plan and the next that a policy asked for, or that a pause asks for.
+  // Between a plan and the next that a policy asked for, or that a client's rest asks for.
   std::uint64_t replan_least_ns = 50'000;
   std::uint32_t grants_per_stream = 12;  // [2, Ledger::kGrantsMost]
   std::uint32_t steps_per_client = 64;   // unfinished; more are refused and counted
@@ -105,7 +105,7 @@ struct SchedulerCounters {
   std::uint64_t amended = 0;     // decisions of that kind
   std::uint64_t revoked = 0;     // decisions of that kind
   std::uint64_t pending = 0;     // grants that waited for units
-  std::uint64_t starving = 0;    // starving streams that were served
+  std::uint64_t starving = 0;    // times that a stream became starving
   std::uint64_t exceptions = 0;  // launches that only the whole device could run
   std::uint64_t faults = 0;      // policies that were replaced by fifo
   std::uint64_t refused_steps = 0;
@@ -137,7 +137,8 @@ class Scheduler {
   // The stream has something to submit. Said again, it replaces what was said before; a grant that
   // is too narrow for `demand.min_sms` is revoked. Only id, min_sms, kernel and predicted_ns count.
   void wants(ClientId client, const StreamDemand& demand, std::uint64_t now_ns);
-  // It has nothing more to submit: its open grant ends when it is returned.
+  // It has nothing more to submit: its open grant is revoked, without a kRevoke decision, and ends
+  // when it is returned.
   void idle(ClientId client, StreamId stream, std::uint64_t now_ns);
   // Nothing of the stream is outstanding under the grant, and nothing more is submitted under it.
   void returned(ClientId client, StreamId stream, GrantId grant, std::uint64_t now_ns);
@@ -149,7 +150,7 @@ class Scheduler {
   void step_cancel(ClientId client, std::uint64_t step, std::uint64_t now_ns);
   // Cumulative; words that are lower than before are ignored.
   void progress(ClientId client, const Progress& progress);
-  // Work of the stream runs there that an earlier daemon granted; returned() ends it. kNoGrant: the
+  // Earlier work (docs/glossary.md) of the stream runs there; returned() ends it. kNoGrant: the
   // partition does not exist, or the stream has as much as it may have.
   GrantId adopt(ClientId client, StreamId stream, PartitionId partition, Mode mode,
                 std::uint64_t now_ns);
@@ -160,7 +161,8 @@ class Scheduler {
 
   // What follows from all that. Valid until the next call of anything here.
   std::span<const Decision> decide(std::uint64_t now_ns);
-  // Whether the policy may be asked in the next decide(): what it reads of progress is to be told.
+  // Whether the policy may be asked in the next decide(), as far as is known before it. Plans that
+  // decide() itself finds necessary use the progress that was told last.
   bool may_plan(std::uint64_t now_ns) const { return replan_ || now_ns >= wake_at_; }
   // Some stream waits for units that drain, or for what place() did not find: an answer is next.
   bool waits_for_answer() const { return !blocked_.empty() || !unplaced_.empty(); }
@@ -226,7 +228,7 @@ class Scheduler {
     std::uint64_t collective_ns = 0;  // its newest collective, where it launched any
     std::uint32_t generation = 0;
     bool used = false, timer = false, changed = false;
-    bool pausing = false;    // the plan in force does not know of it
+    bool resting = false;    // the plan in force does not know of it
     hal::ComputeSet barred;  // placement: reserved for others, or for starving streams
   };
   struct Timer {
@@ -257,9 +259,9 @@ class Scheduler {
   void set_quotas(const ClientState& client, StreamIndex stream);
   void add_changed(ClientState& client);
   void note_change(ClientState& client);
-  void pauses(ClientState& client);
-  void goes_on(ClientState& client);
-  void isolate();
+  void rests(ClientState& client);
+  void resumes(ClientState& client);
+  void assign_holders();
 
   // scheduler_decide.cpp
   void pop_timers();
@@ -336,7 +338,7 @@ class Scheduler {
   std::vector<StreamIndex> scratch_;
   std::uint64_t planned_ns_ = 0;        // the plan in force was made then
   std::uint64_t plan_wake_ = kNever;    // a row or the policy ends then
-  std::uint32_t pausing_ = 0;           // clients
+  std::uint32_t resting_ = 0;           // clients
   std::uint64_t quantum_due_ = kNever;  // a quantum ends then
   std::uint64_t wake_at_ = kNever;
   bool replan_ = false;

@@ -81,12 +81,12 @@ void Scheduler::pop_timers() {
   }
   end_quanta();
   if (now_ >= plan_wake_) replan_ = true;
-  if (pausing_ != 0 && now_ >= planned_ns_ + options_.replan_least_ns) replan_ = true;
+  if (resting_ != 0 && now_ >= planned_ns_ + options_.replan_least_ns) replan_ = true;
 }
 
 void Scheduler::schedule_wake() {
   wake_at_ = replan_ ? now_ : std::min(plan_wake_, quantum_due_);
-  if (pausing_ != 0) wake_at_ = std::min(wake_at_, planned_ns_ + options_.replan_least_ns);
+  if (resting_ != 0) wake_at_ = std::min(wake_at_, planned_ns_ + options_.replan_least_ns);
   if (!timers_.empty()) wake_at_ = std::min(wake_at_, timers_.front().at_ns);
 }
 

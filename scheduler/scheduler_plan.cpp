@@ -35,10 +35,10 @@ Ledger::Terms Scheduler::terms_of(const Planned& planned) const {
 
 void Scheduler::take_snapshot(Snapshot& snapshot) {
   snapshot_clients_.clear();
-  pausing_ = 0;
+  resting_ = 0;
   for (const ClientIndex index : order_) {
     ClientState& client = clients_[index];
-    client.pausing = false;
+    client.resting = false;
     const bool held = client.row != kNone && plan_[client.row].row.hold;
     if (!client.value.active && client.steps.empty() && !client.value.slo.any() &&
         client.value.limits.reserved_sms == 0 && !held)
@@ -69,7 +69,7 @@ void Scheduler::fail(std::string_view what) {
   fault_ += what;
   ++counters_.faults;
   policy_ = make_fifo();
-  isolate();
+  assign_holders();
   starving_after_ns_ = options_.starving_after_ns;
   for (const ClientIndex index : order_)
     for (const StreamIndex stream : clients_[index].demanding) mark(stream);

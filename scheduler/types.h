@@ -2,9 +2,10 @@
 //
 // The values that the scheduler, the estimator and policies exchange. No behavior.
 //
-// A client is one process on one device. A stream is one logical stream of a client. A partition is
-// one of the device's pool (runtime/pool/layout.h): a fixed set of SMs or CUs; partition 0
-// is the whole device.
+// A client is one session of a process on one device: a process that reconnects has a second one
+// until the first is closed. A stream is one logical stream of a client (in vitamind: a lane). A
+// partition is one of the device's pool (runtime/pool/layout.h): a fixed set of SMs or CUs;
+// partition 0 is the whole device.
 //
 // Units: times are nanoseconds of one monotonic clock that the caller chooses (the host's, or
 // virtual); widths are counts of SMs or CUs.
@@ -20,6 +21,7 @@
 
 namespace vitamin::scheduler {
 
+// In vitamind also of a process that has not connected (DeviceArbiter::reserve_for_absent()).
 using ClientId = std::uint32_t;
 using runtime::kNever;
 using runtime::kNoPartition;
@@ -51,9 +53,11 @@ struct StreamDemand {
   enum class State : std::uint8_t { kIdle, kWaiting, kRunning };
   StreamId id = 0;
   State state = State::kIdle;
-  std::uint32_t min_sms = 1;       // narrowest partition that its next launch fits
-  std::uint64_t kernel = 0;        // of that launch: equal for equal (kernel, grid, block, smem)
-  std::uint64_t predicted_ns = 0;  // of that launch on the whole device; 0: unknown
+  std::uint32_t min_sms = 1;  // narrowest partition that its next launch fits
+  // Key of the profile of its launches: of one (kernel, grid, block, shared memory) in a process
+  // without vitamind, of all launches of the client in vitamind.
+  std::uint64_t kernel = 0;
+  std::uint64_t predicted_ns = 0;      // of that launch on the whole device; 0: unknown
   std::uint64_t waiting_since_ns = 0;  // kWaiting: since then without a grant
 };
 
@@ -151,7 +155,7 @@ struct Row {
   bool hold = false;      // the partition stays reserved while the client is idle
   std::uint32_t launches = kNoLaunchBound;  // of each grant
   std::uint64_t run_ahead_ns = kNever;      // predicted work submitted and not complete, at most
-  std::uint64_t until_ns = kNever;          // the row ends then, and the policy is asked again
+  std::uint64_t until_ns = kNever;          // the policy is asked then; the row stands until it is
   friend bool operator==(const Row&, const Row&) = default;
 };
 

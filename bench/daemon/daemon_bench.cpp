@@ -235,7 +235,7 @@ void decision_beside(benchmark::State& state, const char* policy) {
     if (arbiter.wants_progress(time)) {
       ++operations;
       for (scheduler::ClientId id = 1; id <= clients; ++id)
-        arbiter.progressed(id, {operations * 1'000, operations * 1'000, 0, operations}, time);
+        arbiter.set_progress(id, {operations * 1'000, operations * 1'000, 0, operations}, time);
     }
     const scheduler::ClientId id = held[index].client;
     index = (index + 1) % held.size();

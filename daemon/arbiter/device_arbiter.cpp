@@ -103,7 +103,7 @@ void DeviceArbiter::close_gates(ClientId client) {
 void DeviceArbiter::set(const ArbiterSettings& settings) {
   note({.kind = Kind::kReload});
   settings_ = settings;
-  scheduler_.set(settings.scheduler, 0);
+  scheduler_.set(settings.scheduler, 0);  // 0: the scheduler's clock never goes back
 }
 
 DeviceArbiter::Fallback DeviceArbiter::attach(ClientId id, const ClientTraits& traits,
@@ -142,7 +142,7 @@ DeviceArbiter::Fallback DeviceArbiter::attach(ClientId id, const ClientTraits& t
   client.traits = traits;
   client.answer_within_ns = settings_.answer_within_ns;
   client.credit_ns = settings_.drain_within_ns;
-  client.lanes_on.assign(layout_.size(), 0);
+  client.awaited_grants.assign(layout_.size(), 0);
   if (traits.program != 0) estimator_.identify(id, traits.program);
   scheduler_.attach(id, traits.terms, 0);
   ++*fewest;
@@ -194,8 +194,8 @@ void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::
 
 void DeviceArbiter::handle(ClientId id, Client& client, const protocol::Ready& ready,
                            std::uint64_t now_ns) {
-  reported_earlier_work(id, client, now_ns);
-  client.requested = true;
+  end_earlier_work_reports(id, client, now_ns);
+  client.sent_ready = true;
   if (ready.moves_on != 0) stop_submitting(id, client, ready.head.lane, now_ns);
   Lane& lane = client.lanes[ready.head.lane];
   if (lane.asked_ns == 0 && !lane.submits()) lane.asked_ns = now_ns;
@@ -214,12 +214,13 @@ void DeviceArbiter::handle(ClientId id, Client& client, const protocol::Ready& r
 
 void DeviceArbiter::handle(ClientId id, Client& client, const protocol::Idle& idle,
                            std::uint64_t now_ns) {
-  reported_earlier_work(id, client, now_ns);
+  end_earlier_work_reports(id, client, now_ns);
   stop_submitting(id, client, idle.head.lane, now_ns);
   client.lanes[idle.head.lane].steps.end(scheduler_, id, now_ns);
 }
 
-// The lane submits nothing more under its open grant.
+// The lane submits nothing more under its open grant, and waits for none. The scheduler's next
+// decisions do not revoke that grant: it is closed here.
 void DeviceArbiter::stop_submitting(ClientId id, Client& client, LaneId lane_id,
                                     std::uint64_t now_ns) {
   Lane& lane = client.lanes[lane_id];
@@ -265,15 +266,15 @@ void DeviceArbiter::add(ClientId id, Client& client, Lane& lane, const HeldGrant
                         std::uint64_t now_ns) {
   lane.grants.push_back(held);
   client.usage.takes(layout_.at(held.partition).compute, widths_, now_ns);
-  if (held.is_awaited() && client.lanes_on[held.partition]++ == 0)
-    sink_.lease_changed(id, held.partition, true);
+  if (held.is_awaited() && client.awaited_grants[held.partition]++ == 0)
+    sink_.holds_partition(id, held.partition, true);
 }
 
 void DeviceArbiter::remove(ClientId id, Client& client, const HeldGrant& held,
                            std::uint64_t now_ns) {
   client.usage.returns(layout_.at(held.partition).compute, widths_, now_ns);
-  if (held.is_awaited() && --client.lanes_on[held.partition] == 0)
-    sink_.lease_changed(id, held.partition, false);
+  if (held.is_awaited() && --client.awaited_grants[held.partition] == 0)
+    sink_.holds_partition(id, held.partition, false);
 }
 
 // --- steps -----------------------------------------------------------------------------------
@@ -312,8 +313,8 @@ void DeviceArbiter::handle(ClientId id, Client&, const protocol::Timed& timed, s
   profile_.merge(curve_of(id), cell, kRemembered);
 }
 
-void DeviceArbiter::progressed(ClientId id, const scheduler::Progress& progress,
-                               std::uint64_t now_ns) {
+void DeviceArbiter::set_progress(ClientId id, const scheduler::Progress& progress,
+                                 std::uint64_t now_ns) {
   Client* const client = find(id);
   if (client == nullptr) return;
   client->usage.busy(progress.busy_ns, now_ns);

@@ -16,7 +16,7 @@
 //     `answer_within_ns` spends credit; all other time earns it, up to `drain_within_ns`.
 // Work that the client still submits under an overdue grant changes placement only.
 //
-// Earlier work. Before its first request a new session reports work that is still outstanding: from
+// Earlier work. Before its first Ready a new session reports work that is still outstanding: from
 // a former daemon, from the fallback partition, and from older sessions of the same process, which
 // took this daemon for lost. Its first report transfers all grants of those older sessions to it in
 // one step; it keeps the grants that it then confirms. Any other report is accepted only if there
@@ -91,10 +91,10 @@ class GrantSink {
   virtual bool grant(ClientId client, const protocol::Grant& grant) = 0;
   // set_word() has closed gates of the client since the last call.
   virtual void gates_closed(ClientId client) = 0;
-  // Whether the client has a lease on the partition, by a grant of one lane or several. Called with
-  // true before the first such grant is delivered, and with false when the last one has ended. Not
+  // Whether the client has a grant of the partition, for one lane or several. Called with true
+  // before the first such grant is delivered, and with false when the last one has ended. Not
   // called for shared grants of the whole device, nor when the client is forgotten.
-  virtual void lease_changed(ClientId, PartitionId, bool) {}
+  virtual void holds_partition(ClientId, PartitionId, bool) {}
   // The client has reported all of its earlier work. Called once for each client.
   virtual void reported_earlier_work(ClientId) {}
   // Whether the client is to report its progress (DaemonSegment::reporting) from now on.
@@ -164,9 +164,9 @@ class DeviceArbiter {
   // Replaces the settings.
   void set(const ArbiterSettings& settings);
   void request(ClientId client, const protocol::Request& request, std::uint64_t now_ns);
-  // Cumulative progress of the client (ClientSegment). Call it for every client that reports,
+  // Cumulative completed work of the client (ClientSegment). Call it for every client that reports,
   // before step(), when wants_progress() is true.
-  void progressed(ClientId client, const scheduler::Progress& progress, std::uint64_t now_ns);
+  void set_progress(ClientId client, const scheduler::Progress& progress, std::uint64_t now_ns);
   bool wants_progress(std::uint64_t now_ns) const {
     return reporting_ && scheduler_.may_plan(now_ns);
   }
@@ -208,8 +208,8 @@ class DeviceArbiter {
     bool open = false;
     std::uint64_t answered_ns = 0;    // of a closed grant: when it was closed or last answered
     std::uint64_t closed_ns = 0;      // of a closed grant: since when
-    bool unconfirmed = false;         // from an older session; the newer one has not reported it
-    std::uint64_t until_ns = kNever;  // from a former daemon: ends then at the latest
+    bool unconfirmed = false;         // the process has not reported this earlier work (yet)
+    std::uint64_t until_ns = kNever;  // earlier work that ends then at the latest
     // Whether `said` is any of the words that the grant has had.
     bool has_word(protocol::LeaseWord said) const;
     // Whether a grant of another client may have to wait for its end. None waits for a shared grant
@@ -237,8 +237,8 @@ class DeviceArbiter {
     bool absent = false;   // reserve_for_absent()
     bool reported = false;               // some earlier work
     bool reported_earlier_work = false;  // all of it
-    bool requested = false;              // it has sent a Ready
-    bool reports = false;
+    bool sent_ready = false;
+    bool reports = false;     // set_reporting(): it is to report its progress
     std::uint64_t steps = 0;  // announced so far
     // The bound that the Welcome told it. A shorter bound of a later configuration does not apply.
     std::uint64_t answer_within_ns = 0;
@@ -246,7 +246,7 @@ class DeviceArbiter {
     std::uint64_t credit_ns = 0, credited_ns = 0;
     bool drains_long = false;  // as of credited_ns: a grant drains for longer than the bound
     std::map<LaneId, Lane> lanes;
-    std::vector<std::uint32_t> lanes_on;          // by partition: lanes with an awaited grant of it
+    std::vector<std::uint32_t> awaited_grants;    // by partition: HeldGrant::is_awaited()
     std::map<PartitionId, std::uint64_t> before;  // accept_earlier_work()
     Usage usage;
   };
@@ -277,7 +277,7 @@ class DeviceArbiter {
   void transfer_older_sessions(ClientId to, Client& newer, std::uint64_t now_ns);
   void drop_unconfirmed(ClientId id, Client& client, std::uint64_t now_ns);
   bool is_reserved_for(const Client& client, PartitionId partition) const;
-  void reported_earlier_work(ClientId id, Client& client, std::uint64_t now_ns);
+  void end_earlier_work_reports(ClientId id, Client& client, std::uint64_t now_ns);
   void drop_absent();
   void stop_submitting(ClientId id, Client& client, LaneId lane_id, std::uint64_t now_ns);
   void deliver(const scheduler::Decision& decision, std::uint64_t now_ns);

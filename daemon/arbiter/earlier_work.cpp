@@ -39,7 +39,7 @@ void DeviceArbiter::reserve_for_absent(ClientId absent, std::uint64_t process,
     client.absent = client.ignored = true;
     client.traits.process = process;
     client.answer_within_ns = settings_.answer_within_ns;
-    client.lanes_on.assign(layout_.size(), 0);
+    client.awaited_grants.assign(layout_.size(), 0);
   }
   HeldGrant held;
   held.partition = partition;
@@ -52,7 +52,7 @@ void DeviceArbiter::reserve_for_absent(ClientId absent, std::uint64_t process,
 void DeviceArbiter::handle(ClientId id, Client& client, const protocol::Holding& holding,
                            std::uint64_t now_ns) {
   const auto partition = static_cast<PartitionId>(holding.partition);
-  if (!client.requested && !std::exchange(client.reported, true))
+  if (!client.sent_ready && !std::exchange(client.reported, true))
     transfer_older_sessions(id, client, now_ns);
   // A lane reports one grant for each partition. A transferred grant may cover newer work than the
   // word that is reported.
@@ -64,7 +64,7 @@ void DeviceArbiter::handle(ClientId id, Client& client, const protocol::Holding&
       return;
     }
   const std::uint64_t until = accepted_until(id, client, partition, holding.word, now_ns);
-  if (client.requested || until <= now_ns || !within_quota(client, partition)) {
+  if (client.sent_ready || until <= now_ns || !within_quota(client, partition)) {
     ++counters_.stale;
     return;
   }
@@ -84,7 +84,7 @@ bool DeviceArbiter::is_reserved_for(const Client& client, PartitionId partition)
   if (absent_ == 0) return false;
   return std::any_of(clients_.begin(), clients_.end(), [&](const auto& other) {
     return other.second.absent && other.second.traits.process == client.traits.process &&
-           other.second.lanes_on[partition] > 0;
+           other.second.awaited_grants[partition] > 0;
   });
 }
 
@@ -180,7 +180,7 @@ void DeviceArbiter::drop_unconfirmed(ClientId id, Client& client, std::uint64_t 
 
 // The client has reported all earlier work: what was reserved for its process and was not reported
 // has no work.
-void DeviceArbiter::reported_earlier_work(ClientId id, Client& client, std::uint64_t now_ns) {
+void DeviceArbiter::end_earlier_work_reports(ClientId id, Client& client, std::uint64_t now_ns) {
   if (std::exchange(client.reported_earlier_work, true)) return;
   sink_.reported_earlier_work(id);
   if (absent_ == 0) return;
@@ -198,7 +198,7 @@ void DeviceArbiter::drop_absent() {
       ++it;
       continue;
     }
-    scheduler_.forget(it->first, 0);
+    scheduler_.forget(it->first, 0);  // 0: the scheduler's clock never goes back
     if (found_id_ == it->first) found_id_ = scheduler::kNoClient;
     it = clients_.erase(it);
     --absent_;

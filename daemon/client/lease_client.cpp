@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "runtime/arbiter.h"
 
@@ -62,7 +63,7 @@ Link::Link(protocol::ClientSegment& mine, const protocol::DaemonSegment& theirs)
       own_park(&mine.park),
       daemon_park(&theirs.park),
       gate_changes(&theirs.gate_changes),
-      progress(&mine.progress),
+      operations(&mine.operations),
       reports(&mine),
       reporting(&theirs.reporting) {}
 
@@ -107,18 +108,17 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
     drains_ -= static_cast<std::uint32_t>(lane.drains.size() - remain.size());
     lane.drains = std::move(remain);
   }
-  reports_pending_ = false;
+  earlier_work_unsent_ = false;
   for (LaneId id = 0; id < lanes_used_; ++id)
     for (Drain& drain : lanes_[id].drains) report_earlier_work(id, drain, now_ns);
-  // An Idle ends the reports: everything else that the process had before is free.
-  if (lanes_used_ > 0 && !reports_pending_) send(protocol::encode(protocol::Idle{}));
+  if (lanes_used_ > 0 && !earlier_work_unsent_) end_earlier_work_reports();
   flush();
   in_fallback_ = false;
   parked_ = false;
   operations_ = launches_ = work_ = misplaced_ = busy_ns_ = collectives_ = 0;
   reporting_ = outstanding_ = seen_outstanding_ = false;
   seen_operations_ = 0;
-  page_->progress = link_.progress;
+  page_->operations = link_.operations;
   page_->reports = link_.daemon_minor >= 6 ? link_.reports : nullptr;
   page_->words.store(link_.words, std::memory_order_release);
 }
@@ -135,7 +135,14 @@ void LeaseClient::report_earlier_work(LaneId id, Drain& drain, std::uint64_t now
   holding.outstanding = drain.outstanding;
   drain.told_ns = now_ns;
   drain.known = send(protocol::encode(holding)) ? Known::kYes : Known::kToBeTold;
-  reports_pending_ = reports_pending_ || drain.known == Known::kToBeTold;
+  earlier_work_unsent_ = earlier_work_unsent_ || drain.known == Known::kToBeTold;
+}
+
+// The first Idle of a session says that all earlier work was reported: what the process had before
+// and did not report is free. No Ready is sent before it, which an Idle of the same lane would
+// cancel.
+void LeaseClient::end_earlier_work_reports() {
+  earlier_work_unsent_ = !send(protocol::encode(protocol::Idle{}));
 }
 
 Choice LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& operation,
@@ -167,12 +174,13 @@ Choice LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& operat
     }
     close_grant(lane);
     return_drained(index, lane, now_ns);
+    // Where the grant could not be returned yet, the Ready tells the daemon that it is closed.
     moves_on = !lane.drains.empty() && lane.drains.back().word == lane.word;
     lane.word = 0;
   }
-  // Earlier work must be reported before the first request.
-  if (!reports_pending_ && (!lane.requested || moves_on || operation.sms != lane.asked_width ||
-                            now_ns - lane.asked_ns >= kAskAgain))
+  // Earlier work must be reported before the first Ready.
+  if (!earlier_work_unsent_ && (!lane.requested || moves_on || operation.sms != lane.asked_width ||
+                                now_ns - lane.asked_ns >= kAskAgain))
     ask(index, lane, operation, moves_on, now_ns);
   lane.tried_ns = now_ns;
   set_waiting(lane, true);
@@ -423,7 +431,8 @@ void LeaseClient::service(std::uint64_t now_ns) {
   reporting_ = !in_fallback_ && page_->reports != nullptr && link_.reporting != nullptr &&
                link_.reporting->load(std::memory_order_acquire) != 0;
   bool any_unclaimed = false;
-  reports_pending_ = false;  // return_drained() sets it if the ring is full again
+  // return_drained() sets it if the ring is full again.
+  const bool reports_due = std::exchange(earlier_work_unsent_, false) && !in_fallback_;
   for (LaneId id = 0; id < lanes_used_; ++id) {
     Lane& lane = lanes_[id];
     if (lane.waiting) stop_waiting(lane, now_ns);
@@ -443,6 +452,7 @@ void LeaseClient::service(std::uint64_t now_ns) {
       lane.requested = !send(protocol::encode(idle));
     }
   }
+  if (reports_due && !earlier_work_unsent_) end_earlier_work_reports();
   seen_operations_ = operations_;
   seen_outstanding_ = outstanding_;
   flush();
@@ -450,10 +460,11 @@ void LeaseClient::service(std::uint64_t now_ns) {
     parked_ = true;
   } else {
     link_.own_park->unpark();
-    parked_ = waiting_ == 0 && drains_ == 0 && !any_unclaimed && link_.own_park->try_park([&] {
-      return link_.grants.empty() &&
-             link_.gate_changes->load(std::memory_order_seq_cst) == gates_seen_;
-    });
+    parked_ = waiting_ == 0 && drains_ == 0 && !earlier_work_unsent_ && !any_unclaimed &&
+              link_.own_park->try_park([&] {
+                return link_.grants.empty() &&
+                       link_.gate_changes->load(std::memory_order_seq_cst) == gates_seen_;
+              });
   }
 }
 

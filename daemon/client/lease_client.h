@@ -57,7 +57,7 @@ struct Link {
   protocol::ParkFlag<protocol::Native>* own_park = nullptr;
   const protocol::ParkFlag<protocol::Native>* daemon_park = nullptr;
   const protocol::Shared<std::uint32_t>* gate_changes = nullptr;
-  protocol::Shared<std::uint64_t>* progress = nullptr;
+  protocol::Shared<std::uint64_t>* operations = nullptr;
   protocol::ClientSegment* reports = nullptr;  // null: nothing is reported
   const protocol::Shared<std::uint32_t>* reporting = nullptr;
   PartitionId fallback = runtime::kWholeDevice;
@@ -99,7 +99,7 @@ class LeaseClient {
   }
   // One more operation was submitted, to any partition or to the whole device.
   void progressed() {
-    if (protocol::Shared<std::uint64_t>* told = page_->progress) [[likely]]
+    if (protocol::Shared<std::uint64_t>* told = page_->operations) [[likely]]
       told->store(++operations_, std::memory_order_relaxed);
   }
   // It was a launch that waits for kernels of other processes.
@@ -133,9 +133,9 @@ class LeaseClient {
 
   // Takes the daemon's grants and closed gates; returns grants that have drained.
   void service(std::uint64_t now_ns);
-  // All earlier work was reported, and the daemon has read all records.
-  bool has_reported_all() const {
-    return !reports_pending_ && link_.requests.room() == protocol::kRequests;
+  // The daemon has read the reports of all earlier work, and all other records.
+  bool has_reported_earlier_work() const {
+    return !earlier_work_unsent_ && link_.requests.room() == protocol::kRequests;
   }
   // Closed grants have outstanding work: the caller must watch for its end.
   bool draining() const { return drains_ > 0; }
@@ -202,6 +202,7 @@ class LeaseClient {
   void notice_closed();
   void return_drained(LaneId id, Lane& lane, std::uint64_t now_ns);
   void report_earlier_work(LaneId id, Drain& drain, std::uint64_t now_ns);
+  void end_earlier_work_reports();
   bool daemon_is_lost() const;
   void enter_fallback();
   void stop_waiting(Lane& lane, std::uint64_t now_ns);
@@ -216,7 +217,7 @@ class LeaseClient {
   // client.
   struct Page {
     std::atomic<const protocol::LeaseWords*> words;
-    protocol::Shared<std::uint64_t>* progress = nullptr;
+    protocol::Shared<std::uint64_t>* operations = nullptr;
     protocol::ClientSegment* reports = nullptr;
   };
   Page* page_;
@@ -236,7 +237,9 @@ class LeaseClient {
   std::uint32_t waiting_ = 0;
   bool in_fallback_ = true;
   bool unsent_ = false;
-  bool reports_pending_ = false;  // some earlier work was not reported yet
+  // A report of earlier work, or the Idle that ends these reports, was not sent yet: the ring was
+  // full.
+  bool earlier_work_unsent_ = false;
   bool parked_ = true;
   ClientCounters counters_;
 };

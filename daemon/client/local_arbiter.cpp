@@ -107,11 +107,14 @@ Choice LocalArbiter::place(const runtime::ReadyOperation& operation,
       !is_eligible(eligible, placement.partition))
     fault = "place() returned a partition that is not eligible";
   if (!fault.empty()) {
-    report_fault(name_ + ": " + fault);
-    if (!isolated_) {  // else the caller still relies on isolated streams
+    if (!isolated_) {
+      report_fault(name_ + ": " + fault, "fifo decides from now on");
       placement_ = nullptr;
       return allocate(operation, eligible, now_ns);
     }
+    // fifo does not isolate streams, on which the caller still relies.
+    report_fault(name_ + ": " + fault,
+                 "a launch for which it fails gets the widest partition that is free");
     placement = {eligible.back(), 1};
   }
   const std::uint32_t launches = scheduler::runtime_launches(placement.launches);
@@ -184,7 +187,7 @@ void LocalArbiter::apply_decisions(std::uint64_t now_ns) {
     for (const auto& [id, grant] : ended) scheduler_.returned(kSelf, id, grant, now_ns);
     if (ended.empty()) break;
   }
-  if (!scheduler_.fault().empty()) report_fault(scheduler_.fault());
+  if (!scheduler_.fault().empty()) report_fault(scheduler_.fault(), "fifo decides from now on");
 }
 
 bool LocalArbiter::admits(PartitionId partition, StreamId id) const {
@@ -246,9 +249,9 @@ void LocalArbiter::expect(const runtime::Hint& hint) {
   apply_decisions(now);
 }
 
-void LocalArbiter::report_fault(const std::string& fault) {
+void LocalArbiter::report_fault(const std::string& fault, const char* consequence) {
   if (std::exchange(fault_reported_, true) || report_ == nullptr) return;
-  report_(("policy " + fault + "; fifo decides from now on").c_str());
+  report_(("policy " + fault + "; " + consequence).c_str());
 }
 
 }  // namespace vitamin::client

@@ -21,7 +21,8 @@
 
 namespace vitamin::client {
 
-// Gets one line when the policy has failed and fifo replaces it; at most once. May be null.
+// Gets one line when the policy fails for the first time: why, and what decides from then on. May
+// be null.
 using ReportFault = void (*)(const char* line);
 
 // Makes the arbiters of one process. The error says why the policy cannot be made.
@@ -77,7 +78,7 @@ class LocalArbiter final : public runtime::Arbiter {
   void apply_decisions(std::uint64_t now_ns);
   void returned(Held& held);
   Held* find(runtime::PartitionId partition, runtime::StreamId stream);
-  void report_fault(const std::string& fault);
+  void report_fault(const std::string& fault, const char* consequence);
 
   runtime::PoolLayout layout_;
   ReportFault report_;

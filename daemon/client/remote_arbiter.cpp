@@ -90,7 +90,8 @@ void RemoteArbiter::service() {
   if (next != nullptr) adopt(std::move(next));
   const std::uint64_t time = now_ns();
   client_.service(time);
-  if (!previous_.empty() && !client_.in_fallback() && client_.has_reported_all()) previous_.clear();
+  if (!previous_.empty() && !client_.in_fallback() && client_.has_reported_earlier_work())
+    previous_.clear();
   check_daemon_polls(time);
 }
 

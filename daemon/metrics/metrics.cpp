@@ -207,7 +207,7 @@ void Server::add_device_counters(PrometheusText& out) const {
        [](A a) { return a.scheduler().counters().revoked; }},
       {"vitamin_gpu_plans_total", "Times that the policy was asked for an allocation.",
        [](A a) { return a.scheduler().counters().plans; }},
-      {"vitamin_gpu_served_by_age_total", "Grants given because of the wait alone.",
+      {"vitamin_gpu_served_by_age_total", "Times that a stream became starving.",
        [](A a) { return a.scheduler().counters().starving; }},
       {"vitamin_gpu_policy_faults_total", "Policies that failed and were replaced by fifo.",
        [](A a) { return a.scheduler().counters().faults; }},
@@ -217,7 +217,7 @@ void Server::add_device_counters(PrometheusText& out) const {
        [](A a) { return a.counters().stale; }},
       {"vitamin_gpu_undelivered_total", "Grants for which a client's ring had no room.",
        [](A a) { return a.counters().undelivered; }},
-      {"vitamin_gpu_overlaps_total", "Work of an earlier daemon on SMs that other clients hold.",
+      {"vitamin_gpu_overlaps_total", "Reports of earlier work on SMs that other clients hold.",
        [](A a) { return a.counters().overlaps; }},
   };
   for (const Family& family : kFamilies) {

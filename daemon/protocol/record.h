@@ -42,16 +42,16 @@ using LeaseWord = std::uint64_t;
 // The longest time in a record, about 30 years: added to a clock it does not overflow.
 inline constexpr std::uint64_t kLongest = 1'000'000'000'000'000'000;
 
-// Of runtime::OperationClass, which the peers know by its number.
+// Values of runtime::OperationClass, which the peers know by its number.
 inline constexpr std::uint8_t kKinds = 4;
 
 enum class Type : std::uint8_t {
   // client -> daemon
   kReady = 1,  // the lane has a bindable operation: where may it run?
-  kIdle,       // the lane has nothing more to submit
+  kIdle,       // the lane has nothing more to submit; the first one also ends the Holdings
   kReturned,   // nothing of the lane is outstanding under this grant, and nothing will be
   kDraining,   // the gate was seen closed; work is still outstanding
-  kHolding,    // after a reconnection: work of an earlier epoch is outstanding there
+  kHolding,    // before the first Ready: earlier work is outstanding there
   kHint,       // an operation is expected
   kTimed,      // since 1.2: the measured time of launches on so many SMs
   // daemon -> client
@@ -67,9 +67,11 @@ struct Head {
 struct Ready {
   static constexpr Type kType = Type::kReady;
   Head head{};
-  std::uint64_t kernel = 0;          // equal for equal (kernel, grid, block, shared memory)
-  std::uint64_t predicted_ns = 0;    // on the whole device; 0: unknown
-  std::uint64_t queued_ns = 0;       // of all that is queued in the lane; 0: predicted_ns
+  std::uint64_t kernel = 0;        // runtime::ReadyOperation; not used by the daemon
+  std::uint64_t predicted_ns = 0;  // on the whole device; 0: unknown
+  // Predicted time, alone on the whole device, of all that must be done by the deadline; 0: not
+  // said.
+  std::uint64_t queued_ns = 0;
   std::uint64_t ready_in_ns = 0;     // when its predecessors are predicted to end; 0: now
   std::uint64_t deadline_in_ns = 0;  // 0: none
   std::uint32_t sms = 1;             // fewest SMs that run it unchanged
@@ -118,10 +120,10 @@ struct Holding {
 struct HintRecord {
   static constexpr Type kType = Type::kHint;
   Head head{};
-  std::uint64_t kernel = 0;
+  std::uint64_t kernel = 0;  // not used by the daemon
   std::uint64_t ready_in_ns = 0;
   std::uint64_t deadline_in_ns = 0;
-  std::uint64_t queued_ns = 0;
+  std::uint64_t queued_ns = 0;  // as Ready's
   std::uint32_t sms = 0;
   std::uint32_t cancelled = 0;
   std::uint8_t kind = 0;  // since 1.2, as Ready's

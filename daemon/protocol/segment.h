@@ -19,8 +19,8 @@
 //
 // A grant holds the value that the lane's word has while its gate is open. The lane may submit to
 // the grant's partition while the word equals it: one load and one comparison on the launch path.
-// Any other value: the gate is closed. `generation` counts the grants of the lane and `epoch`
-// differs for each start of a daemon, so a value does not come back.
+// Any other value: the gate of that grant is closed. `generation` counts the grants of the lane and
+// their amendments, and `epoch` differs for each start of a daemon, so a value does not come back.
 //
 // After closing gates the daemon increments gate_changes, and rings when the client is parked.
 #pragma once
@@ -63,12 +63,13 @@ using GrantConsumer = RingConsumer<Native, kGrants>;
 struct ClientSegment {
   // The kernel writes FUTEX_OWNER_DIED here when the thread that holds it ends (liveness.h).
   alignas(64) Shared<std::uint32_t> liveness;
-  // Since 1.4: operations that the client has submitted to any partition. In padding of 1.3: an
-  // older client leaves it zero, an older daemon does not read it. On the cache line of `liveness`,
-  // which is not read in normal operation.
-  Shared<std::uint64_t> progress;
-  // Since 1.6: written while DaemonSegment::reporting is not 0, at most a millisecond late. Each
-  // word only grows. Values may be false: the daemon bounds their effect.
+  // Since 1.4: operations that the client has submitted (not: completed) to any partition. In
+  // padding of 1.3: an older client leaves it zero, an older daemon does not read it. On the cache
+  // line of `liveness`, which is not read in normal operation.
+  Shared<std::uint64_t> operations;
+  // Since 1.6: completed work, the progress that policies compare. Written while
+  // DaemonSegment::reporting is not 0, at most a millisecond late. Each word only grows. Values may
+  // be false: the daemon bounds their effect.
   Shared<std::uint64_t> launches;  // kernel and graph launches that were observed complete
   Shared<std::uint64_t> work;      // sum of the weights of these launches
   Shared<std::uint64_t>

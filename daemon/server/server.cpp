@@ -202,7 +202,7 @@ void Server::read_progress(Device& device, std::uint64_t time) {
   for (const auto& [id, session] : sessions_) {
     if (session->device != &device) continue;
     const protocol::ClientSegment& own = *session->memory.client;
-    device.arbiter->progressed(
+    device.arbiter->set_progress(
         id,
         {own.work.load(relaxed), own.busy_ns.load(relaxed), own.misplaced.load(relaxed),
          own.launches.load(relaxed), own.collectives.load(relaxed)},
@@ -239,7 +239,7 @@ void Server::gates_closed(ClientId client) {
   session->gates_closed = true;
 }
 
-void Server::lease_changed(ClientId client, PartitionId partition, bool held) {
+void Server::holds_partition(ClientId client, PartitionId partition, bool held) {
   if (const Session* session = this->session(client)) record_.holds(session->slot, partition, held);
 }
 

@@ -113,7 +113,7 @@ class Server final : public GrantSink {
   void set_word(ClientId client, LaneId lane, protocol::LeaseWord word) override;
   bool grant(ClientId client, const protocol::Grant& grant) override;
   void gates_closed(ClientId client) override;
-  void lease_changed(ClientId client, PartitionId partition, bool held) override;
+  void holds_partition(ClientId client, PartitionId partition, bool held) override;
   void reported_earlier_work(ClientId client) override;
   void set_reporting(ClientId client, bool wanted) override;
 

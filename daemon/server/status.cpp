@@ -116,7 +116,7 @@ UsageTotals Server::used_by(const Session& session, std::uint64_t time) const {
   Usage usage = session.device->arbiter->usage(session.id, time);
   usage.busy(session.memory.client->busy_ns.load(relaxed), time);
   UsageTotals used = usage.totals(time);
-  used.operations = session.memory.client->progress.load(relaxed);
+  used.operations = session.memory.client->operations.load(relaxed);
   return used;
 }
 

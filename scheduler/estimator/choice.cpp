@@ -149,8 +149,8 @@ bool Estimator::close_block(std::uint64_t now_ns, bool cut) {
   if (!odd) {
     learn(candidate_, length_s / (static_cast<double>(kBlockNs) / 1e9));
     for (std::size_t i = 0; i < members_.size(); ++i)
-      if (!samples_[i].paused && std::isfinite(samples_[i].log_launch_work))
-        r.launch_work[i].add(samples_[i].log_launch_work);
+      if (!block_rates_[i].paused && std::isfinite(block_rates_[i].log_launch_work))
+        r.launch_work[i].add(block_rates_[i].log_launch_work);
   }
   ++r.candidates[candidate_].blocks;
   if (purpose_ == Purpose::kRace) r.race.add(v);
@@ -170,7 +170,7 @@ void Estimator::kept(double value, double length_s) {
   WorkloadMix& c = *workload_;
   Regime& r = c.now();
   for (std::size_t i = 0; i < members_.size(); ++i)
-    if (!samples_[i].paused) r.rates[i].add(samples_[i].log_rate);
+    if (!block_rates_[i].paused) r.rates[i].add(block_rates_[i].log_rate);
   c.credit_s = std::min(kCreditS, c.credit_s + kLookShare * length_s);
   if (candidate_ == r.chosen) ++c.kept_run;
   c.kept_before += (value - c.kept_before) / settled_blocks(c.kept_run);
@@ -259,8 +259,8 @@ bool Estimator::differs() {
            std::abs(x - watch.mean) > r.alarm * std::max(kLeastStrange, kStrange * watch.sd());
   };
   for (std::size_t i = 0; i < members_.size(); ++i)
-    if (!samples_[i].paused && (far(r.rates[i], samples_[i].log_rate) ||
-                                far(r.launch_work[i], samples_[i].log_launch_work)))
+    if (!block_rates_[i].paused && (far(r.rates[i], block_rates_[i].log_rate) ||
+                                    far(r.launch_work[i], block_rates_[i].log_launch_work)))
       return true;
   return false;
 }
@@ -269,10 +269,10 @@ bool Estimator::differs() {
 bool Estimator::alike(const Regime& regime) const {
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const Watch& usual = regime.launch_work[i];
-    if (samples_[i].paused || usual.count < kLaunchWorkCount ||
-        !std::isfinite(samples_[i].log_launch_work))
+    if (block_rates_[i].paused || usual.count < kLaunchWorkCount ||
+        !std::isfinite(block_rates_[i].log_launch_work))
       continue;
-    if (std::abs(samples_[i].log_launch_work - usual.mean) >
+    if (std::abs(block_rates_[i].log_launch_work - usual.mean) >
         std::max(kLaunchWorkTolerance, 3 * usual.sd()))
       return false;
   }

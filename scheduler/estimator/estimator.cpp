@@ -280,7 +280,7 @@ void Estimator::settled(std::span<const Client> clients, std::uint64_t now_ns) {
   told_ = true;
 }
 
-Block Estimator::next(std::uint64_t now_ns, bool granted) {
+Block Estimator::next(std::uint64_t now_ns, bool exclusive_open) {
   now_ns = std::max(now_ns, now_ns_);
   if (workload_ == nullptr || workload_->candidate_count == 0) {
     configuration_.clear();
@@ -293,8 +293,9 @@ Block Estimator::next(std::uint64_t now_ns, bool granted) {
     const double waited = static_cast<double>(now_ns - began_ns_);
     // Without a report the time of settling is found by trying: shorter until it is too short.
     if (waited >= settle_ns_) {
-      settle_ns_ = std::clamp(settle_ns_ * (granted ? 0.95 : 1.3), kLeastSettleNs, kMostSettleNs);
-      if (granted || waited >= kMostSettleNs) in_force(now_ns);
+      settle_ns_ =
+          std::clamp(settle_ns_ * (exclusive_open ? 0.95 : 1.3), kLeastSettleNs, kMostSettleNs);
+      if (exclusive_open || waited >= kMostSettleNs) in_force(now_ns);
     }
   } else if (open_ && now_ns - counted_ns_ >= length_ns_) {
     over = close_block(now_ns, false);
@@ -329,7 +330,8 @@ double Estimator::log_alone(const Member& member) const {
                                                : std::numeric_limits<double>::quiet_NaN();
 }
 
-void Estimator::bound_false_report(Sample& sample, std::size_t member, unsigned candidate) const {
+void Estimator::bound_false_report(BlockRate& block_rate, std::size_t member,
+                                   unsigned candidate) const {
   const double best = workload_->now().best[member];
   if (std::isnan(best)) return;  // the first block of a race: there is nothing to compare with
   const WorkloadMix::Assigned& has = workload_->assigned_to(candidate, member);
@@ -340,17 +342,17 @@ void Estimator::bound_false_report(Sample& sample, std::size_t member, unsigned 
       sharers += i != member && other.mode == Mode::kShared && other.partition == has.partition;
     }
   const double equal = static_cast<double>(pool_[has.partition].sms) / whole_sms_ / sharers;
-  sample.log_rate = std::max(sample.log_rate, best + std::log(kBelievable * equal));
+  block_rate.log_rate = std::max(block_rate.log_rate, best + std::log(kBelievable * equal));
 }
 
 // Reads what the clients did in the block. False: nothing can be said of it, or not yet.
 bool Estimator::take(std::uint64_t now_ns) {
-  samples_.assign(members_.size(), {});
+  block_rates_.assign(members_.size(), {});
   const double elapsed = static_cast<double>(now_ns - counted_ns_);
   for (std::size_t i = 0; i < members_.size(); ++i) {
-    Sample& sample = samples_[i];
+    BlockRate& block_rate = block_rates_[i];
     if (workload_->assigned_to(candidate_, i).mode == Mode::kPaused) {
-      sample.paused = true;
+      block_rate.paused = true;
       continue;
     }
     const Progress &from = base_[i], &to = now_[i];
@@ -367,14 +369,14 @@ bool Estimator::take(std::uint64_t now_ns) {
       return false;
     }
     const double busy = said <= 0 ? elapsed : std::min(said, elapsed);
-    sample.log_rate = std::log(std::max(work, 1e-9) / std::max(busy, 1.0));
-    sample.log_launch_work = launches > 0 ? std::log(std::max(work, 1e-9) / launches)
-                                          : std::numeric_limits<double>::quiet_NaN();
-    bound_false_report(sample, i, candidate_);
+    block_rate.log_rate = std::log(std::max(work, 1e-9) / std::max(busy, 1.0));
+    block_rate.log_launch_work = launches > 0 ? std::log(std::max(work, 1e-9) / launches)
+                                              : std::numeric_limits<double>::quiet_NaN();
+    bound_false_report(block_rate, i, candidate_);
   }
   for (std::size_t i = 0; i < members_.size(); ++i) {
     double& best = workload_->now().best[i];
-    if (!samples_[i].paused) best = std::fmax(best, samples_[i].log_rate);
+    if (!block_rates_[i].paused) best = std::fmax(best, block_rates_[i].log_rate);
   }
   return true;
 }
@@ -382,23 +384,23 @@ bool Estimator::take(std::uint64_t now_ns) {
 double Estimator::value() const {
   speeds_.clear();
   for (std::size_t i = 0; i < members_.size(); ++i) {
-    double log_speed = samples_[i].log_rate;
+    double log_speed = block_rates_[i].log_rate;
     if (needs_alone(objective_)) {
       const double reference = log_alone(i);
       log_speed = std::isnan(reference) ? 0 : log_speed - reference;
     }
-    speeds_.push_back({members_[i].weight, samples_[i].paused ? kStopped : log_speed});
+    speeds_.push_back({members_[i].weight, block_rates_[i].paused ? kStopped : log_speed});
   }
   return value_of(objective_, speeds_);
 }
 
 void Estimator::learn(unsigned candidate, double weight) {
   for (std::size_t i = 0; i < members_.size(); ++i) {
-    if (samples_[i].paused) continue;
+    if (block_rates_[i].paused) continue;
     const WorkloadMix::Assigned& has = workload_->assigned_to(candidate, i);
     const Program program = members_[i].program;
     const StepKind phase = members_[i].phase;
-    const double rate = samples_[i].log_rate;
+    const double rate = block_rates_[i].log_rate;
     if (candidate < workload_->racing_count)
       store_.add(rate_key(i, candidate), rate, weight, workload_->time_ns);
     if (members_.size() == 1 || candidate >= workload_->racing_count) {

@@ -8,6 +8,9 @@
 // A workload mix is the set of active clients with the phases of their steps. Its members are these
 // clients. For each mix the estimator runs blocks of these purposes:
 //
+//   only    Nothing is compared: there is one candidate, a client does not report, or visits of the
+//           mix are too short.
+//   alone   One client runs, for its rate, where the objective needs that.
 //   race    Short blocks under each candidate, in shuffled rounds (race.h), until one is best or
 //           1.5 s have passed in which every client reported.
 //   keep    Blocks under the winner, while nothing else is due.
@@ -31,9 +34,11 @@
 //   last it is an earlier regime's that regime goes on; its estimates are believed less neither a
 //   new regime begins, with a race; the oldest of kRegimes is forgotten
 //
-// A block counts from where the allocation is in force (settled()) or should be. It is discarded
-// when the workload mix changes before its middle, when a client reports nothing, or when more than
-// 5 % of a client's work ran elsewhere than granted.
+// A block under the same candidate as the one before counts at once; any other one, from where
+// next() finds every exclusive grant open after the time that changes usually take (settled() tells
+// a test's exact time), or 50 ms after it began. It is discarded when the workload mix changes
+// before its middle, when a client reports nothing, or when more than 5 % of a client's work ran
+// elsewhere than granted.
 //
 // False reports: counters are a client's own words. The best rate that a client reported since the
 // race began bounds what is believed of it under another candidate: the ratio of the two may be
@@ -154,9 +159,10 @@ class Estimator final : public Estimates {
   // workload mix begins with [0].
   void offer(std::span<const Candidate> candidates);
   // What to run now. Closes a block that has ended, with the counters that enter() was given.
-  // `granted`: no grant is revoked or pending. While one is, a block does not begin to count.
-  Block next(std::uint64_t now_ns, bool granted = true);
-  // The present block's allocation is in force: grants of the one before are returned.
+  // `exclusive_open`: no exclusive grant is pending or revoked. While one is, a block does not
+  // begin to count.
+  Block next(std::uint64_t now_ns, bool exclusive_open = true);
+  // For tests: the present block's allocation is in force. In production next() finds that out.
   void settled(std::span<const Client> clients, std::uint64_t now_ns);
 
   // log(speed) relative to alone, and its standard error: measured in this workload mix, else
@@ -208,7 +214,7 @@ class Estimator final : public Estimates {
     ClientId client;
     Program program;
   };
-  struct Sample {                              // of one member in one block
+  struct BlockRate {                           // of one member in one block
     double log_rate = 0, log_launch_work = 0;  // work per busy ns; work per launch
     bool paused = false;
   };
@@ -226,7 +232,7 @@ class Estimator final : public Estimates {
   bool take(std::uint64_t now_ns);
   void choose(std::uint64_t now_ns);
   void baseline(std::uint64_t now_ns);
-  void bound_false_report(Sample& sample, std::size_t member, unsigned candidate) const;
+  void bound_false_report(BlockRate& rate, std::size_t member, unsigned candidate) const;
   double log_alone(const Member& member) const;
   double log_alone(std::size_t member) const { return log_alone(members_[member]); }
   void report(const WorkloadMix& workload, std::span<const Member> members, Findings& out) const;
@@ -278,7 +284,7 @@ class Estimator final : public Estimates {
   std::uint64_t counts_from_ns_ = 0;  // in force, and counts from then; 0: not known yet
   std::vector<Progress> base_, now_;  // by member
   std::vector<bool> seen_;            // by member: in the last call's clients
-  std::vector<Sample> samples_;
+  std::vector<BlockRate> block_rates_;
   mutable std::vector<ClientSpeed> speeds_;
 
   std::uint64_t now_ns_ = 0;   // monotone

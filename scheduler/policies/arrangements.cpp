@@ -44,7 +44,7 @@ Arrangements::Arrangements(std::span<const Partition> pool) {
       const double off = std::abs(all_[i].left_sms / whole - wanted);
       if (off < nearest[quarter]) nearest[quarter] = off, best = i;
     }
-    all_[best].raced = true;
+    all_[best].selectable = true;
   }
   all_.push_back({kWholeDevice, kNoPartition, pool.front().sms});
   all_.push_back({kNoPartition, kWholeDevice, 0, pool.front().sms, false});
@@ -76,7 +76,7 @@ void Arrangements::observe_idle(double passed_ns, double work) {
 }
 
 bool Arrangements::bears(std::size_t i, const Service::Slack& slack, StepKind phase) const {
-  if (i == alone()) return true;
+  if (i == right_paused()) return true;
   const Tally& known = tally(i, phase);
   return slack.ns > margin_ns(slack, known.ns > 0 ? known.left() : 0);
 }
@@ -84,10 +84,10 @@ bool Arrangements::bears(std::size_t i, const Service::Slack& slack, StepKind ph
 std::size_t Arrangements::choose(const Service::Slack& slack, StepKind phase,
                                  std::uint64_t now_ns) const {
   const double h0 = idle_.ns > 0 ? idle_.others() : 0;
-  std::size_t best = alone();
+  std::size_t best = right_paused();
   double most = 0;
-  for (std::size_t i = 0; i < alone(); ++i) {
-    if (!all_[i].raced || !bears(i, slack, phase)) continue;
+  for (std::size_t i = 0; i < right_paused(); ++i) {
+    if (!all_[i].selectable || !bears(i, slack, phase)) continue;
     const Tally& known = tally(i, phase);
     if (!known.known(now_ns)) return i;
     const double s = known.left(), lost = 1 / s - 1;
@@ -102,7 +102,7 @@ std::size_t Arrangements::choose(const Service::Slack& slack, StepKind phase,
 }
 
 double Arrangements::headroom(std::size_t i, Situation situation, const Needs& needs) const {
-  if (i >= alone()) return 0;
+  if (i >= right_paused()) return 0;
   const Tally& known = tally(i, situation);
   return std::min(known.left() / std::max(needs.left, kLeastNeed),
                   known.right() / std::max(needs.right, kLeastNeed));
@@ -110,10 +110,10 @@ double Arrangements::headroom(std::size_t i, Situation situation, const Needs& n
 
 std::size_t Arrangements::divide(Situation situation, const Needs& needs, std::size_t present,
                                  std::uint64_t now_ns) const {
-  std::size_t best = alone();
+  std::size_t best = right_paused();
   double most = 0;
-  for (std::size_t i = 0; i < alone(); ++i) {
-    if (!all_[i].raced || all_[i].left_sms < needs.least_left_sms ||
+  for (std::size_t i = 0; i < right_paused(); ++i) {
+    if (!all_[i].selectable || all_[i].left_sms < needs.least_left_sms ||
         all_[i].right_sms < needs.least_right_sms)
       continue;
     if (!known(i, situation, now_ns)) return i;
@@ -126,27 +126,27 @@ std::size_t Arrangements::divide(Situation situation, const Needs& needs, std::s
 
 Arrangements::Narrowest Arrangements::narrowest(double alone_ns, double most_ns,
                                                 Situation situation, std::uint64_t now_ns) const {
-  std::size_t best = alone();
-  for (std::size_t i = alone(); i-- > 1;) {
-    if (!all_[i].raced) continue;
+  std::size_t best = right_paused();
+  for (std::size_t i = right_paused(); i-- > 1;) {
+    if (!all_[i].selectable) continue;
     const Tally& known = tally(i, situation);
     if (!known.known(now_ns)) return {best, i};
     if (alone_ns / known.left() > most_ns) break;
     best = i;
   }
-  return {best, alone()};
+  return {best, right_paused()};
 }
 
 std::size_t Arrangements::untried(StepKind phase, std::uint64_t now_ns) const {
-  for (std::size_t i = 0; i < alone(); ++i)
-    if (all_[i].raced && !tally(i, phase).known(now_ns)) return i;
-  return alone();
+  for (std::size_t i = 0; i < right_paused(); ++i)
+    if (all_[i].selectable && !tally(i, phase).known(now_ns)) return i;
+  return right_paused();
 }
 
 Arrangements::Measured Arrangements::measured(std::size_t i, Situation situation,
                                               std::uint64_t now_ns) const {
-  if (i == alone()) return {true, 1, 0, 0};
-  if (i == yields()) return {true, 0, 1, 0};
+  if (i == right_paused()) return {true, 1, 0, 0};
+  if (i == left_paused()) return {true, 0, 1, 0};
   const Tally& known = tally(i, situation);
   if (!known.known(now_ns)) return {};
   if (situation.two()) return {true, known.left(), known.right(), 0};

@@ -5,7 +5,7 @@
 //
 //   shared    every client on the whole device
 //   parts     the services on one part, the others on the rest
-//   alone     the others are paused
+//   alone     the others are paused; with services on both sides, one of the sides is
 //
 // Of each it is known, in each situation, how fast the service gets on relative to alone (s) and
 // how much work the others complete per nanosecond (h; h0 while no service works). For each
@@ -38,8 +38,8 @@ namespace vitamin::scheduler {
 struct Arrangement {
   // kNoPartition: they are paused.
   PartitionId left = kWholeDevice, right = kWholeDevice;
-  std::uint32_t left_sms = 0, right_sms = 0;  // of exclusive parts; 0: shared, or paused
-  bool raced = true;                          // where no partition stands
+  std::uint32_t left_sms = 0, right_sms = 0;  // of parts, or with the other side paused; else 0
+  bool selectable = true;                     // by choose(), divide(), narrowest(), untried()
   PartitionId of(bool on_right) const { return on_right ? right : left; }
 };
 
@@ -55,9 +55,10 @@ class Arrangements {
   explicit Arrangements(std::span<const Partition> pool);
   const Arrangement& operator[](std::size_t i) const { return all_[i]; }
   std::size_t size() const { return all_.size(); }
-  // The right is paused; the left.
-  std::size_t alone() const { return all_.size() - 2; }
-  std::size_t yields() const { return all_.size() - 1; }
+  // That in which one side is paused and the other has the whole device. right_paused() also says
+  // "none" in the answers below.
+  std::size_t right_paused() const { return all_.size() - 2; }
+  std::size_t left_paused() const { return all_.size() - 1; }
 
   // What was done under arrangement `i` for so long: by the services, relative to alone (right: 0
   // where there are none); by the others.
@@ -69,7 +70,8 @@ class Arrangements {
   // By the others, while no service worked.
   void observe_idle(double passed_ns, double work);
 
-  // For services of which the worst has so much slack. alone() where nothing else is worth it.
+  // For services of which the worst has so much slack. right_paused() where nothing else is worth
+  // it.
   std::size_t choose(const Service::Slack& slack, StepKind phase, std::uint64_t now_ns) const;
   // What services on both sides need: of their speeds alone, such parts; and SMs, where a side is
   // to have a part of at least so many (0: it need not).
@@ -85,16 +87,16 @@ class Arrangements {
   double headroom(std::size_t i, Situation situation, const Needs& needs) const;
   // Of those that choose() chooses among, the narrowest part on which work that takes `alone_ns`
   // is known to take no more than `most_ns`, and the next narrower one where nothing is known of
-  // that. alone(): there is none.
+  // that. right_paused(): there is none.
   struct Narrowest {
     std::size_t known, untried;
   };
   Narrowest narrowest(double alone_ns, double most_ns, Situation situation,
                       std::uint64_t now_ns) const;
   bool known(std::size_t i, Situation situation, std::uint64_t now_ns) const {
-    return i >= alone() || tally(i, situation).known(now_ns);
+    return i >= right_paused() || tally(i, situation).known(now_ns);
   }
-  // One among which choose() chooses and of which nothing is known. alone(): there is none.
+  // One among which choose() chooses and of which nothing is known. right_paused(): there is none.
   std::size_t untried(StepKind phase, std::uint64_t now_ns) const;
   // Whether slack remains to go on under arrangement `i`.
   bool bears(std::size_t i, const Service::Slack& slack, StepKind phase) const;
@@ -125,7 +127,7 @@ class Arrangements {
   const Tally& tally(std::size_t i, Situation at) const { return tallies_[i][index(at)]; }
   const Tally& tally(std::size_t i, StepKind phase) const { return tally(i, Situation{phase}); }
 
-  std::vector<Arrangement> all_;  // shared, parts (narrowest first), alone, yields
+  std::vector<Arrangement> all_;  // shared, parts (narrowest first), right_, left_paused()
   std::vector<std::array<Tally, kKinds * kKinds>> tallies_;
   Tally idle_;
 };

@@ -52,8 +52,8 @@ constexpr double kOverrun = 0.05;
 // meanwhile.
 constexpr std::uint64_t kLeadNs = 5'000'000;
 
-// A client that pauses says so after so long (daemon/client/lease_client.h).
-constexpr std::uint64_t kSaysPauseNs = 1'000'000;
+// A client that rests says so after so long (daemon/client/lease_client.h).
+constexpr std::uint64_t kSaysRestNs = 1'000'000;
 
 double to_double(std::uint64_t ns) { return static_cast<double>(ns); }
 
@@ -118,7 +118,7 @@ void Service::leave() {
 }
 
 bool Service::counts(std::uint64_t now_ns) const {
-  return working_ || expects_ || (!items_.empty() && now_ns - idle_ns_ < kPausesNs);
+  return working_ || expects_ || (!items_.empty() && now_ns - idle_ns_ < kRestNs);
 }
 
 void Service::begin_step(const Step& step, std::uint64_t ready_ns, const EstimateStore& store) {
@@ -297,9 +297,9 @@ void Service::sample(const Client& client, Program program, const Since& since,
   }
   const bool worked = std::exchange(working_, works(client));
   if (worked && !working_) {
-    idle_ns_ = now - std::min(now, kSaysPauseNs);
+    idle_ns_ = now - std::min(now, kSaysRestNs);
     for (WorkItem& item : items_)
-      if (item.period) item.worked_ns -= std::min(item.worked_ns, to_double(kSaysPauseNs));
+      if (item.period) item.worked_ns -= std::min(item.worked_ns, to_double(kSaysRestNs));
   }
   const auto period =
       std::find_if(items_.begin(), items_.end(), [](const WorkItem& u) { return u.period; });
@@ -318,7 +318,7 @@ void Service::sample(const Client& client, Program program, const Since& since,
 
 Service::Slack Service::slack(std::uint64_t now_ns) const {
   Slack worst;
-  worst.margin_ns = to_double(kPausesNs);
+  worst.margin_ns = to_double(kRestNs);
   worst.learns = working_ && !pace().known(now_ns);
   worst.lost = !items_.empty();
   double at = to_double(now_ns);

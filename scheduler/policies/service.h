@@ -45,11 +45,11 @@ namespace vitamin::scheduler {
 // The part of a latency alone that others may add to it where the bound is no number (kAsAloneNs).
 inline constexpr double kAsAlone = 0.15;
 
-// For so long after a service has paused its period counts as under way, and the others stay
-// stopped where they were: as long as their work takes to drain when the service comes back. A
-// service that comes back later, but before the scheduler takes it to be idle, goes on with the
-// same period.
-inline constexpr std::uint64_t kPausesNs = 2'000'000;
+// For so long after a service has begun to rest (has nothing to submit) its period counts as under
+// way, and the others stay stopped where they were: as long as their work takes to drain when the
+// service comes back. A service that comes back later, but before the scheduler takes it to be
+// idle, goes on with the same period.
+inline constexpr std::uint64_t kRestNs = 2'000'000;
 
 // A bound that applies to steps of this kind; 0: none.
 std::uint64_t bound_of(const Slo& slo, StepKind kind);
@@ -75,10 +75,10 @@ class Service {
   const Slo& slo() const { return slo_; }
   StepKind phase() const { return phase_; }
   std::uint64_t bound_ns() const { return bound_of(slo_, phase_); }  // of what it does now
-  // It has work, is about to have, or paused a moment ago.
+  // It has work, is about to have, or has rested for less than kRestNs.
   bool counts(std::uint64_t now_ns) const;
   bool working() const { return working_; }
-  std::uint64_t pauses_ns() const { return idle_ns_; }  // since then; while not working()
+  std::uint64_t idle_since_ns() const { return idle_ns_; }  // while not working()
   // How fast it was since the last sample, relative to alone; negative: not known.
   double speed() const { return speed_; }
 
@@ -162,7 +162,7 @@ class Service {
   Cycles cycles_;
   double last_done_ns_ = 0;
   std::uint64_t began_ns_ = 0, ended_ns_ = 0;  // the last period
-  double margin_ns_ = kPausesNs;
+  double margin_ns_ = kRestNs;
   std::uint64_t periods_ = 0, begun_ = 0, finished_ = 0, late_ = 0;
   std::uint64_t window_ = 0, window_harmed_ = 0;
   double usable_ = 1;

@@ -119,8 +119,8 @@ void SloPolicy::stand(std::uint64_t now_ns) {
     if (alone == 0) continue;
     const Arrangements::Narrowest found = arrangements_.narrowest(
         to_double(alone), kStandingRoom * to_double(tpot), decodes_, now_ns);
-    kept.standing = found.known == arrangements_.alone() ? 0 : found.known;
-    kept.untried = found.untried == arrangements_.alone() ? 0 : found.untried;
+    kept.standing = found.known == arrangements_.right_paused() ? 0 : found.known;
+    kept.untried = found.untried == arrangements_.right_paused() ? 0 : found.untried;
   }
 }
 
@@ -166,7 +166,7 @@ Service::Slack SloPolicy::worst(std::uint64_t now_ns) const {
 
 // Once for what the services have under way: a change costs a drain.
 std::size_t SloPolicy::choose(std::uint64_t now_ns) {
-  const std::size_t alone = arrangements_.alone();
+  const std::size_t alone = arrangements_.right_paused();
   if (!others_run_) return alone;
   const Service::Slack slack = worst(now_ns);
   Occasion occasion{situation_, 0, slack.lost, slack.learns};
@@ -224,9 +224,10 @@ std::size_t SloPolicy::divide(std::uint64_t now_ns) {
   trying_ = false;
   if (learns[0] || learns[1]) {
     admits_ = false;
-    return learns[0] ? arrangements_.alone() : arrangements_.yields();
+    return learns[0] ? arrangements_.right_paused() : arrangements_.left_paused();
   }
-  if (divided_ == situation_ && chosen_ < arrangements_.alone() && now_ns < changed_ns_ + kDwellsNs)
+  if (divided_ == situation_ && chosen_ < arrangements_.right_paused() &&
+      now_ns < changed_ns_ + kDwellsNs)
     return chosen_;
   divided_ = situation_;
   const std::size_t best = arrangements_.divide(situation_, needs_, chosen_, now_ns);
@@ -276,8 +277,8 @@ void SloPolicy::write(const Snapshot& snapshot, Allocation& out) const {
   }
 }
 
-// No service works: those that pause keep what they have.
-void SloPolicy::leave(const Snapshot& snapshot, Allocation& out) {
+// No service works: those that rest keep what they have.
+void SloPolicy::write_without_services(const Snapshot& snapshot, Allocation& out) {
   if (services_.empty()) return others_->allocate(snapshot, out);
   rest_.clear();
   for (const Client& client : snapshot.clients)
@@ -297,15 +298,15 @@ void SloPolicy::leave(const Snapshot& snapshot, Allocation& out) {
     }
 }
 
-// When counters are to be read again, or a pause of a service is over.
+// When counters are to be read again, or a service has rested for kRestNs.
 std::uint64_t SloPolicy::wake_ns(std::uint64_t now_ns) const {
-  const bool alone = chosen_ == arrangements_.alone() && !situation_.two();
+  const bool alone = chosen_ == arrangements_.right_paused() && !situation_.two();
   std::uint64_t wake = now_ns + (alone ? kAloneNs : kBesideNs);
   if (now_ns < changed_ns_ + kSettlesNs) wake = std::min(wake, changed_ns_ + kSettlesNs);
   for (const Kept& kept : services_)
     if (!kept.service.working() && kept.service.counts(now_ns))
       wake =
-          std::min(wake, std::max(kept.service.pauses_ns() + kPausesNs, now_ns + kLeastSampleNs));
+          std::min(wake, std::max(kept.service.idle_since_ns() + kRestNs, now_ns + kLeastSampleNs));
   return wake;
 }
 
@@ -330,7 +331,7 @@ void SloPolicy::allocate(const Snapshot& snapshot, Allocation& out) {
     for (Kept& kept : services_) kept.service.stops(is_alone(kept, next) && chosen_ != kNone);
   }
   chosen_ = next;
-  if (chosen_ == kNone) return leave(snapshot, out);
+  if (chosen_ == kNone) return write_without_services(snapshot, out);
   estimator_.enter(snapshot.clients, options_.objective, now);
   estimator_.discard();  // no block of `others_` goes on
   write(snapshot, out);

@@ -57,9 +57,10 @@ class SloPolicy final : public AllocationPolicy {
   struct Kept {  // of one client
     Service service;
     bool present = false;
-    bool right = false;        // its side in the arrangement in force
-    std::size_t standing = 0;  // arrangement; 0: none
-    std::size_t untried = 0;   // the one that is to be tried next; 0: none
+    bool right = false;  // its side in the arrangement in force
+    // Arrangements; 0 (the shared one, which has no part): none.
+    std::size_t standing = 0;
+    std::size_t untried = 0;  // the one that is to be tried next
   };
   struct Counter {
     ClientId client = kNoClient;
@@ -81,7 +82,7 @@ class SloPolicy final : public AllocationPolicy {
   std::size_t choose(std::uint64_t now_ns);
   std::size_t divide(std::uint64_t now_ns);
   std::size_t trial(std::size_t untried, const Service::Slack& slack, std::size_t best);
-  void leave(const Snapshot& snapshot, Allocation& out);
+  void write_without_services(const Snapshot& snapshot, Allocation& out);
   void write(const Snapshot& snapshot, Allocation& out) const;
   std::uint64_t wake_ns(std::uint64_t now_ns) const;
   CandidateReport report(std::size_t arrangement, const Service::Slack& slack) const;
@@ -90,7 +91,7 @@ class SloPolicy final : public AllocationPolicy {
   bool keeps_bounds(std::size_t arrangement, const Service::Slack& slack) const;
   // Nothing ran beside the service, or is to run.
   bool is_alone(const Kept& kept, std::size_t arrangement) const {
-    return arrangement == (kept.right ? arrangements_.yields() : arrangements_.alone());
+    return arrangement == (kept.right ? arrangements_.left_paused() : arrangements_.right_paused());
   }
 
   SloOptions options_;

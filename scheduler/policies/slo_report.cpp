@@ -87,11 +87,11 @@ bool SloPolicy::explain(Findings& out) const {
   const Service::Slack slack = worst(sampled_ns_);
   const double present = arrangements_.measured(chosen_, situation_, sampled_ns_).others;
   for (std::size_t i = 0; i < arrangements_.size(); ++i) {
-    if (!arrangements_[i].raced && i != chosen_) continue;
+    if (!arrangements_[i].selectable && i != chosen_) continue;
     CandidateReport& one = out.candidates.emplace_back(report(i, slack));
     const Arrangements::Measured known = arrangements_.measured(i, situation_, sampled_ns_);
     if (present > 0 && known.known) one.lead = one.predicted = known.others / present - 1;
-    if (i == arrangements_.alone() && !one.chosen) one.lead = one.predicted = -1;
+    if (i == arrangements_.right_paused() && !one.chosen) one.lead = one.predicted = -1;
   }
   for (CandidateReport& one : out.candidates)
     for (ClientReport& client : one.clients) {

@@ -17,13 +17,13 @@ class Measured final : public AllocationPolicy {
 
   void allocate(const Snapshot& snapshot, Allocation& out) override {
     const std::uint64_t now = snapshot.now_ns;
-    const bool in_force =
+    const bool exclusive_open =
         std::none_of(snapshot.grants.begin(), snapshot.grants.end(), [](const Grant& grant) {
           return grant.mode == Mode::kExclusive && grant.state != Grant::State::kOpen;
         });
     if (estimator_.enter(snapshot.clients, objective_, now))
       estimator_.offer(configurations_.generate(snapshot.clients, objective_, estimator_));
-    const Block block = estimator_.next(now, in_force);
+    const Block block = estimator_.next(now, exclusive_open);
     std::size_t active = 0;
     bool distributed = false;
     for (const Client& client : snapshot.clients) {

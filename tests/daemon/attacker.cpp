@@ -148,7 +148,7 @@ void press(const Target& target) {
         counters->records.fetch_add(1, std::memory_order_relaxed);
     requests.publish();
     if (target.connection == nullptr || target.theirs->park.asleep()) target.ring();
-    target.mine->progress.store(turn * 0x9e3779b97f4a7c15, std::memory_order_relaxed);
+    target.mine->operations.store(turn * 0x9e3779b97f4a7c15, std::memory_order_relaxed);
     target.mine->launches.store(turn * 0x9e3779b97f4a7c15, std::memory_order_relaxed);
     target.mine->work.store(turn * 0xd1342543de82ef95, std::memory_order_relaxed);
     target.mine->misplaced.store(turn * 0xaf251af3b0f025b5, std::memory_order_relaxed);

@@ -96,8 +96,8 @@ class Configured(DaemonTest):
 
         def terms():
             client, = daemon.status()["clients"]
-            return (client["job"], client["class"], client["weight"], [one["share"] for one in client["shares"]],
-                    client["bounds"]["latency_ns"])
+            return (client["job"], client["class"], client["weight"],
+                    [one["share"] for one in client["shares"]], client["bounds"]["latency_ns"])
         self.assertEqual(terms(), ("", "", 1, [], 0))
         device = daemon.status()["devices"][0]["uuid"]
         self.assertNotIn("error", daemon.ask(f"claim-begin uid.0 - 25 service - {device}"))

@@ -88,7 +88,7 @@ TEST_CASE("clients get partitions if they progress faster there, else the whole 
         node.now = next;
         if (node.arbiter.wants_progress(node.now))
           for (const auto& [client, of] : work)
-            node.arbiter.progressed(
+            node.arbiter.set_progress(
                 client,
                 {static_cast<std::uint64_t>(of.done), static_cast<std::uint64_t>(of.busy_ns), 0,
                  static_cast<std::uint64_t>(of.done / 1000)},

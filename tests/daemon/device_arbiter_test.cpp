@@ -287,7 +287,7 @@ TEST_CASE("fallback partitions are disjoint for as many clients as there are uni
   CHECK_FALSE(node.arbiter.attach(6).shared);
 }
 
-TEST_CASE("lease_changed is called once before the first grant and once after the last one") {
+TEST_CASE("holds_partition is called once before the first grant and once after the last one") {
   class Recording : public Node {
    public:
     using Node::Node;
@@ -295,7 +295,7 @@ TEST_CASE("lease_changed is called once before the first grant and once after th
       CHECK(has.contains({client, static_cast<PartitionId>(grant.partition)}));
       return Node::grant(client, grant);
     }
-    void lease_changed(ClientId client, PartitionId partition, bool held) override {
+    void holds_partition(ClientId client, PartitionId partition, bool held) override {
       if (held)
         CHECK(has.insert({client, partition}).second);
       else

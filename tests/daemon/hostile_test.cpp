@@ -168,7 +168,7 @@ class Node final : public daemon::GrantSink {
       changes.store(changes.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
     }
   }
-  void lease_changed(ClientId id, PartitionId partition, bool held) override {
+  void holds_partition(ClientId id, PartitionId partition, bool held) override {
     if (const Session* s = known(id)) record_.holds(s->slot, partition, held);
   }
   void reported_earlier_work(ClientId id) override {
@@ -241,7 +241,7 @@ class Node final : public daemon::GrantSink {
 
   void report_progress(const Session& session) {
     const protocol::ClientSegment& own = session.own;
-    arbiter_->progressed(
+    arbiter_->set_progress(
         session.id,
         {own.work.load(), own.busy_ns.load(), own.misplaced.load(), own.launches.load()}, now_);
   }
@@ -469,7 +469,7 @@ class Node final : public daemon::GrantSink {
           if (below(4) == 0) send(protocol::Idle(), lane);
           break;
         case 8:
-          own.progress.store(random_());
+          own.operations.store(random_());
           own.park.parked.store(static_cast<std::uint32_t>(below(3)));
           break;
         case 9:

@@ -39,6 +39,7 @@ class Node final : public daemon::GrantSink {
     arbiter = std::make_unique<DeviceArbiter>(
         layout, ArbiterSettings{{}, kAnswerWithin, 100 * kAnswerWithin}, ++epoch, *this);
     arbiter->use(std::move(*scheduler::make(policy, arbiter->context(1))));
+    reported = false;
     auto old_own = std::move(own);
     auto old_daemons = std::move(daemons);
     own = std::make_unique<protocol::ClientSegment>();
@@ -92,13 +93,15 @@ class Node final : public daemon::GrantSink {
     rings.grants.publish();
     return true;
   }
-  void lease_changed(ClientId, PartitionId partition, bool held) override {
+  void holds_partition(ClientId, PartitionId partition, bool held) override {
     record.holds(slot, partition, held);
   }
   void gates_closed(ClientId) override {
     daemons->gate_changes.store(daemons->gate_changes.load(std::memory_order_relaxed) + 1,
                                 std::memory_order_seq_cst);
   }
+
+  void reported_earlier_work(ClientId) override { reported = true; }
 
   static constexpr std::uint64_t kAnswerWithin = 10'000'000;
   const char* policy;
@@ -112,6 +115,7 @@ class Node final : public daemon::GrantSink {
   std::size_t slot = daemon::LeaseRecord::kNoSlot;
   client::LeaseClient client;
   bool counts_outstanding = false;  // the last submission counts as outstanding
+  bool reported = false;            // all earlier work was, to the present daemon
   protocol::Ready ready;            // the last one that the daemon received
   protocol::HintRecord hinted;      // the last one that the daemon received
   std::uint32_t epoch = 0;
@@ -183,6 +187,38 @@ TEST_CASE("all running work is reported even if the ring was full at the reconne
   for (int i = 0; i < 6; ++i) node.turn();
   CHECK(node.arbiter->held().empty());
   CHECK(node.arbiter->counters().overdue == 0);
+}
+
+// Until then other clients are not granted what the former daemon had granted to the process. One
+// report for each lane fills the ring, so the record that ends the reports is sent by service().
+TEST_CASE("the end of the reports is sent without a launch even if the ring was full") {
+  Node node;
+  node.start_daemon();
+  node.client.lose();
+  for (LaneId lane = 0; lane < protocol::kLanes; ++lane) node.submit(lane);
+  node.start_daemon();
+  CHECK_FALSE(node.client.has_reported_earlier_work());
+  for (std::size_t i = 0; i < protocol::kLanes; ++i) node.turn();
+  CHECK(node.arbiter->held().size() == protocol::kLanes);
+  CHECK(node.reported);
+  CHECK(node.client.has_reported_earlier_work());
+}
+
+TEST_CASE("the end of the reports is sent if all earlier work ended while the ring was full") {
+  Node node;
+  node.start_daemon();
+  node.client.lose();
+  std::vector<PartitionId> partitions;
+  for (LaneId lane = 0; lane < protocol::kLanes; ++lane) partitions.push_back(node.submit(lane));
+  node.start_daemon();
+  for (LaneId lane = 0; lane < protocol::kLanes; ++lane)
+    node.client.retired(partitions[lane], lane, 1);
+  node.client.service(node.now);
+  CHECK_FALSE(node.client.parked());
+  for (std::size_t i = 0; i < protocol::kLanes; ++i) node.turn();
+  CHECK(node.reported);
+  CHECK(node.arbiter->held().empty());
+  CHECK(node.client.parked());
 }
 
 // A program's advice becomes records of this client: it must not get the client evicted.

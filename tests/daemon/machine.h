@@ -336,10 +336,10 @@ class Machine final : public daemon::GrantSink {
     }
     if (arbiter_->wants_progress(now))
       for (auto& c : clients_)
-        arbiter_->progressed(c->id,
-                             {c->own.work.load(), c->own.busy_ns.load(), c->own.misplaced.load(),
-                              c->own.launches.load()},
-                             now);
+        arbiter_->set_progress(c->id,
+                               {c->own.work.load(), c->own.busy_ns.load(), c->own.misplaced.load(),
+                                c->own.launches.load()},
+                               now);
     arbiter_->step(now);
   }
 

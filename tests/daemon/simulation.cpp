@@ -74,7 +74,7 @@ class Node final : public daemon::GrantSink {
     note('g', id, grant.head.lane, grant.partition);
     return true;
   }
-  void lease_changed(ClientId id, PartitionId partition, bool held) override {
+  void holds_partition(ClientId id, PartitionId partition, bool held) override {
     if (const Session* s = known(id)) record_.holds(s->slot, partition, held);
   }
   void reported_earlier_work(ClientId id) override {
@@ -146,8 +146,8 @@ class Node final : public daemon::GrantSink {
     daemon::ClientTraits traits;
     traits.process = c.process;
     if (below(4) == 0) {  // a client before 1.7, or before 1.4
-      if (below(2) == 0) link.progress = nullptr;
-      link.daemon_minor = link.progress == nullptr ? 3 : 6;
+      if (below(2) == 0) link.operations = nullptr;
+      link.daemon_minor = link.operations == nullptr ? 3 : 6;
       traits.minor = link.daemon_minor;
       // It cannot report work on the whole device.
       for (SimulatedLane& lane : c.lanes)
@@ -172,7 +172,7 @@ class Node final : public daemon::GrantSink {
 
   // As RemoteArbiter does once all earlier work is reported.
   void close_older(Client& c) {
-    if (!c.attached || c.sessions.size() < 2 || !c.leases->has_reported_all()) return;
+    if (!c.attached || c.sessions.size() < 2 || !c.leases->has_reported_earlier_work()) return;
     while (c.sessions.size() > 1) end_session(c, *c.sessions.front());
   }
 
@@ -206,7 +206,7 @@ class Node final : public daemon::GrantSink {
       for (auto& c : clients_)
         for (auto& session : c->sessions) {
           const protocol::ClientSegment& own = session->own;
-          arbiter_->progressed(
+          arbiter_->set_progress(
               session->id,
               {own.work.load(), own.busy_ns.load(), own.misplaced.load(), own.launches.load()},
               now_);

@@ -528,7 +528,7 @@ TEST_CASE("what 1.4 added lies where 1.3 has nothing, and moves nothing") {
   CHECK(offsetof(ClientSegment, requests) == 256);
   auto made = make_session_memory();
   REQUIRE(made.has_value());
-  CHECK(made->client->progress.load(std::memory_order_relaxed) == 0);
+  CHECK(made->client->operations.load(std::memory_order_relaxed) == 0);
 }
 
 TEST_CASE("what 1.6 added lies where 1.5 has nothing, and moves nothing") {

@@ -423,7 +423,7 @@ TEST_CASE("a stream that returns nothing is bounded, and its open grant can stil
   CHECK(ledger.open(stream, {5, Mode::kExclusive, Reason::kPolicy, 0, kNever}, 5) == kNoGrant);
   CHECK(ledger.open_grant(stream)->partition == 4);
   CHECK(ledger.revoke(stream, Reason::kRowChanged, 6));
-  // What an earlier daemon granted is recorded all the same, up to a bound.
+  // Earlier work is recorded all the same, up to a bound.
   std::uint32_t adopted = 0;
   while (ledger.adopt(stream, 6, Mode::kExclusive, 7) != kNoGrant) ++adopted;
   CHECK(adopted == Ledger::kGrantsMost - 4);

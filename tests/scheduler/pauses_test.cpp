@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// When pauses of clients with a bound are planned for.
+// When rests of clients with a bound are planned for.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace {
 
 using runtime::PoolLayout;
 
-// Each active client shares the whole device; asked when clients with a bound pause.
+// Each active client shares the whole device; asked when clients with a bound rest.
 Policy keeps_bounds() {
   PolicyDescription description;
   description.keeps_bounds = true;
@@ -26,7 +26,7 @@ Policy keeps_bounds() {
       description);
 }
 
-TEST_CASE("a policy that keeps bounds is asked when a client with a bound pauses and goes on") {
+TEST_CASE("a policy that keeps bounds is asked when a client with a bound rests and resumes") {
   const PoolLayout layout = h200();
   Scheduler scheduler(layout.partitions(), keeps_bounds());
   ClientTerms bounded;
@@ -49,7 +49,7 @@ TEST_CASE("a policy that keeps bounds is asked when a client with a bound pauses
   }
 }
 
-TEST_CASE("a pause under a young plan is planned for when the plan is older, unless it has ended") {
+TEST_CASE("a rest under a young plan is planned for when the plan is older, unless it has ended") {
   const PoolLayout layout = h200();
   Scheduler scheduler(layout.partitions(), keeps_bounds());
   ClientTerms bounded;
@@ -81,7 +81,7 @@ TEST_CASE("a pause under a young plan is planned for when the plan is older, unl
   decide(scheduler, due + 1);  // forget() asks
   REQUIRE(scheduler.counters().plans == plans + 2);
   const std::uint64_t newest = due + 1;
-  scheduler.wants(2, demand(0), newest + 1);  // the plan knows of the pause
+  scheduler.wants(2, demand(0), newest + 1);  // the plan knows of the rest
   decide(scheduler, newest + 1);
   CHECK(scheduler.counters().plans == plans + 3);
   scheduler.idle(2, 0, newest + 2);

@@ -108,8 +108,8 @@ void Replay::tell(const Record& record, const Record* bytes) {
                                    record.time);
       break;
     case Kind::kProgress:
-      arbiter_->progressed(record.client, {record.a, record.b, record.c, record.serial, record.d},
-                           record.time);
+      arbiter_->set_progress(record.client, {record.a, record.b, record.c, record.serial, record.d},
+                             record.time);
       break;
     case Kind::kStep:
       arbiter_->step(record.time);
