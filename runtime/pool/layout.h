@@ -4,9 +4,8 @@
 //
 // The paper's hierarchical pool (section "Physical Contexts"): a buddy tree over the units, every
 // node, and for every node but the root its remainder (all other units); equal sets are kept once.
-// An H200 (16 units) gives 59 partitions. Partition 0 is always the whole device: every unit,
-// through the application's own streams, so that a program alone loses nothing. The tree's root is
-// another partition of the same units.
+// An H200 (16 units) gives 59 partitions. Partition 0 is the whole device: every unit, through the
+// application's own streams, so a program alone loses nothing. The tree's root has the same units.
 #pragma once
 
 #include <cstdint>
