@@ -520,8 +520,8 @@ TEST_CASE("the liveness futex reports the death of a client before its pidfd") {
 TEST_CASE("what 1.4 added lies where 1.3 has nothing, and moves nothing") {
   CHECK(sizeof(ClientSegment) == 4 * 64 + kRequests * sizeof(Record));
   CHECK(offsetof(ClientSegment, liveness) == 0);
-  CHECK(offsetof(ClientSegment, progress) >= sizeof(std::uint32_t));
-  CHECK(offsetof(ClientSegment, progress) + sizeof(std::uint64_t) <= 64);
+  CHECK(offsetof(ClientSegment, operations) >= sizeof(std::uint32_t));
+  CHECK(offsetof(ClientSegment, operations) + sizeof(std::uint64_t) <= 64);
   CHECK(offsetof(ClientSegment, request_tail) == 64);
   CHECK(offsetof(ClientSegment, grant_head) == 128);
   CHECK(offsetof(ClientSegment, park) == 192);
@@ -532,7 +532,7 @@ TEST_CASE("what 1.4 added lies where 1.3 has nothing, and moves nothing") {
 }
 
 TEST_CASE("what 1.6 added lies where 1.5 has nothing, and moves nothing") {
-  CHECK(offsetof(ClientSegment, launches) >= offsetof(ClientSegment, progress) + 8);
+  CHECK(offsetof(ClientSegment, launches) >= offsetof(ClientSegment, operations) + 8);
   CHECK(offsetof(ClientSegment, busy_ns) + sizeof(std::uint64_t) <= 64);
   CHECK(offsetof(DaemonSegment, reporting) == offsetof(DaemonSegment, gate_changes) + 4);
   CHECK(offsetof(DaemonSegment, leases) == offsetof(DaemonSegment, gate_changes) + 64);
