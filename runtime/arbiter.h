@@ -86,8 +86,8 @@ class Arbiter {
   virtual bool between_processes() const { return false; }
 
   // For an arbiter elsewhere. Answers, closed gates and the end of the daemon come at any time:
-  // `wake` is then called, without the device lock, by a thread of the arbiter, and the
-  // pipeline's thread calls service() for as long as wants_service() says so.
+  // `wake` is then called, without the device lock, by a thread of the arbiter, and the mover
+  // (submission/pipeline.h) calls service() for as long as wants_service() says so.
   virtual void on_change(std::function<void()> wake) { (void)wake; }
   virtual bool wants_service() const { return false; }
   virtual void service() {}

@@ -20,7 +20,7 @@ namespace vitamin::hip {
 
 class GreenSplit {
  public:
-  // Makes two queues and looks at their masks: not for the dispatch path. kUnavailable: the runtime
+  // Makes two queues and looks at their masks: not for the launch path. kUnavailable: the runtime
   // has no execution contexts, which the user needs not be told; kUnsupported: they are of no use.
   static hal::Result<GreenSplit> make(const Api& api, int ordinal, const MaskPlan& plan);
 
