@@ -72,8 +72,16 @@ class Storm:
 
     def client(self, number, kind, chance):
         if kind not in self.native:
+            self.continue_clients()
             self.native[kind] = natively(self.world, kind)
         return Client(self.world, number, kind, self.daemons.socket, chance)
+
+    def continue_clients(self):
+        """One that was stopped may hold a lock of the software driver, which other programs need."""
+        for client in self.clients:
+            for pid in (client.process.pid, client.program()):
+                if pid is not None:
+                    send(pid, signal.SIGCONT)
 
     def signal_client(self, chance, number):
         if not self.clients:
