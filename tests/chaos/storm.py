@@ -77,7 +77,7 @@ class Storm:
         return Client(self.world, number, kind, self.daemons.socket, chance)
 
     def continue_clients(self):
-        """One that was stopped may hold a lock of the software driver, which other programs need."""
+        """A stopped one may hold a lock of the software driver, which other programs need."""
         for client in self.clients:
             for pid in (client.process.pid, client.program()):
                 if pid is not None:
