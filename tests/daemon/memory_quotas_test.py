@@ -54,6 +54,14 @@ class Quotas(DaemonTest):
     def memory(self, daemon):
         return daemon.status()["memory"]
 
+    def shown(self, daemon, *options, **environment):
+        """What `vitamin status` prints."""
+        done = subprocess.run(
+            [os.environ["VITAMIN"], "status", "--socket", str(daemon.socket), *options], text=True,
+            capture_output=True, timeout=time_limit(20), env=os.environ | environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
     def test_the_processes_of_a_user_have_one_quota_together(self):
         daemon = self.configured('[[class]]\nname = "small"\ncommand = "memory"\n'
                                  'memory = "64MiB"\nmemory_of = "user"\n')
@@ -68,9 +76,8 @@ class Quotas(DaemonTest):
                          ("small", f"of user {os.getuid()}", 64 * MIB, 64 * MIB, 2))
         second.errors.seek(0)
         self.assertIn(f"of the quota of user {os.getuid()} (64.0 MiB)", second.errors.read())
-        shown = subprocess.run([os.environ["VITAMIN"], "status", "--socket", str(daemon.socket)],
-                               text=True, capture_output=True, timeout=time_limit(20))
-        self.assertRegex(shown.stdout, rf"memory of user {os.getuid()} \(class small\) on GPU-\S+: "
+        shown = self.shown(daemon)
+        self.assertRegex(shown, rf"memory of user {os.getuid()} \(class small\) on GPU-\S+: "
                                        r"64 MiB of 64 MiB, 2 processes\n")
         metrics = daemon.ask("metrics")["text"]
         for name in ("quota", "used"):
@@ -88,13 +95,9 @@ class Quotas(DaemonTest):
         if not library.exists():
             library.symlink_to(os.environ["FAKE_NVML"])
         listed = ",".join(f"{process}:{used}" for process, used in processes.items())
-        shown = subprocess.run(
-            [os.environ["VITAMIN"], "status", "--socket", str(daemon.socket), *options], text=True,
-            capture_output=True, timeout=time_limit(20), env=os.environ | {
-                "LD_LIBRARY_PATH": self.directory.name, "FAKE_NVML_UUID": device,
-                "FAKE_NVML_USED": str(3 << 30), "FAKE_NVML_PROCESSES": listed})
-        self.assertEqual(shown.returncode, 0, shown.stderr)
-        return shown.stdout
+        return self.shown(daemon, *options, LD_LIBRARY_PATH=self.directory.name,
+                          FAKE_NVML_UUID=device, FAKE_NVML_USED=str(3 << 30),
+                          FAKE_NVML_PROCESSES=listed)
 
     def test_status_names_processes_with_memory_that_no_quota_has(self):
         daemon = self.configured('[[class]]\nname = "small"\ncommand = "memory"\n'
@@ -178,9 +181,8 @@ class Quotas(DaemonTest):
         self.until(lambda: "the configuration was read again" in daemon.log())
         self.assertEqual({each["whose"]: each["quota"] for each in self.memory(daemon)},
                          {"of job 12.0": 64 * MIB, "of claim C.0": 32 * MIB})
-        shown = subprocess.run([os.environ["VITAMIN"], "status", "--socket", str(daemon.socket)],
-                               text=True, capture_output=True, timeout=time_limit(20))
-        self.assertRegex(shown.stdout, r"memory of job 12\.0 on GPU-\S+: 40 MiB of 64 MiB")
+        shown = self.shown(daemon)
+        self.assertRegex(shown, r"memory of job 12\.0 on GPU-\S+: 40 MiB of 64 MiB")
 
     def test_a_changed_quota_applies_at_once(self):
         text = '[[class]]\nname = "small"\nmemory = "{}"\nmemory_of = "class"\n'

@@ -8,7 +8,7 @@ whichever is less: what comes and goes does not count, nor does a step now and t
 (a table that doubles, a queue that the pool makes because more streams than ever were busy at a
 time, and keeps). It is compared with the growth of the bare program, whose driver may grow as well.
 Growth is looked for once more in four times as many rounds: what is held for a while (executables
-that the pipeline's thread has not dropped yet) differs by more from round to round than a leak
+that were not dropped yet) differs by more from round to round than a leak
 adds.
 
 A policy that moves many streams makes the pool grow queues for as many as are busy at a time: where

@@ -289,7 +289,7 @@ TEST_CASE("A call that cannot be deferred goes through although the stream is he
   CHECK(seen == 10);
 }
 
-TEST_CASE("every_bridged_call_is_counted_once_it_is_made_and_no_other") {
+TEST_CASE("Every bridged call is counted once it is made, and no other call") {
   Fixture f;
   runtime::Stream& stream = f.stream();
   unsigned total = 0, one = 1;

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/vitamin/node/symbol.h"
 #include "tools/vitamin/text.h"
 
 namespace vitamin::tools {
@@ -82,9 +83,9 @@ class Nvml {
   }
 
  private:
-  template <class F>
-  bool find(F*& function, const char* name) {
-    function = reinterpret_cast<F*>(::dlsym(library_, name));
+  template <class Function>
+  bool find(Function& function, const char* name) {
+    function = symbol<Function>(library_, name);
     return function != nullptr;
   }
 

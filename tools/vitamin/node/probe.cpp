@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/vitamin/interrupts.h"
+#include "tools/vitamin/node/symbol.h"
 
 namespace vitamin::tools {
 
@@ -35,11 +36,6 @@ constexpr int kComputeMajor = 75;
 constexpr int kComputeMinor = 76;
 constexpr int kNoDevice = 100;
 constexpr int kStubLibrary = 34;
-
-template <class Function>
-Function symbol(void* library, const char* name) {
-  return reinterpret_cast<Function>(::dlsym(library, name));
-}
 
 std::string uuid_text(const std::array<unsigned char, 16>& bytes) {
   std::string text = "GPU-";
