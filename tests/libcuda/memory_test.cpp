@@ -137,6 +137,35 @@ TEST_CASE("a stream gets back at once what it freed, another only when the free 
   REQUIRE_OK(cuMemPoolDestroy(pool));
 }
 
+TEST_CASE("a pool at its limit waits for a free and for nothing that came behind it") {
+  const Primary primary;
+  const Stream freeing(CU_STREAM_DEFAULT), held(CU_STREAM_DEFAULT), asking(CU_STREAM_NON_BLOCKING);
+  const DeviceWords words(1);
+  CUmemoryPool pool;
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.maxSize = 4096;
+  REQUIRE_OK(cuMemPoolCreate(&pool, &properties));
+  CUdeviceptr block, same;
+  REQUIRE_OK(cuMemAllocFromPoolAsync(&block, 4096, pool, freeing));
+  Gate first(freeing), second(held);
+  REQUIRE_OK(cuMemFreeAsync(block, freeing));
+  // What the blocking streams get from now on comes behind both gates.
+  REQUIRE_OK(cuMemsetD32Async(words.get(), 1, 1, CU_STREAM_LEGACY));
+  REQUIRE_OK(cuMemAllocFromPoolAsync(&same, 4096, pool, asking));
+  CHECK_EQ(same, block);
+  CHECK_RESULT(cuStreamQuery(asking), CUDA_ERROR_NOT_READY);
+  first.open();
+  REQUIRE_OK(cuStreamSynchronize(asking));
+  CHECK_RESULT(cuStreamQuery(held), CUDA_ERROR_NOT_READY);
+  second.open();
+  REQUIRE_OK(cuMemFreeAsync(same, asking));
+  REQUIRE_OK(cuStreamSynchronize(asking));
+  REQUIRE_OK(cuCtxSynchronize());
+  REQUIRE_OK(cuMemPoolDestroy(pool));
+}
+
 TEST_CASE("cuMemFree takes memory of a pool and does not wait, cuMemFreeAsync takes no other") {
   const Primary primary;
   CUdeviceptr block;

@@ -272,6 +272,7 @@ struct PoolBlock {
   std::size_t bytes = 0;
   enum class State : std::uint8_t { kUsed, kFreeing, kFree } state = State::kUsed;
   Stream* freeing_on = nullptr;
+  std::shared_ptr<vitamin::soft::Event> freed;  // behind its newest free, of a pool with a limit
   std::uint64_t frees_in_flight = 0;
 };
 

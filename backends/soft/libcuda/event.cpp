@@ -60,11 +60,15 @@ QueueRef temporary_queue(Context& context) {
   return QueueRef(queue, QueueDeleter{&engine});
 }
 
+}  // namespace
+
 std::shared_ptr<vitamin::soft::Event> make_native(Engine& engine) {
   vitamin::soft::Event* event = nullptr;
   if (engine.create_event(&event) != kOk) return nullptr;
   return {event, EventDeleter{&engine}};
 }
+
+namespace {
 
 // Opens a gate of one device when work of another gets there, or is dropped because that one
 // faulted.

@@ -7,6 +7,8 @@
 
 namespace vitamin::soft::driver {
 
+// Null when the device has no memory for it.
+std::shared_ptr<vitamin::soft::Event> make_native(Engine& engine);
 CUresult record_on_queue(EventObject& event, Engine& engine, Queue* queue);
 // Waits for the newest record. Never recorded: no wait.
 CUresult wait_on_queue(EventObject& event, Engine& engine, Queue* queue);

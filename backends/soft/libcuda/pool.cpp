@@ -83,7 +83,7 @@ CUresult add_block(Pool& pool, std::size_t bytes) {
 }
 
 // A pool that may not grow hands out what another stream is still to free: the asking stream waits
-// for that (measured).
+// for that (measured), and for nothing that came into the other stream later.
 CUresult take_freeing_block(Pool& pool, std::size_t bytes, Stream& stream) {
   if (pool.attributes[CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES] == 0)
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -91,8 +91,9 @@ CUresult take_freeing_block(Pool& pool, std::size_t bytes, Stream& stream) {
     if (block.state != PoolBlock::State::kFreeing || block.bytes < bytes ||
         block.freeing_on == nullptr)
       continue;
-    if (const CUresult error = come_behind(stream, *block.freeing_on); error != CUDA_SUCCESS)
-      return error;
+    if (const int status = stream.engine().wait(stream.queue.get(), block.freed.get());
+        status != kOk)
+      return result_of(status);
     stream.work_ticket = stream.engine().last_ticket(stream.queue.get());
     block.freeing_on = &stream;
     return CUDA_SUCCESS;
@@ -256,6 +257,13 @@ CUresult api::cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
   if (freed != CUDA_SUCCESS) return freed;
   driver().allocations.erase(found);
   PoolBlock& block = pool.blocks.at(base);
+  if (pool.properties.maxSize != 0) {
+    block.freed = make_native(stream->engine());
+    if (block.freed == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (const int status = stream->engine().record(stream->queue.get(), block.freed.get());
+        status != kOk)
+      return result_of(status);
+  }
   stream->work_ticket = stream->engine().last_ticket(stream->queue.get());
   block.state = PoolBlock::State::kFreeing;
   block.freeing_on = stream;
