@@ -166,7 +166,8 @@ NativeStatus VirtualContext::compute(Stream& stream, Operation& operation) {
 
 NativeStatus VirtualContext::bridge(Stream& stream, Operation& call, Leaves leaves, Host host) {
   constexpr OperationKind kKinds[] = {OperationKind::kBridge, OperationKind::kBridgeHostWait,
-                                      OperationKind::kBridgePlacelessHostWait};
+                                      OperationKind::kBridgePlacelessHostWait,
+                                      OperationKind::kBridgePlaceless};
   return submit(stream, kKinds[static_cast<unsigned>(leaves)], call, host);
 }
 
