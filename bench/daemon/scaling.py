@@ -4,11 +4,12 @@
 
     scaling.py [--gpus 1,2,4,8] [--processes 8] [--seconds S] [--device cuda|soft] [--out DIR]
 
-Each process launches kernels of 2 ms, at most four ahead, under `random`: every launch asks for
-another partition. Told are vitamind's processor time, decisions a second, its time for each (which
-must not grow with the number of GPUs), and how long a request waits for its grant. GPUs that the
-machine lacks are named. On software devices the processes share this machine's CPUs with vitamind,
-so there waits say nothing of a node with GPUs.
+Each process launches kernels, at most four ahead, under `random`: every launch asks for another
+partition. On a GPU a kernel takes a few µs, so requests come as fast as vitamind's processor serves
+them; on a software device it takes 2 ms. Told are vitamind's processor time, decisions a second,
+its time for each (which must not grow with the number of GPUs), and how long a request waits for
+its grant. GPUs that the machine lacks are named. On software devices the processes share this
+machine's CPUs with vitamind, so there waits say nothing of a node with GPUs.
 """
 import argparse
 import os
