@@ -323,7 +323,8 @@ def many_gpus_rows(files):
 def scaling_rows(files):
     name = "daemon/scaling.jsonl"
     records = files.records(name, lambda r: "gpus" in r)
-    parts = [f"{r['gpus']} GPU{'s' * (r['gpus'] > 1)}: {r['requests_per_s'] / 1e6:.1f} M requests/s, "
+    parts = [f"{r['gpus']} GPU{'s' * (r['gpus'] > 1)}: "
+             f"{r['requests_per_s'] / 1e6:.1f} M requests/s, "
              f"{r['us_per_request']:.2f} µs of processor a request, wait for a grant "
              f"p50 ≤ {1e6 * quantile_bound(r['waits'], 0.5):.0f} µs, "
              f"p99 ≤ {1e6 * quantile_bound(r['waits'], 0.99):.0f} µs" for r in records]

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 
+from seed import takes_a_sample
 from time_limit import time_limit
 
 sys.path.insert(0, str(pathlib.Path(os.environ["SOURCE"], "tests/daemon")))
@@ -322,7 +323,8 @@ class OfPrograms(TraceTest):
             directory.mkdir()
             if traced:
                 environment["VITAMIN_TRACE"] = str(directory)
-            result = vitamin("run", "--quiet", "--", *self.program("demo-train", 120),
+            steps = 30 if takes_a_sample() else 120
+            result = vitamin("run", "--quiet", "--", *self.program("demo-train", steps),
                              env=environment)
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual(bool(list(directory.iterdir())), traced)

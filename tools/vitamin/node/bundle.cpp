@@ -43,8 +43,10 @@ bool looks_secret(const std::string& word) {
 constexpr std::size_t kLineMax = 4096;
 
 std::string clean_line(const std::string& line) {
+  // It begins with the telling word, whatever of a name stands before it: a match that may begin
+  // anywhere in a name would look at each pair of characters of a long one.
   static const std::regex named(
-      "([A-Za-z0-9_.-]*(?:secret|token|passw|passphrase|credential|api_?key|private_?key|auth|"
+      "((?:secret|token|passw|passphrase|credential|api_?key|private_?key|auth|"
       "cookie)[A-Za-z0-9_.-]*[\"']?\\s*[=:]\\s*)"
       "(\"[^\"]*\"|'[^']*'|(?:bearer |basic )?[^\\s,;}]+)",
       std::regex::icase);
