@@ -303,8 +303,8 @@ def many_gpus_rows(files):
                            for r in runs for a, b in r.get("overlaps", []))
             turns = {r["rates"]: r["over_MPS"]["sum"] for r in files.every(
                 name, lambda r, cell=cell: r.get("cell") == cell and "rates" in r)}  # the newest
-            beside = "; ".join(f"`{policy}` {value:.3f} ± {(high - low) / 2:.3f} × MPS"
-                               for policy, (value, low, high) in turns.items())
+            beside = "; ".join(f"{arm_words(arm)} {value:.3f} ± {(high - low) / 2:.3f} × MPS"
+                               for arm, (value, low, high) in turns.items())
             loads = [r["processor_share"] for r in runs if r.get("processor_share") is not None]
             wrong = sum(r["right_gpus"] is False for r in jobs)
             said = [f"under {', '.join(dict.fromkeys(r['mode'] for r in jobs))}: "
@@ -318,6 +318,13 @@ def many_gpus_rows(files):
             yield [f"{gpus} GPUs: {text}", asked, "; ".join(said),
                    met(all(r["equal"] == r["of"] > 0 and not r["hung"] for r in jobs)
                        and not wrong and not overlaps), files.cite(name)]
+
+
+def arm_words(arm):
+    """Of POLICY, MPS:CONNECTIONS or POLICY:CONNECTIONS."""
+    name, _, connections = arm.partition(":")
+    words = name if name == "MPS" else f"`{name}`"
+    return f"{words} with {connections} connections" if connections else words
 
 
 def scaling_rows(files):

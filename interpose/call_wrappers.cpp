@@ -81,6 +81,10 @@ ApiStatus flush_deferred_then(const runtime::VendorCall& call) {
   return flush_deferred_from(0, call);
 }
 
+void flush_deferred() {
+  static_cast<void>(flush_deferred_then([] { return hal::kNativeOk; }));
+}
+
 ApiStatus await_deferred_then(Context* context, const runtime::VendorCall& call) {
   const ContextCall held;
   if (context == nullptr) return result(call());

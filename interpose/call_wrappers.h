@@ -306,6 +306,7 @@ void forget_block(std::uint64_t address);
 // Deferred work of every managed context is flushed before the call. It waits for no device, but
 // for room in the driver's queues.
 ApiStatus flush_deferred_then(const runtime::VendorCall& call);
+void flush_deferred();
 
 // (address, bytes, [pool,] stream). Memory that deferred work frees, on whatever stream, is there
 // for an allocation natively: one that is refused is made again behind that work.
@@ -317,7 +318,7 @@ struct Allocate {
     if (way.route == Route::kCaptured)
       return taken(address, via.real(address, bytes, with_stream(rest, way.native())...));
     // What a capture forbids the driver refuses; memory that waits for its free is not given out.
-    if (captures_open()) static_cast<void>(flush_deferred_then([] { return hal::kNativeOk; }));
+    if (captures_open()) flush_deferred();
     if (address == nullptr || way.route == Route::kForeign) {
       const auto made = [&] { return via.real(address, bytes, rest...); };
       return taken(address, made_again(made(), made));
@@ -344,7 +345,7 @@ struct Allocate {
   static ApiStatus made_again(ApiStatus answer, const Made& made) {
     if (answer != kOutOfMemory) [[likely]]
       return answer;
-    static_cast<void>(flush_deferred_then([] { return hal::kNativeOk; }));
+    flush_deferred();
     return made();
   }
   template <class Address>
@@ -408,8 +409,7 @@ struct Free {
                        NativeStream stream) {
     const Way way = way_of(stream, via.per_thread);
     const auto freed = std::bit_cast<std::uint64_t>(address);
-    if (DeferredFree::is_of(freed))
-      static_cast<void>(flush_deferred_then([] { return hal::kNativeOk; }));
+    if (DeferredFree::is_of(freed)) flush_deferred();
     if (way.route != Route::kManaged || !kBridged) {
       forget_block(freed);
       return via.real(address, way.route == Route::kForeign ? stream : way.native());

@@ -138,7 +138,7 @@ ApiStatus graph_launch(Via<ApiStatus(GraphExec, NativeStream)> via, GraphExec gr
   const GraphRecord* known = graphs.find(graph);
   const GraphRecord record = known != nullptr ? *known : GraphRecord{};
   // Events that the graph waits for must have been recorded for real.
-  if (record.waits_events) static_cast<void>(flush_deferred_then([] { return hal::kNativeOk; }));
+  if (record.waits_events) flush_deferred();
   if (way.route == Route::kForeign) return via.real(graph, stream);
   if (way.route == Route::kCaptured) return via.real(graph, way.native());
   const ReentrancyGuard ours;

@@ -87,7 +87,7 @@ void give_back_if_unused(Physical* memory) {
 
 void make_room(const DeviceQuotas& quotas) {
   if (captures_open()) return;
-  static_cast<void>(flush_deferred_then([] { return hal::kNativeOk; }));
+  flush_deferred();
   const ReentrancyGuard ours;
   pools.for_each([&](PoolRecord& pool) {
     if (pool.memory.quotas() != &quotas || pool.destroyed) return;

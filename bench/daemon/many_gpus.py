@@ -311,9 +311,12 @@ class Measurement:
     def rates(self, cell, specs, policy):
         """The jobs' rates under the policy over those under MPS, in turns of living processes."""
         options, begin = self.options, time.monotonic()
-        daemon = Bounded(policy, self.environment)
+        name, _, connections = policy.partition(":")
+        environment = {**self.environment, **({"CUDA_DEVICE_MAX_CONNECTIONS": connections}
+                                              if connections else {})}
+        daemon = None if name == "MPS" else Bounded(name, self.environment)
         groups = {"MPS": Group(specs, options, self.environment, None, None),
-                  policy: Group(specs, options, self.environment, daemon, None)}
+                  policy: Group(specs, options, environment, daemon, None)}
         limit = time.monotonic() + options.timeout
         for group in groups.values():
             group.begin(limit)
@@ -335,7 +338,7 @@ class Measurement:
             group.block(number, {}, limit)
             for spec, found in group.end(time.monotonic() + 20).items():
                 self.keep(cell, mode, spec, found)
-        log = daemon.end()[-1500:]
+        counters, log = (daemon.counters(), daemon.end()[-1500:]) if daemon else ({}, "")
         jobs = {}
         kept = rounds[1:]  # the first: vitamind knows nothing yet
         if len(kept) > 1:
@@ -347,7 +350,7 @@ class Measurement:
                                             [r["MPS"][s.name] for r in kept]).json()
         self.results.add({"cell": cell, "rates": policy, "over_MPS": jobs, "rounds": rounds,
                           "steps": {s.name: n for s, n in steps.items()}, "log": log,
-                          "daemon": daemon.counters(), "seconds": time.monotonic() - begin})
+                          "daemon": counters, "seconds": time.monotonic() - begin})
         rows = [[cell, policy, job, f"{value:.3f} ± {(high - low) / 2:.3f}", len(kept)]
                 for job, (value, low, high) in jobs.items()]
         print(harness.table(rows or [[cell, policy, "no rounds", "-", len(rounds)]],
@@ -376,7 +379,9 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", nargs="*", metavar="CELL", help="default: all of them")
     parser.add_argument("--gpus", type=int, default=None, help="default: all of the machine")
-    parser.add_argument("--policies", default="random,slo,throughput")
+    parser.add_argument("--policies", default="random,slo,throughput",
+                        help="with --rates also MPS, and NAME:N with N hardware connections of a "
+                             "process (MPS gives 2, vitamin run asks for 8)")
     parser.add_argument("--steps", type=int, default=6, help="hashed ones")
     parser.add_argument("--timed", type=int, default=60, help="steps behind them")
     parser.add_argument("--rates", action="store_true", help="rates by turns, instead of bits")

@@ -427,4 +427,51 @@ VITAMIN_RULE(memory_of_a_held_stream_allocated_on_another,
   });
 }
 
+VITAMIN_RULE(memory_of_a_freeing_stream_that_waits_behind_the_free,
+             "Does a stream whose allocation takes memory that another stream frees wait for what "
+             "came into that stream behind the free, too?") {
+  Session session;
+  constexpr std::size_t kBlock = std::size_t{32} << 20;
+  const std::uint32_t value = 1;
+  CUdeviceptr word = session.memory(4);
+  const auto once = [&](const char* what, const std::function<void(CUstream, CUstream)>& behind) {
+    CUmemoryPool pool = pool_of_one(session, kBlock, ~std::uint64_t{0});
+    CUstream freeing = session.stream(), held = session.stream();
+    CUstream asking = session.stream(CU_STREAM_NON_BLOCKING);
+    CUdeviceptr one = 0, two = 0;
+    VITAMIN_MUST(cuMemAllocFromPoolAsync(&one, kBlock, pool, freeing));
+    drain();
+    Gate first(session, freeing), second(session, held);
+    VITAMIN_MUST(cuMemFreeAsync(one, freeing));
+    behind(freeing, held);
+    CUresult result = CUDA_SUCCESS;
+    const std::string allocated = waits_for(
+        first, [&] { return result = api.cuMemAllocFromPoolAsync(&two, kBlock, pool, asking); });
+    first.open();
+    Say{"{}: allocation {}, the same memory: {}; the free has run: {}; the stream that came "
+        "behind it: {}",
+        what,
+        allocated,
+        yes_no(one == two),
+        soon(asking),
+        soon(freeing)};
+    second.open();
+    if (result == CUDA_SUCCESS) VITAMIN_MUST(cuMemFreeAsync(two, asking));
+    drain();
+  };
+  once("a launch behind a wait for a held stream", [&](CUstream freeing, CUstream held) {
+    CUevent event = session.event();
+    VITAMIN_MUST(cuEventRecord(event, held));
+    VITAMIN_MUST(cuStreamWaitEvent(freeing, event, 0));
+    must(launch(session.function("store"), freeing, {&word, &value}), "launch");
+  });
+  once("a launch behind the legacy stream", [&](CUstream freeing, CUstream) {
+    must(launch(session.function("store"), CU_STREAM_LEGACY, {&word, &value}), "launch");
+    must(launch(session.function("store"), freeing, {&word, &value}), "launch");
+  });
+  once("a launch on the legacy stream alone", [&](CUstream, CUstream) {
+    must(launch(session.function("store"), CU_STREAM_LEGACY, {&word, &value}), "launch");
+  });
+}
+
 }  // namespace vitamin::differential

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "full_queue.h"
 #include "session.h"
 
 namespace vitamin::differential {
@@ -211,6 +212,38 @@ VITAMIN_RULE(two_devices_asynchronous_copies,
              "does their later work wait for it?") {
   Session session;
   ask_all(two_devices(session), kAsynchronous);
+}
+
+VITAMIN_RULE(two_devices_copies_beside_a_full_legacy_stream,
+             "Does an asynchronous copy between two devices return while a launch waits for room "
+             "on the legacy stream of the other device?") {
+  static constexpr Call kCalls[] = {
+      {"cuMemcpyPeerAsync", false, [](const Pair& p) { return peer_async(p, CU_STREAM_LEGACY); }},
+      {"cuMemcpyDtoDAsync", false, [](const Pair& p) {
+         return api.cuMemcpyDtoDAsync(p.target.memory, p.source.memory, kBytes, CU_STREAM_LEGACY);
+       }}};
+  Session session;
+  const Pair pair = two_devices(session);
+  CUdeviceptr word = session.memory(4);
+  const std::uint32_t value = 1;
+  const CUfunction store = session.function("store");
+  for (const Call& call : kCalls) {
+    pair.source.make_current();
+    {
+      Gate gate(session, CU_STREAM_LEGACY);
+      const FullQueue queue(
+          session, gate,
+          [&](int) {
+            return launch(store, CU_STREAM_LEGACY, {&word, &value});
+          },
+          kEnoughOfAKind);
+      pair.target.make_current();
+      Say{"full: {}; {} {}", yes_no(queue.is_full()), call.name,
+          waits_for(gate, [&] { return call.make(pair); })};
+    }
+    pair.source.wait();
+    pair.target.wait();
+  }
 }
 
 VITAMIN_RULE(two_contexts_synchronous_copies,
