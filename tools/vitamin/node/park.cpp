@@ -238,12 +238,17 @@ hal::Result<std::vector<pid_t>> processes_named(const ParkOptions& options) {
                                  "cannot be asked: {}",
                                  options.which, status.error().message));
   std::vector<pid_t> found;
-  for (const json& client : status->value("clients", json::array()))
-    for (const char* name : {"job", "pod", "program"})
-      if (client.value(name, "") == options.which) {
-        const auto process = client.value("process", pid_t{0});
-        if (std::find(found.begin(), found.end(), process) == found.end()) found.push_back(process);
-      }
+  for (const json& client : status->value("clients", json::array())) {
+    const std::string job = client.value("job", ""), pod = client.value("pod", "");
+    const bool named =
+        job == options.which || job.starts_with(options.which + ".") ||
+        client.value("program", "") == options.which ||
+        (!pod.empty() &&
+         (pod == options.which || client.value("namespace", "") + "/" + pod == options.which));
+    const auto process = client.value("process", pid_t{0});
+    if (named && std::find(found.begin(), found.end(), process) == found.end())
+      found.push_back(process);
+  }
   if (found.empty())
     return hal::fail(hal::Errc::kInvalidArgument,
                      fmt::format("no client of vitamind has the job, pod or program '{}': `vitamin "
@@ -381,6 +386,23 @@ std::optional<std::string> lacks_room(pid_t process) {
   return std::nullopt;
 }
 
+// Whether vitamind says that it is active. Parked with a grant it would keep the SMs from others.
+bool is_active(const std::string& socket, pid_t process) {
+  const auto status = ask_daemon(daemon_socket(socket), "status");
+  if (!status) return false;
+  std::vector<std::uint64_t> sessions;
+  for (const json& client : status->value("clients", json::array()))
+    if (client.value("process", pid_t{0}) == process)
+      sessions.push_back(client.value("client", std::uint64_t{0}));
+  for (const json& device : status->value("devices", json::array()))
+    for (const json& row : device.value("allocation", json::array()))
+      if (row.value("active", false) &&
+          std::find(sessions.begin(), sessions.end(), row.value("client", std::uint64_t{0})) !=
+              sessions.end())
+        return true;
+  return false;
+}
+
 // --- the steps -------------------------------------------------------------------------------
 
 struct Moved {
@@ -389,6 +411,26 @@ struct Moved {
   double lock_seconds = 0;  // park: until its work had ended
   std::optional<std::uint64_t> bytes;
 };
+
+// Locks a process that is not active. kNotReady: it stayed active, and runs.
+int lock_when_idle(const Checkpoints& driver, pid_t process, const ParkOptions& options) {
+  constexpr std::chrono::milliseconds kPause{20};
+  const auto begin = steady_clock::now();
+  const auto left = [&] { return options.seconds - seconds_since(begin); };
+  while (left() > 0) {
+    if (is_active(options.socket, process)) {
+      std::this_thread::sleep_for(kPause);
+      continue;
+    }
+    if (const int error = driver.lock(process, left()); error != kOk) return error;
+    // What came in between has ended; vitamind hears of it.
+    std::this_thread::sleep_for(kPause);
+    if (!is_active(options.socket, process)) return kOk;
+    if (const int error = driver.unlock(process); error != kOk) return error;
+    std::this_thread::sleep_for(kPause);
+  }
+  return kNotReady;
+}
 
 hal::Result<Moved> park_process(const Checkpoints& driver, pid_t process,
                                 const ParkOptions& options) {
@@ -409,12 +451,12 @@ hal::Result<Moved> park_process(const Checkpoints& driver, pid_t process,
   const NoSignals blocked;
   Moved moved{process, 0, 0, total_of(memory)};
   const auto begin = steady_clock::now();
-  if (const int error = driver.lock(process, options.seconds); error != kOk) {
+  if (const int error = lock_when_idle(driver, process, options); error != kOk) {
     const std::string why =
         error == kNotReady
             ? fmt::format(
-                  "its work did not end within {:g} s: try again when it is idle, or with "
-                  "a longer --timeout",
+                  "it was not idle within {:g} s: try again when it is, or with a longer "
+                  "--timeout",
                   options.seconds)
             : refusal(driver, error, "lock");
     return tl::unexpected(
