@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,14 @@ PROGRAM = pathlib.Path(__file__).with_name("park_program.py")
 OUT_OF_MEMORY = 2
 MOST, MUCH = 10_000, 8_000  # MiB of 16 GiB: two of them do not fit together
 DONE, LATER, FAILED = 0, 75, 125
+
+
+def child_of(process):
+    """The program that this `vitamin run` started; empty: none yet."""
+    try:
+        return pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().strip()
+    except OSError:
+        return ""
 
 
 class Held:
@@ -154,8 +163,9 @@ class Park(SoftTest):
                     stdout=subprocess.PIPE, text=True, env=self.environment())
                 parked = 0
                 while run.poll() is None:
-                    if self.call("park", str(run.pid)).returncode == DONE:
-                        parked += self.call("resume", str(run.pid)).returncode == DONE
+                    program = child_of(run)
+                    if program and self.call("park", program).returncode == DONE:
+                        parked += self.call("resume", program).returncode == DONE
                     time.sleep(0.02)
                 self.assertEqual(run.returncode, 0)
                 self.assertIn(wanted, run.stdout.read())
@@ -258,17 +268,20 @@ class UnderVitamind(SoftTest):
     def test_a_client_that_works_is_not_parked_and_goes_on(self):
         train = subprocess.Popen(
             [VITAMIN, "run", "--daemon", "--policy", "exclusive", "--quiet", "--",
-             PREFIX / "bin/demo-train", "100000"], env=self.environment(),
+             PREFIX / "bin/demo-train", "20000"], env=self.environment(),
             stdout=subprocess.DEVNULL)
         self.addCleanup(train.wait)
         self.addCleanup(train.kill)
+        program = ""
         until = time.monotonic() + time_limit(60)
         while time.monotonic() < until:
             status = self.call("status", "--json")
-            if status.returncode == 0 and json.loads(status.stdout)["clients"]:
+            program = child_of(train)
+            if program and status.returncode == 0 and json.loads(status.stdout)["clients"]:
                 break
             time.sleep(0.05)
-        self.refused(LATER, ("park", "--timeout", "0.3", str(train.pid)), "it was not idle within",
+        self.addCleanup(lambda: os.kill(int(program), signal.SIGKILL))
+        self.refused(LATER, ("park", "--timeout", "0.3", program), "it was not idle within",
                      "it runs on")
 
     def test_resume_of_a_device_ends_its_drain(self):

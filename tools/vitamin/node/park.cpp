@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/vitamin/node/park.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -25,9 +24,8 @@
 #include "hal/result.h"
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/node/checkpoints.h"
 #include "tools/vitamin/node/device_memory.h"
-#include "tools/vitamin/node/probe.h"
-#include "tools/vitamin/node/symbol.h"
 #include "tools/vitamin/text.h"
 
 namespace vitamin::tools {
@@ -70,33 +68,7 @@ namespace {
 using nlohmann::json;
 using std::chrono::steady_clock;
 
-constexpr int kFirstVersion = 12080;
 constexpr long kMostDevices = 64;  // a number below is the index of a device
-
-// CUresult.
-constexpr int kOk = 0, kOutOfMemory = 2, kIllegalState = 401, kNotReady = 600, kNotSupported = 801;
-// CUprocessState.
-enum class State : int { kRunning, kLocked, kParked, kFailed };
-
-const char* text_of(State state) {
-  switch (state) {
-    case State::kRunning:
-      return "it runs on";
-    case State::kLocked:
-      return "it is locked: its calls wait. `vitamin resume` unlocks it";
-    case State::kParked:
-      return "it stays parked";
-    case State::kFailed:
-      return "the driver could not undo it: the process must be ended and started again";
-  }
-  return "its state is not known";
-}
-
-// Arguments of Lock; those of the other steps are absent.
-struct LockArguments {
-  unsigned timeout_ms = 0, reserved = 0;
-  std::uint64_t more[7] = {};
-};
 
 double seconds_since(steady_clock::time_point begin) {
   return std::chrono::duration<double>(steady_clock::now() - begin).count();
@@ -106,82 +78,6 @@ hal::Error problem_with(pid_t process, const std::string& text,
                         hal::Errc code = hal::Errc::kInvalidArgument) {
   return {code, 0, fmt::format("process {}: {}", process, text)};
 }
-
-// The functions of the driver; one that is missing: the driver is too old.
-class Checkpoints {
- public:
-  // Why there are none; empty: there are.
-  static hal::Result<Checkpoints> load() {
-    // This process neither joins MPS nor hides a device.
-    ::setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent", 1);
-    ::unsetenv("CUDA_VISIBLE_DEVICES");
-    Checkpoints self;
-    self.library_ = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (self.library_ == nullptr)
-      return hal::fail(hal::Errc::kUnavailable,
-                       fmt::format("NVIDIA's driver cannot be loaded ({}), and no other has "
-                                   "checkpoints: run it where the process runs",
-                                   ::dlerror()));
-    int version = 0;
-    if (const auto ask = symbol<int (*)(int*)>(self.library_, "cuDriverGetVersion")) ask(&version);
-    const bool all = self.find(self.init_, "cuInit") &&
-                     self.find(self.state_, "cuCheckpointProcessGetState") &&
-                     self.find(self.lock_, "cuCheckpointProcessLock") &&
-                     self.find(self.checkpoint_, "cuCheckpointProcessCheckpoint") &&
-                     self.find(self.restore_, "cuCheckpointProcessRestore") &&
-                     self.find(self.unlock_, "cuCheckpointProcessUnlock");
-    if (!all || version < kFirstVersion)
-      return hal::fail(hal::Errc::kUnavailable,
-                       fmt::format("this needs a driver of CUDA 12.8 (570) or later, and this one "
-                                   "has CUDA {}: update it",
-                                   version_text(version)));
-    self.name_ = symbol<int (*)(int, const char**)>(self.library_, "cuGetErrorName");
-    if (const int error = self.init_(0); error != kOk)
-      return hal::fail(hal::Errc::kUnavailable,
-                       fmt::format("the driver cannot be used ({}): `vitamin doctor` says why",
-                                   self.name_of(error)));
-    return self;
-  }
-
-  std::optional<State> state(pid_t process) const {
-    int state = 0;
-    if (state_(process, &state) != kOk) return std::nullopt;
-    return static_cast<State>(state);
-  }
-  int lock(pid_t process, double seconds) const {
-    LockArguments arguments;
-    arguments.timeout_ms = static_cast<unsigned>(std::clamp(1e3 * seconds, 1.0, 4e9));
-    return lock_(process, &arguments);
-  }
-  int checkpoint(pid_t process) const { return checkpoint_(process, nullptr); }
-  int restore(pid_t process) const { return restore_(process, nullptr); }
-  int unlock(pid_t process) const { return unlock_(process, nullptr); }
-  std::string name_of(int error) const {
-    const char* name = nullptr;
-    if (name_ != nullptr) name_(error, &name);
-    return name != nullptr ? name : fmt::format("error {}", error);
-  }
-  std::string now(pid_t process) const {
-    const auto found = state(process);
-    return found ? text_of(*found) : "its state is not known";
-  }
-
- private:
-  template <class Function>
-  bool find(Function& function, const char* name) {
-    function = symbol<Function>(library_, name);
-    return function != nullptr;
-  }
-
-  void* library_ = nullptr;
-  int (*init_)(unsigned) = nullptr;
-  int (*state_)(int, int*) = nullptr;
-  int (*lock_)(int, void*) = nullptr;
-  int (*checkpoint_)(int, void*) = nullptr;
-  int (*restore_)(int, void*) = nullptr;
-  int (*unlock_)(int, void*) = nullptr;
-  int (*name_)(int, const char**) = nullptr;
-};
 
 // A signal between the steps would leave the process locked.
 class NoSignals {
@@ -444,10 +340,11 @@ hal::Result<Moved> park_process(const Checkpoints& driver, pid_t process,
         process,
         "the driver does not know it: it uses no GPU of this machine, or runs in another "
         "container"));
-  if (*state == State::kParked)
+  if (*state == ProcessState::kParked)
     return tl::unexpected(
         problem_with(process, "it is parked already: `vitamin resume` ends that"));
-  if (*state != State::kRunning) return tl::unexpected(problem_with(process, text_of(*state)));
+  if (*state != ProcessState::kRunning)
+    return tl::unexpected(problem_with(process, text_of(*state)));
   const NoSignals blocked;
   Moved moved{process, 0, 0, total_of(memory)};
   const auto begin = steady_clock::now();
@@ -487,7 +384,7 @@ int restore_within(const Checkpoints& driver, Moved& moved, double seconds, std:
     const int error = room ? kOutOfMemory : driver.restore(process);
     moved.seconds = seconds_since(tried);
     if (error != kOutOfMemory || seconds_since(begin) >= seconds ||
-        driver.state(process) != State::kParked)
+        driver.state(process) != ProcessState::kParked)
       return error;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
@@ -496,13 +393,14 @@ int restore_within(const Checkpoints& driver, Moved& moved, double seconds, std:
 hal::Result<Moved> resume_process(const Checkpoints& driver, pid_t process, double seconds) {
   if (const auto allowed = check_owner(process); !allowed) return tl::unexpected(allowed.error());
   const auto state = driver.state(process);
-  if (state != State::kParked && state != State::kLocked)
-    return tl::unexpected(problem_with(
-        process, state == State::kFailed ? text_of(*state)
-                                         : "it is not parked, so there is nothing to resume"));
+  if (state != ProcessState::kParked && state != ProcessState::kLocked)
+    return tl::unexpected(
+        problem_with(process, state == ProcessState::kFailed
+                                  ? text_of(*state)
+                                  : "it is not parked, so there is nothing to resume"));
   const NoSignals blocked;
   Moved moved{process, 0, 0, std::nullopt};
-  if (*state == State::kParked) {
+  if (*state == ProcessState::kParked) {
     std::string lacks;
     if (const int error = restore_within(driver, moved, seconds, lacks); error != kOk) {
       if (lacks.empty()) lacks = "the device has no room for it";
@@ -512,7 +410,7 @@ hal::Result<Moved> resume_process(const Checkpoints& driver, pid_t process, doub
                                       "(nvidia-smi), then resume again",
                                       lacks)
                                 : refusal(driver, error, "restore");
-      if (driver.state(process) == State::kLocked) driver.unlock(process);
+      if (driver.state(process) == ProcessState::kLocked) driver.unlock(process);
       return tl::unexpected(
           problem_with(process, fmt::format("{}; {}", why, driver.now(process)),
                        error == kOutOfMemory ? hal::Errc::kUnavailable : hal::Errc::kInternal));
@@ -524,7 +422,8 @@ hal::Result<Moved> resume_process(const Checkpoints& driver, pid_t process, doub
         hal::Errc::kInternal));
   std::error_code absent;
   std::filesystem::remove(record_of(process), absent);
-  moved.bytes = *state == State::kParked ? total_of(memory_of_process(process)) : std::nullopt;
+  moved.bytes =
+      *state == ProcessState::kParked ? total_of(memory_of_process(process)) : std::nullopt;
   return moved;
 }
 
@@ -623,7 +522,7 @@ bool names_device(const ParkOptions& options) {
   const auto driver = Checkpoints::load();
   if (!driver) return true;
   const auto state = driver->state(number);
-  return state != State::kParked && state != State::kLocked;
+  return state != ProcessState::kParked && state != ProcessState::kLocked;
 }
 
 }  // namespace vitamin::tools
