@@ -28,9 +28,10 @@ DONE, LATER, FAILED = 0, 75, 125
 def child_of(process):
     """The program that this `vitamin run` started; empty: none yet."""
     try:
-        return pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().strip()
+        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     except OSError:
         return ""
+    return children.strip()
 
 
 class Held:
@@ -239,18 +240,29 @@ class UnderVitamind(SoftTest):
 
     def setUp(self):
         super().setUp()
-        self.policy = []
+        self.socket = self.directory / "vitamind.sock"
+        daemon = subprocess.Popen(
+            [PREFIX / "bin/vitamind", "--socket", self.socket, "--policy", "exclusive", "--quiet",
+             "--lock-directory", self.directory], env=super().environment())
+        self.addCleanup(daemon.wait)
+        self.addCleanup(daemon.terminate)
+        self.wait_until(self.socket.exists)
+
+    def environment(self, **changes):
+        return super().environment(VITAMIN_DAEMON=str(self.socket), **changes)
+
+    def wait_until(self, holds):
+        until = time.monotonic() + time_limit(60)
+        while not holds() and time.monotonic() < until:
+            time.sleep(0.02)
 
     def client(self, mib=1):
-        held = Held(self, mib, (VITAMIN, "run", "--daemon", *self.policy, "--quiet", "--"))
-        self.addCleanup(self.call, "resume", held.pid)
-        return held
+        return Held(self, mib, (VITAMIN, "run", "--daemon", "--quiet", "--"))
 
     def status(self):
         return json.loads(self.done("status", "--json"))
 
     def test_an_idle_client_is_parked_by_its_name_and_another_one_runs(self):
-        self.policy = ["--policy", "exclusive"]
         held = self.client(MOST)
         before = int(held.ask("launch"))
         program = next(client["program"] for client in self.status()["clients"]
@@ -267,20 +279,14 @@ class UnderVitamind(SoftTest):
 
     def test_a_client_that_works_is_not_parked_and_goes_on(self):
         train = subprocess.Popen(
-            [VITAMIN, "run", "--daemon", "--policy", "exclusive", "--quiet", "--",
+            [VITAMIN, "run", "--daemon", "--quiet", "--",
              PREFIX / "bin/demo-train", "20000"], env=self.environment(),
             stdout=subprocess.DEVNULL)
         self.addCleanup(train.wait)
         self.addCleanup(train.kill)
-        program = ""
-        until = time.monotonic() + time_limit(60)
-        while time.monotonic() < until:
-            status = self.call("status", "--json")
-            program = child_of(train)
-            if program and status.returncode == 0 and json.loads(status.stdout)["clients"]:
-                break
-            time.sleep(0.05)
-        self.addCleanup(lambda: os.kill(int(program), signal.SIGKILL))
+        self.wait_until(lambda: child_of(train) and self.status()["clients"])
+        program = child_of(train)
+        self.addCleanup(os.kill, int(program), signal.SIGKILL)
         self.refused(LATER, ("park", "--timeout", "0.3", program), "it was not idle within",
                      "it runs on")
 

@@ -282,21 +282,17 @@ std::optional<std::string> lacks_room(pid_t process) {
   return std::nullopt;
 }
 
-// Whether vitamind says that it is active. Parked with a grant it would keep the SMs from others.
-bool is_active(const std::string& socket, pid_t process) {
+// How many operations vitamind's client made so far; nothing: the process is none. One that is
+// parked between two operations would keep its SMs from others.
+std::optional<std::uint64_t> operations_of(const std::string& socket, pid_t process) {
   const auto status = ask_daemon(daemon_socket(socket), "status");
-  if (!status) return false;
-  std::vector<std::uint64_t> sessions;
+  if (!status) return std::nullopt;
+  std::optional<std::uint64_t> operations;
   for (const json& client : status->value("clients", json::array()))
     if (client.value("process", pid_t{0}) == process)
-      sessions.push_back(client.value("client", std::uint64_t{0}));
-  for (const json& device : status->value("devices", json::array()))
-    for (const json& row : device.value("allocation", json::array()))
-      if (row.value("active", false) &&
-          std::find(sessions.begin(), sessions.end(), row.value("client", std::uint64_t{0})) !=
-              sessions.end())
-        return true;
-  return false;
+      operations = operations.value_or(0) +
+                   client.value("usage", json::object()).value("operations", std::uint64_t{0});
+  return operations;
 }
 
 // --- the steps -------------------------------------------------------------------------------
@@ -308,22 +304,19 @@ struct Moved {
   std::optional<std::uint64_t> bytes;
 };
 
-// Locks a process that is not active. kNotReady: it stayed active, and runs.
+// Locks a process; a client of vitamind when it made no operation for a while. kNotReady: it was
+// not idle, and runs.
 int lock_when_idle(const Checkpoints& driver, pid_t process, const ParkOptions& options) {
-  constexpr std::chrono::milliseconds kPause{20};
+  constexpr std::chrono::milliseconds kIdle{100};
   const auto begin = steady_clock::now();
   const auto left = [&] { return options.seconds - seconds_since(begin); };
   while (left() > 0) {
-    if (is_active(options.socket, process)) {
-      std::this_thread::sleep_for(kPause);
-      continue;
-    }
-    if (const int error = driver.lock(process, left()); error != kOk) return error;
-    // What came in between has ended; vitamind hears of it.
-    std::this_thread::sleep_for(kPause);
-    if (!is_active(options.socket, process)) return kOk;
+    const auto before = operations_of(options.socket, process);
+    if (before) std::this_thread::sleep_for(kIdle);
+    if (before && operations_of(options.socket, process) != before) continue;
+    if (const int error = driver.lock(process, std::max(left(), 1e-3)); error != kOk) return error;
+    if (!before || operations_of(options.socket, process) == before) return kOk;
     if (const int error = driver.unlock(process); error != kOk) return error;
-    std::this_thread::sleep_for(kPause);
   }
   return kNotReady;
 }
