@@ -241,7 +241,7 @@ void Engine::Impl::commit(Queue& queue, Operation* operation) {
   if (real) operation->not_before = wall();
   if (!operation->implicit) {
     operation->ticket = ++queue.submitted;
-    ++outstanding;
+    set_outstanding(outstanding + 1);
     if (sink) trace(TraceRecord::Phase::kEnqueue, queue, *operation);
   }
   if (queue.tail == nullptr) {
@@ -472,33 +472,49 @@ Status Engine::allocate(std::size_t bytes, void** address) {
   const Lock lock(impl_->mutex);
   Status status = kOk;
   if (impl_->injected(FaultPoint::kAllocate, nullptr, &status)) return status;
-  if (bytes > device().memory_bytes - impl_->memory_used) return kOutOfMemory;
+  if (!impl_->take_memory(bytes)) return kOutOfMemory;
   const std::size_t rounded = (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
   void* const made = std::aligned_alloc(kMemoryAlignment, rounded);
-  if (made == nullptr) return kOutOfMemory;
+  if (made == nullptr) {
+    impl_->give_memory(bytes);
+    return kOutOfMemory;
+  }
   impl_->allocations.emplace(reinterpret_cast<std::uintptr_t>(made), bytes);
-  impl_->memory_used += bytes;
   *address = made;
   return kOk;
 }
 
 Status Engine::take_memory(std::size_t bytes) {
   const Lock lock(impl_->mutex);
-  if (bytes > device().memory_bytes - impl_->memory_used) return kOutOfMemory;
-  impl_->memory_used += bytes;
-  return kOk;
+  return impl_->take_memory(bytes) ? kOk : kOutOfMemory;
 }
 
 void Engine::give_memory(std::size_t bytes) {
   const Lock lock(impl_->mutex);
-  impl_->memory_used -= bytes;
+  impl_->give_memory(bytes);
+}
+
+bool Engine::Impl::take_memory(std::size_t bytes) {
+  const std::size_t limit = options.device.memory_bytes;
+  if (Ledger* const ledger = residency.ledger()) {
+    if (!ledger->take_memory(bytes, limit)) return false;
+  } else if (bytes > limit - memory_used) {
+    return false;
+  }
+  memory_used += bytes;
+  return true;
+}
+
+void Engine::Impl::give_memory(std::size_t bytes) {
+  if (Ledger* const ledger = residency.ledger()) ledger->give_memory(bytes);
+  memory_used -= bytes;
 }
 
 Status Engine::free_memory(void* address) {
   const Lock lock(impl_->mutex);
   const auto found = impl_->allocations.find(reinterpret_cast<std::uintptr_t>(address));
   if (found == impl_->allocations.end()) return kInvalidArgument;
-  impl_->memory_used -= found->second;
+  impl_->give_memory(found->second);
   std::memset(address, kFreedByte, found->second);
   impl_->allocations.erase(found);
   std::free(address);
@@ -520,8 +536,11 @@ void Engine::find_allocation(const void* address, void** base, std::size_t* byte
 
 std::size_t Engine::memory_used() const {
   const Lock lock(impl_->mutex);
-  return impl_->memory_used;
+  Ledger* const ledger = impl_->residency.ledger();
+  return ledger != nullptr ? ledger->memory_used() : impl_->memory_used;
 }
+
+Ledger* Engine::ledger() const { return impl_->residency.ledger(); }
 
 std::vector<SmSharing> Engine::sharing() const {
   const Lock lock(impl_->mutex);

@@ -39,6 +39,8 @@
 
 namespace vitamin::soft {
 
+class Ledger;  // ledger.h
+
 using Nanoseconds = std::uint64_t;
 
 // The software device's status codes: the hal::NativeStatus of this backend.
@@ -431,7 +433,8 @@ class Engine {
   void give_memory(std::size_t bytes);
   // The allocation that holds `address`; base stays null when there is none.
   void find_allocation(const void* address, void** base, std::size_t* bytes) const;
-  std::size_t memory_used() const;
+  std::size_t memory_used() const;  // by all processes of the ledger
+  Ledger* ledger() const;           // null: none
 
   // One element an SM; empty without a ledger.
   std::vector<SmSharing> sharing() const;

@@ -295,6 +295,10 @@ struct Engine::Impl {
   Status fault = kOk;
   bool abort_pending = false;
   std::uint64_t outstanding = 0;
+  void set_outstanding(std::uint64_t operations) {
+    outstanding = operations;
+    if (Ledger* const ledger = residency.ledger()) ledger->set_outstanding(operations);
+  }
   std::uint64_t queue_serial = 0;
 
   std::unordered_map<std::uint32_t, std::unique_ptr<SyncGroup>> groups;
@@ -331,7 +335,9 @@ struct Engine::Impl {
   std::vector<InjectedFault> faults;
   TraceSink sink;
   std::map<std::uintptr_t, std::size_t> allocations;  // by address
-  std::size_t memory_used = 0;
+  std::size_t memory_used = 0;                        // by this process
+  bool take_memory(std::size_t bytes);
+  void give_memory(std::size_t bytes);
 
   std::thread device;
   std::vector<std::thread> hosts;

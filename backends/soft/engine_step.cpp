@@ -345,7 +345,7 @@ void Engine::Impl::complete(Queue& queue) {
   if (queue.head == nullptr) queue.tail = nullptr;
   if (!operation->implicit) {
     queue.completed = operation->ticket;
-    --outstanding;
+    set_outstanding(outstanding - 1);
     if (sink) trace(TraceRecord::Phase::kEnd, queue, *operation, fault);
   }
   drop(operation->record);

@@ -12,11 +12,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <mutex>
+#include <thread>
+#include <utility>
 
 #include "hal/file_memory.h"
 
@@ -48,6 +53,14 @@ SmUsage& SmUsage::operator-=(const SmUsage& other) {
   return *this;
 }
 
+// Of one process, in shared memory. The atomics are looked at without the lock.
+struct Ledger::Process {
+  std::uint64_t memory, parked_memory;  // on the device, on the host
+  std::atomic<ProcessState> state;
+  std::atomic<std::uint32_t> calls;  // threads inside of the driver
+  std::atomic<std::uint64_t> outstanding;
+};
+
 struct ProcessKey {
   std::int64_t pid = 0;
   std::uint64_t started = 0;  // clock ticks since boot, tells a reused pid
@@ -55,7 +68,7 @@ struct ProcessKey {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3172656467654c56;  // "VLedger1"
+constexpr std::uint64_t kMagic = 0x3272656467654c56;  // "VLedger2"
 constexpr std::uint32_t kRows = 64;
 
 // Field 22 of /proc/<pid>/stat; 0 when there is no such process or it is a zombie.
@@ -90,6 +103,7 @@ struct LedgerFile {
   pthread_mutex_t mutex;
   struct Row {
     ProcessKey owner;
+    Ledger::Process process;
     SmUsage used[SmSet::kMaxSms];
   } rows[kRows];
   SmUsage totals[SmSet::kMaxSms];
@@ -224,6 +238,11 @@ void Ledger::drop_row(std::uint32_t row) {
     change_presence(sm, -1);
   }
   entry.owner = ProcessKey{};
+  Process& process = entry.process;
+  process.memory = process.parked_memory = 0;
+  process.state = ProcessState::kRunning;
+  process.calls = 0;
+  process.outstanding = 0;
 }
 
 bool Ledger::reclaim_dead() {
@@ -249,6 +268,95 @@ void Ledger::rebuild_totals() {
     file_->totals[sm] = total;
     file_->presence[sm].processes = present;
   }
+}
+
+bool Ledger::take_memory(std::size_t bytes, std::size_t limit) {
+  const std::lock_guard held(*this);
+  std::size_t used = sum_of_memory();
+  if (used + bytes > limit && reclaim_dead()) used = sum_of_memory();
+  if (used + bytes > limit) return false;
+  file_->rows[row_].process.memory += bytes;
+  return true;
+}
+
+void Ledger::give_memory(std::size_t bytes) {
+  const std::lock_guard held(*this);
+  file_->rows[row_].process.memory -= bytes;
+}
+
+std::size_t Ledger::memory_used() {
+  const std::lock_guard held(*this);
+  reclaim_dead();
+  return sum_of_memory();
+}
+
+std::size_t Ledger::sum_of_memory() const {
+  std::size_t used = 0;
+  for (const LedgerFile::Row& row : file_->rows) used += row.process.memory;
+  return used;
+}
+
+// Counts first and looks then, as a process that locks this one sets the state first: one of the
+// two sees the other.
+void Ledger::enter_call() {
+  Process& process = file_->rows[row_].process;
+  for (;;) {
+    ++process.calls;
+    if (process.state == ProcessState::kRunning) return;
+    --process.calls;
+    while (process.state != ProcessState::kRunning)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void Ledger::leave_call() { --file_->rows[row_].process.calls; }
+
+void Ledger::set_outstanding(std::uint64_t operations) {
+  file_->rows[row_].process.outstanding.store(operations);
+}
+
+Ledger::Process* Ledger::find(std::int64_t pid) {
+  for (LedgerFile::Row& row : file_->rows)
+    if (pid != 0 && row.owner.pid == pid && start_time(pid) == row.owner.started)
+      return &row.process;
+  return nullptr;
+}
+
+std::optional<ProcessState> Ledger::state_of(std::int64_t pid) {
+  const std::lock_guard held(*this);
+  const Process* const process = find(pid);
+  if (process == nullptr) return std::nullopt;
+  return process->state.load();
+}
+
+void Ledger::set_state(std::int64_t pid, ProcessState state) {
+  const std::lock_guard held(*this);
+  if (Process* const process = find(pid)) process->state = state;
+}
+
+bool Ledger::is_busy(std::int64_t pid) {
+  const std::lock_guard held(*this);
+  const Process* const process = find(pid);
+  return process != nullptr && (process->calls != 0 || process->outstanding != 0);
+}
+
+void Ledger::move_to_host(std::int64_t pid) {
+  const std::lock_guard held(*this);
+  if (Process* const process = find(pid))
+    process->parked_memory = std::exchange(process->memory, 0);
+}
+
+bool Ledger::fits_back(std::int64_t pid, std::size_t limit) {
+  const std::lock_guard held(*this);
+  reclaim_dead();
+  const Process* const process = find(pid);
+  return process == nullptr || sum_of_memory() + process->parked_memory <= limit;
+}
+
+void Ledger::move_to_device(std::int64_t pid) {
+  const std::lock_guard held(*this);
+  if (Process* const process = find(pid))
+    process->memory = std::exchange(process->parked_memory, 0);
 }
 
 std::vector<SmSharing> Ledger::sharing() const {

@@ -5,12 +5,15 @@
 // Residency is the table that block placement reads and writes. Ledger is the same table in a file
 // that several processes map: one row a process, totals over all rows, a robust process-shared
 // mutex. A process that died is found by its process id and start time and its row is taken out.
+// The rows also have the device memory of each process, and what checkpoints need of it: whether it
+// is locked, and what it is doing.
 #pragma once
 
 #include <pthread.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +38,9 @@ struct SmUsage {
 
 struct LedgerFile;  // the layout of the mapped file, ledger.cpp
 
+// The values are those of CUprocessState. Parked: its device memory is on the host.
+enum class ProcessState : std::uint32_t { kRunning, kLocked, kParked };
+
 class Ledger {
  public:
   // Maps `path`, which is made when it is not there, and takes a row.
@@ -46,13 +52,38 @@ class Ledger {
   void lock();
   void unlock();
   SmUsage* totals();  // one element an SM, over all processes
-  // The rest needs the lock.
+  // These need the lock.
   void take(std::uint32_t sm, const SmUsage& usage);
   void release(std::uint32_t sm, const SmUsage& usage);
   bool reclaim_dead();  // true: something came free
   std::vector<SmSharing> sharing() const;
 
+  // The rest takes the lock itself.
+  //
+  // Device memory of this process. take_memory answers false where all processes together would
+  // have more than `limit`.
+  bool take_memory(std::size_t bytes, std::size_t limit);
+  void give_memory(std::size_t bytes);
+  std::size_t memory_used();  // of all processes
+
+  // The calls of this process into its driver: enter_call waits while the process is locked.
+  void enter_call();
+  void leave_call();
+  void set_outstanding(std::uint64_t operations);
+
+  // Another process, or this one. Nothing, or false: it has no row.
+  std::optional<ProcessState> state_of(std::int64_t pid);
+  void set_state(std::int64_t pid, ProcessState state);
+  bool is_busy(std::int64_t pid);  // inside of a call, or with operations that have not ended
+  void move_to_host(std::int64_t pid);
+  bool fits_back(std::int64_t pid, std::size_t limit);
+  void move_to_device(std::int64_t pid);
+
+  struct Process;  // ledger.cpp
+
  private:
+  Process* find(std::int64_t pid);
+  std::size_t sum_of_memory() const;
   Ledger(LedgerFile* file, std::uint32_t row) : file_(file), row_(row) {}
   void change_presence(std::uint32_t sm, int change);
   void drop_row(std::uint32_t row);

@@ -14,6 +14,7 @@ inline constexpr int kExitInconclusive = 3;   // it fails alone, or nothing coul
 inline constexpr int kExitInterrupted = 130;  // by a signal; the report is partial
 
 inline constexpr int kExitNoDaemon = 75;   // failure.absent = "closed": try again (EX_TEMPFAIL)
+inline constexpr int kExitLater = 75;      // park, resume: not now, nothing changed: try again
 inline constexpr int kExitCoverage = 123;  // run --strict: not every launch was bound
 inline constexpr int kExitFailed = 125;    // vitamin itself failed, wrong usage included
 inline constexpr int kExitNotExecutable = 126;  // the command cannot be executed

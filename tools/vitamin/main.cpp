@@ -19,6 +19,7 @@
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/node/cdi.h"
 #include "tools/vitamin/node/config_verbs.h"
+#include "tools/vitamin/node/park.h"
 #include "tools/vitamin/policy/verbs.h"
 #include "tools/vitamin/preload.h"
 #include "tools/vitamin/text.h"
@@ -194,6 +195,7 @@ struct CommandLine {
   CLI::App* top = nullptr;
   CLI::App* drain = nullptr;
   CLI::App* resume = nullptr;
+  CLI::App* park = nullptr;
   CLI::App* completion = nullptr;
   RunOptions options;
   VerifyOptions verification;
@@ -201,6 +203,8 @@ struct CommandLine {
   CdiVerbs cdi_verbs;
   TraceVerbs trace_verbs;
   ConfigVerbs config_verbs;
+  ParkOptions parking;
+  double park_seconds = 30;
   bool json = false;
   std::string device = "all", client;
   std::string shell;
@@ -230,7 +234,7 @@ struct CommandLine {
     add_daemon_verbs();
     completion = app.add_subcommand("completion", "Print a completion script for a shell");
     completion->add_option("SHELL", shell, "bash, zsh or fish")->required();
-    for (CLI::App* verb : {doctor, policy_list, version, status, accounting, explain})
+    for (CLI::App* verb : {doctor, policy_list, version, status, accounting, explain, park, resume})
       verb->add_flag("--json", json, "Answer as JSON");
     // Last: a verb begins with the footer that the program has at that time.
     app.footer(kMainFooter);
@@ -249,22 +253,33 @@ struct CommandLine {
     explain->add_option("CLIENT", client, "A client, job, pod or program (default: all)");
     top = app.add_subcommand("top", "The same, live: a cell for each unit of each device");
     drain = app.add_subcommand("drain", "Let no new client onto a device");
-    resume = app.add_subcommand("resume", "End that");
-    for (CLI::App* verb : {status, accounting, explain, top, drain, resume})
+    parking.which = "all";
+    park = app.add_subcommand("park", "Move the device memory of an idle process to the host");
+    resume = app.add_subcommand("resume", "End drain or park");
+    for (CLI::App* verb : {status, accounting, explain, top, drain, park, resume})
       verb->add_option("--socket", options.socket, "Where vitamind listens (default: as for run)");
     status->add_option("--prometheus", prometheus, "Show all nodes that this server scrapes")
         ->type_name("URL")
         ->excludes("--socket");
     top->add_option("--every", seconds, "Seconds between two looks")->capture_default_str();
     top->add_option("--rounds", rounds, "How many looks (0: until interrupted)");
-    for (CLI::App* verb : {drain, resume})
-      verb->add_option("DEVICE", device, "Its UUID or index, or all")->capture_default_str();
+    drain->add_option("DEVICE", device, "Its UUID or index, or all")->capture_default_str();
+    park->add_option("PROCESS", parking.which, "Its number, or a job, pod or program")->required();
+    park->add_option("--timeout", park_seconds, "Seconds that its outstanding work may take")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    resume->add_option("WHICH", parking.which, "A device, or a parked process or job")
+        ->capture_default_str();
+    resume->add_option("--timeout", parking.seconds, "Seconds to wait for room on the device")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
     status->footer(kStatusFooter);
     accounting->footer(kAccountingFooter);
     explain->footer(kExplainFooter);
     top->footer(kTopFooter);
     drain->footer(kDrainFooter);
-    resume->footer(kDrainFooter);
+    park->footer(kParkFooter);
+    resume->footer(kResumeFooter);
   }
   void add_verify() {
     verify =
@@ -436,6 +451,18 @@ int checked_verify(CommandLine& line) {
   return verify(options);
 }
 
+int checked_park(CommandLine& line) {
+  ParkOptions& options = line.parking;
+  options.socket = line.options.socket;
+  options.json = line.json;
+  if (line.park->parsed()) {
+    options.seconds = line.park_seconds;
+    return park(options);
+  }
+  return names_device(options) ? set_drained(options.socket, options.which, false, options.json)
+                               : unpark(options);
+}
+
 int unknown_words(const CLI::App& app, std::string_view see) {
   const std::string word = app.remaining().front();
   if (word.starts_with("-")) return unknown_option(word, app, see);
@@ -472,7 +499,7 @@ int dispatch(CommandLine& line) {
     return usage_error("'--' belongs to `vitamin run -- COMMAND` only.", "vitamin --help");
   for (const CLI::App* verb :
        {line.doctor, line.policy_list, line.policy, line.version, line.status, line.accounting,
-        line.explain, line.top, line.drain, line.resume, line.completion})
+        line.explain, line.top, line.drain, line.park, line.resume, line.completion})
     if (verb->parsed() && !verb->remaining().empty())
       return unknown_words(*verb, fmt::format("vitamin {} --help", verb->get_name()));
   if (line.doctor->parsed()) return doctor(line.json, line.bundle);
@@ -488,8 +515,8 @@ int dispatch(CommandLine& line) {
   if (line.accounting->parsed()) return show_accounting(line.options.socket, line.json);
   if (line.explain->parsed()) return show_explanation(line.options.socket, line.client, line.json);
   if (line.top->parsed()) return top(line.options.socket, line.seconds, line.rounds);
-  if (line.drain->parsed() || line.resume->parsed())
-    return set_drained(line.options.socket, line.device, line.drain->parsed());
+  if (line.drain->parsed()) return set_drained(line.options.socket, line.device, true, false);
+  if (line.park->parsed() || line.resume->parsed()) return checked_park(line);
   if (line.completion->parsed()) return print_completion(line);
   if (line.policy->parsed()) return show_help(*line.policy);
   return line.app.remaining().empty() ? show_help(line.app)
@@ -499,8 +526,9 @@ int dispatch(CommandLine& line) {
 int parse_and_dispatch(int argc, char** argv) {
   CommandLine line;
   line.app.allow_extras();
-  for (CLI::App* verb : {line.doctor, line.policy, line.policy_list, line.version, line.status,
-                         line.accounting, line.explain, line.top, line.drain, line.resume})
+  for (CLI::App* verb :
+       {line.doctor, line.policy, line.policy_list, line.version, line.status, line.accounting,
+        line.explain, line.top, line.drain, line.park, line.resume})
     verb->allow_extras();
   // What stands behind "--" is the command, whatever it looks like.
   char** const mark = std::find_if(argv + std::min(argc, 1), argv + argc,

@@ -50,7 +50,7 @@ int show_explanation(const std::string& socket, const std::string& which, bool a
 // Every `seconds`; `rounds` 0: until interrupted.
 int top(const std::string& socket, double seconds, int rounds);
 // `device`: a UUID, an index in the order of the PCI bus or "all".
-int set_drained(const std::string& socket, const std::string& device, bool drained);
+int set_drained(const std::string& socket, const std::string& device, bool drained, bool as_json);
 int list_policies(bool json);
 int show_version(bool json);
 

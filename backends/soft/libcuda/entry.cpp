@@ -6,6 +6,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "backends/soft/ledger.h"
 #include "backends/soft/libcuda/clock.h"
 #include "backends/soft/libcuda/driver.h"
 
@@ -34,6 +35,11 @@ bool needs_no_initialisation(EntryId id) {
     default:
       return false;
   }
+}
+
+// What ends a lock must not wait for it.
+bool is_of_checkpoint(EntryId id) {
+  return std::string_view(entry_info(id).base).starts_with("cuCheckpoint");
 }
 
 // Works on a device that has faulted: questions about devices, the thread's context stack, and what
@@ -74,7 +80,10 @@ ApiCall::ApiCall(EntryId id, bool per_thread) noexcept
   call_state = CallState{id, per_thread};
 }
 
-ApiCall::~ApiCall() { call_state = CallState{outer_id_, outer_per_thread_}; }
+ApiCall::~ApiCall() {
+  if (ledger_ != nullptr) ledger_->leave_call();
+  call_state = CallState{outer_id_, outer_per_thread_};
+}
 
 CUresult ApiCall::admit() noexcept {
   Driver& self = driver();
@@ -85,6 +94,10 @@ CUresult ApiCall::admit() noexcept {
   if (needs_no_initialisation(id_)) return CUDA_SUCCESS;
   if (!self.initialised.load(std::memory_order_acquire)) return CUDA_ERROR_NOT_INITIALIZED;
   if (thread_state().in_callback) return CUDA_ERROR_NOT_PERMITTED;
+  if (outer_id_ == EntryId::kCount && !is_of_checkpoint(id_) && !self.devices.empty()) {
+    ledger_ = self.devices.front()->engine->ledger();
+    if (ledger_ != nullptr) ledger_->enter_call();
+  }
   step_virtual_clock();
   return fault_of_current_device(id_);
 }

@@ -12,6 +12,10 @@
 
 #include "backends/soft/libcuda/cuda_api.h"
 
+namespace vitamin::soft {
+class Ledger;
+}
+
 namespace vitamin::soft::driver {
 
 // One enumerator for each exported symbol.
@@ -45,13 +49,15 @@ class ApiCall {
   ApiCall(const ApiCall&) = delete;
   ApiCall& operator=(const ApiCall&) = delete;
 
-  // CUDA_SUCCESS, or what the call answers without being tried.
+  // CUDA_SUCCESS, or what the call answers without being tried. Waits while a checkpoint has the
+  // process locked.
   CUresult admit() noexcept;
 
  private:
   EntryId id_;
   EntryId outer_id_;
   bool outer_per_thread_;
+  Ledger* ledger_ = nullptr;  // where the call is counted
 };
 
 // The exported symbol that this thread is inside of; the outermost one.

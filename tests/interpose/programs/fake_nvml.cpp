@@ -4,6 +4,7 @@
 //   FAKE_NVML_UUID   its UUID
 //   FAKE_NVML_USED   bytes in use, of 16 GiB and 600 MiB of the driver's own
 //   FAKE_NVML_PROCESSES  what processes have: "PROCESS:BYTES,PROCESS:BYTES"
+//   FAKE_NVML_MPS    what clients of MPS have, likewise
 #include <cstdio>
 #include <cstdlib>
 
@@ -58,11 +59,10 @@ FAKE_NVML_EXPORT int nvmlDeviceGetMemoryInfo_v2(void*, FakeMemoryV2* memory) {
   *memory = {memory->version, kTotal + kReserved, kReserved, kTotal - in_use(), in_use()};
   return 0;
 }
-FAKE_NVML_EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* count,
-                                                             FakeProcess* processes) {
+static int list_processes(const char* variable, unsigned* count, FakeProcess* processes) {
   const unsigned room = *count;
   *count = 0;
-  const char* at = std::getenv("FAKE_NVML_PROCESSES");
+  const char* at = std::getenv(variable);
   while (at != nullptr && *at != '\0') {
     char* end = nullptr;
     const auto process = static_cast<unsigned>(std::strtoul(at, &end, 10));
@@ -72,4 +72,12 @@ FAKE_NVML_EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* co
     at = *end == ',' ? end + 1 : end;
   }
   return *count > room ? kTooSmall : 0;
+}
+FAKE_NVML_EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* count,
+                                                             FakeProcess* processes) {
+  return list_processes("FAKE_NVML_PROCESSES", count, processes);
+}
+FAKE_NVML_EXPORT int nvmlDeviceGetMPSComputeRunningProcesses_v3(void*, unsigned* count,
+                                                                FakeProcess* processes) {
+  return list_processes("FAKE_NVML_MPS", count, processes);
 }

@@ -25,6 +25,7 @@ using nlohmann::json;
 using NvmlDevice = void*;
 constexpr int kNvmlOk = 0, kNvmlTooSmall = 7;
 constexpr unsigned long long kNotAvailable = ~0ULL;
+constexpr unsigned kNoInstance = ~0U;
 
 // nvmlMemory_v2_t and nvmlProcessInfo_v2_t.
 struct NvmlMemory {
@@ -46,6 +47,7 @@ class Nvml {
              find(handle_, "nvmlDeviceGetHandleByIndex_v2") && find(uuid_, "nvmlDeviceGetUUID") &&
              find(memory_, "nvmlDeviceGetMemoryInfo_v2") &&
              find(processes_, "nvmlDeviceGetComputeRunningProcesses_v3") && init_() == kNvmlOk;
+    find(clients_of_mps_, "nvmlDeviceGetMPSComputeRunningProcesses_v3");
   }
 
   // By UUID.
@@ -67,11 +69,18 @@ class Nvml {
     if (memory_(device, &memory) != kNvmlOk) return {};
     return memory;
   }
-  std::vector<NvmlProcess> processes(NvmlDevice device) const {
+  std::vector<NvmlProcess> processes(NvmlDevice device) const { return list(processes_, device); }
+  std::vector<NvmlProcess> clients_of_mps(NvmlDevice device) const {
+    return clients_of_mps_ != nullptr ? list(clients_of_mps_, device) : std::vector<NvmlProcess>();
+  }
+
+ private:
+  using List = int (*)(NvmlDevice, unsigned*, NvmlProcess*);
+  static std::vector<NvmlProcess> list(List ask, NvmlDevice device) {
     std::vector<NvmlProcess> found(64);
     for (int attempt = 0; attempt < 3; ++attempt) {  // more may start meanwhile
       auto count = static_cast<unsigned>(found.size());
-      const int answer = processes_(device, &count, found.data());
+      const int answer = ask(device, &count, found.data());
       if (answer == kNvmlOk) {
         found.resize(std::min<std::size_t>(count, found.size()));
         return found;
@@ -81,8 +90,6 @@ class Nvml {
     }
     return {};
   }
-
- private:
   template <class Function>
   bool find(Function& function, const char* name) {
     function = symbol<Function>(library_, name);
@@ -96,7 +103,7 @@ class Nvml {
   int (*handle_)(unsigned, NvmlDevice*) = nullptr;
   int (*uuid_)(NvmlDevice, char*, unsigned) = nullptr;
   int (*memory_)(NvmlDevice, NvmlMemory*) = nullptr;
-  int (*processes_)(NvmlDevice, unsigned*, NvmlProcess*) = nullptr;
+  List processes_ = nullptr, clients_of_mps_ = nullptr;
 };
 
 // Bytes that are charged to quotas of the device, by process. A process in several groups has the
@@ -154,6 +161,33 @@ json device_memory(const json& status) {
                    {"processes", std::move(listed)}});
   }
   return all;
+}
+
+std::vector<ProcessMemory> memory_of_process(pid_t process) {
+  std::vector<ProcessMemory> found;
+  const Nvml nvml;
+  for (const auto& [uuid, device] : nvml.devices()) {
+    const auto add = [&, device_uuid = &uuid](const std::vector<NvmlProcess>& all, bool mps) {
+      for (const NvmlProcess& each : all) {
+        if (each.process != static_cast<unsigned>(process)) continue;
+        ProcessMemory memory{*device_uuid, std::nullopt, mps, each.gpu_instance != kNoInstance};
+        if (each.bytes != kNotAvailable) memory.bytes = each.bytes;
+        found.push_back(std::move(memory));
+      }
+    };
+    add(nvml.clients_of_mps(device), true);
+    if (found.empty() || found.back().device != uuid) add(nvml.processes(device), false);
+  }
+  return found;
+}
+
+std::optional<std::uint64_t> free_device_memory(const std::string& uuid) {
+  const Nvml nvml;
+  const auto devices = nvml.devices();
+  const auto device = devices.find(uuid);
+  if (device == devices.end()) return std::nullopt;
+  const auto memory = nvml.memory(device->second);
+  return memory ? std::optional<std::uint64_t>(memory->free) : std::nullopt;
 }
 
 std::string device_memory_text(const json& memory) {

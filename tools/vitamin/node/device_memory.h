@@ -8,7 +8,13 @@
 // nvmlDeviceGetComputeRunningProcesses_v3. Threads: any.
 #pragma once
 
+#include <sys/types.h>
+
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace vitamin::tools {
 
@@ -18,6 +24,18 @@ namespace vitamin::tools {
 //               null: it has none)
 // Empty without NVML.
 nlohmann::json device_memory(const nlohmann::json& status);
+
+// What one process has on one device.
+struct ProcessMemory {
+  std::string device;                  // UUID
+  std::optional<std::uint64_t> bytes;  // nothing: NVML does not say
+  bool mps = false;                    // it is a client of MPS
+  bool mig = false;                    // it uses an instance of MIG
+};
+// Empty without NVML, or where NVML knows the process by another number (a container).
+std::vector<ProcessMemory> memory_of_process(pid_t process);
+// Nothing: NVML does not say.
+std::optional<std::uint64_t> free_device_memory(const std::string& uuid);
 
 // For people; empty: there is nothing to tell.
 std::string device_memory_text(const nlohmann::json& memory);

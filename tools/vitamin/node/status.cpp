@@ -270,7 +270,7 @@ int top(const std::string& socket, double seconds, int rounds) {
   return 0;
 }
 
-int set_drained(const std::string& socket, const std::string& device, bool drained) {
+int set_drained(const std::string& socket, const std::string& device, bool drained, bool as_json) {
   std::string which = device;
   if (!device.empty() && device.find_first_not_of("0123456789") == std::string::npos) {
     const auto uuid = uuid_of_index(device);
@@ -285,6 +285,10 @@ int set_drained(const std::string& socket, const std::string& device, bool drain
   if (!answer) return failed(answer.error());
   const std::uint64_t devices = unsigned_of(*answer, "devices");
   const bool one = devices == 1;
+  if (as_json) {
+    fmt::print("{}\n", answer->dump(2));
+    return 0;
+  }
   fmt::print("{} device{} take{} {}\n", devices, one ? "" : "s", one ? "s" : "",
              drained ? "no new client; those that run go on" : "clients");
   return 0;

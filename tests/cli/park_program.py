@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A program that holds device memory, for park_test.py: park_program.py MIB KERNELS
+
+Reads commands, one a line, and answers each with a line:
+    sum      a hash of the memory, and its address
+    launch   a kernel adds 1 to the first word; the answer is that word
+    take N   takes N MiB more and answers the driver's code
+"""
+import ctypes
+import hashlib
+import os
+import sys
+
+CU = ctypes.CDLL("libcuda.so.1")
+MIB = 1 << 20
+SHOWN = MIB  # bytes at the beginning that have known contents
+
+
+def must(code):
+    if code != 0:
+        sys.exit(f"park_program: error {code}")
+
+
+def take(mib):
+    address = ctypes.c_uint64()
+    return CU.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(mib * MIB)), address
+
+
+def read(address, count):
+    data = ctypes.create_string_buffer(count)
+    must(CU.cuMemcpyDtoH_v2(data, address, ctypes.c_size_t(count)))
+    return data.raw
+
+
+def launch(function, address):
+    argument = ctypes.c_uint64(address.value)
+    arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(argument), ctypes.c_void_p))
+    must(CU.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, arguments, None))
+    must(CU.cuCtxSynchronize())
+    return int.from_bytes(read(address, 4), "little")
+
+
+def main():
+    must(CU.cuInit(0))
+    context, module, function = (ctypes.c_void_p() for _ in range(3))
+    must(CU.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+    must(CU.cuCtxSetCurrent(context))
+    with open(sys.argv[2], "rb") as file:
+        image = file.read()
+    must(CU.cuModuleLoadData(ctypes.byref(module), image))
+    must(CU.cuModuleGetFunction(ctypes.byref(function), module, b"well"))
+    code, address = take(int(sys.argv[1]))
+    must(code)
+    must(CU.cuMemcpyHtoD_v2(address, hashlib.shake_256(b"park").digest(SHOWN),
+                            ctypes.c_size_t(SHOWN)))
+    print(os.getpid(), flush=True)
+    for line in sys.stdin:
+        word, *more = line.split()
+        if word == "sum":
+            print(hashlib.sha256(read(address, SHOWN)).hexdigest(), address.value, flush=True)
+        elif word == "launch":
+            print(launch(function, address), flush=True)
+        else:
+            print(take(int(more[0]))[0], flush=True)
+
+
+if __name__ == "__main__":
+    main()
