@@ -220,7 +220,8 @@ class Park(SoftTest):
         held = Held(self, 1)
         first = held.ask("sum")
         self.refused(FAILED, ("park", held.pid),
-                     "does not checkpoint it (CUDA_ERROR_NOT_SUPPORTED)", "managed memory", "it runs on",
+                     "does not checkpoint it (CUDA_ERROR_NOT_SUPPORTED)", "managed memory",
+                     "it runs on",
                      VITAMIN_SOFT_FAULTS="cuCheckpointProcessCheckpoint@1=801")
         self.assertEqual(held.ask("sum"), first)
         self.refused(LATER, ("park", "--timeout", "0.1", held.pid), "it was not idle within 0.1 s",
