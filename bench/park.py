@@ -161,7 +161,7 @@ class Suite:
                                                f"{self.bytes / seconds / 1e9:.1f}")
 
     def run(self, arm, reference):
-        """The losses of the steps behind the round trips; equal to `reference` where it is given."""
+        """The losses of the steps behind the round trips, compared with `reference` if given."""
         program = self.start(arm)
         try:
             before = program.ask("hash")

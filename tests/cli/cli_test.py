@@ -38,13 +38,13 @@ class Usage(CliTest):
         self.assertEqual(self.call("--version").returncode, 0)
 
     def test_the_examples_of_a_verb_are_its_own(self):
-        for verb in ("doctor", "status", "accounting", "explain", "top", "drain", "resume",
+        for verb in ("doctor", "status", "accounting", "explain", "top", "drain", "park", "resume",
                      "version", "completion", "policy", "run", "verify", "config", "trace", "cdi",
                      "profile", "simulate"):
             examples = self.call(verb, "--help").stdout.partition("\nExamples:\n")[2]
             commands = re.findall(r"^  vitamin (\S+)", examples, re.M)
             self.assertTrue(commands, verb)
-            related = {"drain": {"drain", "resume"}, "resume": {"drain", "resume"},
+            related = {"drain": {"drain", "resume"}, "park": {"park", "resume"},
                        "profile": {"profile", "run"}}.get(verb, {verb})
             self.assertLessEqual(set(commands), related, verb)
 

@@ -39,6 +39,7 @@ PAGES = {
     "vitamin-explain.1": ["explain"],
     "vitamin-top.1": ["top"],
     "vitamin-drain.1": ["drain", "resume"],
+    "vitamin-park.1": ["park"],
     "vitamin-trace.1": ["trace", "trace record", "trace export", "trace replay"],
     "vitamind.8": None,
     "vitamin-k8s-plugin.8": None,

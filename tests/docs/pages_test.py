@@ -22,7 +22,9 @@ SOURCE = pathlib.Path(os.environ["SOURCE"])
 PREFIX = pathlib.Path(os.environ["VITAMIN_PREFIX"])
 OTHERS = ("systemctl", "apt-get", "podman", "gdb", "nvidia-cuda-mps-control", "kubectl",
           "srun", "sacct")
-NOT_RUN = re.compile(r"^(vitamin (cdi generate|cdi check|drain GPU-)|install .* /etc/)")
+# park and resume need a program that runs: tests/cli/park_test.py has them.
+NOT_RUN = re.compile(
+    r"^(vitamin (cdi generate|cdi check|drain GPU-|park |resume --timeout)|install .* /etc/)")
 MAY_FAIL = re.compile(r"^vitamin doctor")  # it says what this machine lacks
 # Prints what does not vary; verify compares it.
 PROGRAM = """#!/bin/sh
