@@ -13,6 +13,7 @@ from comparisons import by_session, middle, neighbours, read  # noqa: E402
 from results_kept import (  # noqa: E402
     EVALUATION, JOBS, MODES, OWN_CELLS, RESULTS, WORDS, met, newest, percent, span, table,
     thousands)
+from results_memory import park_rows, quota_rows  # noqa: E402
 
 # The rows of "Must be shown" of the scheduling work: first cell, target, the begin of the row of
 # bench/results/decide/report.md that has the measurement.
@@ -527,31 +528,9 @@ def fleet_rows(files):
                f"{r['ms']} ms of processor time", met(r["ms"] <= 50), files.cite(name)]
 
 
-def quota_rows(files):
-    """What bench/memory.py measured."""
-    name = "daemon/memory.jsonl"
-    records = files.records(name, lambda r: "case" in r or "cost" in r)
-    within = [r for r in records if r.get("arm") == "within"]
-    yield [f"{'; '.join(r['case'] for r in within)}: under `--memory 20GiB` on a device of "
-           f"{records_total(records)} GiB: told of 20 GiB, at most that in use, bits as natively",
-           "all", f"{sum(r['verdict'] == 'equal' for r in within)} of {len(within)}",
-           met(all(r["verdict"] == "equal" and r["memory"]["used"] <= r["quota"]
-                   for r in within)), files.cite(name)]
-    for call in ("cuMemAllocAsync", "cuMemAlloc"):
-        of = {arm: middle([line["allocate_ns"] for r in records if r.get("cost") == arm
-                           for line in r["lines"] if line["call"] == call and line["bytes"] == 512])
-              for arm in ("no quota", "quota")}
-        yield [f"{call} of 512 bytes, with a quota", "≤ 200 ns more than without one",
-               f"{of['quota'] - of['no quota']:+.0f} ns ({of['no quota']:,.0f} ns without)",
-               met(of["quota"] - of["no quota"] <= 200), files.cite(name)]
-
-
-def records_total(records):
-    return round(next(r["memory"]["total"] for r in records if r.get("arm") == "native") / 2 ** 30)
-
-
 def memory_and_decode_rows(files):
     yield from quota_rows(files)
+    yield from park_rows(files)
     name = "slice/micro_pool.jsonl"
     used, resident = (medians(files, name, key) for key in ("used_mib", "resident_mib"))
     mib, host = (of("fifo") - of("native") for of in (used, resident))

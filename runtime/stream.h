@@ -100,8 +100,7 @@ enum class OperationKind : std::uint8_t {
   kDestroy,         // no operation: everything before it was submitted, the native stream may go
   kBridgePlacelessHostWait,  // kBridgeHostWait for what takes no place in the driver's queue: a
                              // wait for an event, a host function, no call at all
-  kBridgePlaceless,  // kBridge for what takes no place: a record that another process may see, no
-                     // call at all
+  kBridgePlaceless,  // kBridge for what takes no place: a record that another process may see
 };
 constexpr bool is_bridged_host_wait(OperationKind kind) {
   return kind == OperationKind::kBridgeHostWait || kind == OperationKind::kBridgePlacelessHostWait;

@@ -166,8 +166,7 @@ NativeStatus VirtualContext::compute(Stream& stream, Operation& operation) {
 
 NativeStatus VirtualContext::bridge(Stream& stream, Operation& call, Leaves leaves, Host host) {
   constexpr OperationKind kKinds[] = {OperationKind::kBridge, OperationKind::kBridgeHostWait,
-                                      OperationKind::kBridgePlacelessHostWait,
-                                      OperationKind::kBridgePlaceless};
+                                      OperationKind::kBridgePlacelessHostWait};
   return submit(stream, kKinds[static_cast<unsigned>(leaves)], call, host);
 }
 

@@ -41,7 +41,6 @@ enum class Leaves : std::uint8_t {
               // Copies, records and waits behind it are submitted, on the stream itself.
   kPlacelessHostWait,  // the same of what takes no place in the driver's queue: a wait for an
                        // event, a host function, no call at all
-  kPlacelessWork,      // only the order counts: the driver gets no call, or one without a place
 };
 
 using VendorCall = std::function<hal::NativeStatus()>;

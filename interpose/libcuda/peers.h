@@ -69,7 +69,7 @@ struct NeverDeferred {
 // legacy streams wait for a stream whose progress they do not see.
 template <class Made, class Real, class... Args>
 CUresult between(const Others& others, Via<Real> via, Args... args) {
-  others.touch(Leaves::kPlacelessWork);
+  others.touch(Leaves::kWork);
   const CUresult answer = Made::run(via, args...);
   others.touch(Leaves::kPlacelessHostWait);
   return answer;

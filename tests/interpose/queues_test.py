@@ -62,9 +62,6 @@ class Queues(unittest.TestCase):
     def test_frees_in_one_context_do_not_wait_for_another_of_the_device(self):
         self.check("frees_beside_a_held_context")
 
-    def test_a_copy_returns_beside_a_full_legacy_stream_of_the_other_device(self):
-        self.check("copied_beside_a_full_legacy_stream", windows=("0", "max"))
-
     def test_a_module_is_unloaded_behind_the_launches_of_its_own_context(self):
         self.check("unloaded_from_another_context", windows=("0", "max"))
 

@@ -89,6 +89,7 @@ void Program::copy() {
   const auto other = static_cast<unsigned>(random_.below(devices_));
   if (!draw_place(other, false, from) || !draw_place(line->device, false, to) || from == to) return;
   if (!is_cell(from) && !is_cell(to)) return;
+  if (other != line->device && line->legacy() && !room_on_legacies()) return;
   operation(*line, {from}, {to});
   if (other != line->device) come_behind_both(*line);
   const auto how = static_cast<unsigned>(random_.below(6));

@@ -352,6 +352,11 @@ bool Program::room(const Line& line, unsigned cost) const {
   return line.depth + cost <= kDepth || can_wait(may_wait_for(lines_, line));
 }
 
+bool Program::room_on_legacies() const {
+  return std::all_of(lines_.begin(), lines_.end(),
+                     [&](const Line& line) { return !line.legacy() || room(line, 1); });
+}
+
 // Orders everything that touched `place` before the next operation of `line`.
 void Program::order(Line& line, std::size_t place, bool writes) {
   for (const bool of_writes : {true, false}) {

@@ -90,6 +90,8 @@ class Program {
   bool taken(const Line& line) const;
   bool available(std::size_t place) const;
   bool room(const Line& line, unsigned cost) const;
+  // On the legacy streams of all devices: a copy between two takes a place in both (measured).
+  bool room_on_legacies() const;
   void order(Line& line, std::size_t place, bool writes);
   // One more operation of the line; orders it first.
   void operation(Line& line, const Places& reads, const Places& writes);

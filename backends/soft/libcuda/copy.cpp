@@ -3,12 +3,11 @@
 // Copies and fills, and when each lets the host go on (the driver API's "API synchronization
 // behavior"):
 //   from pageable memory   the source has been read when the call returns; a large one waits for
-//                          its turn in the stream first, because staging buffers are few
-//   to pageable memory     the copy is done when the call returns
+//                          its turn in the stream first: staging buffers are few
+//   to pageable memory, host to host   the copy is done when the call returns
 //   pinned, asynchronous   both sides are touched when the stream gets there
-//   host to host           done when the call returns
-//   synchronous forms      done when the call returns, but: from pageable memory only staged, and
-//                          from device to device not waited for
+//   synchronous forms      done when the call returns; from pageable memory only staged, and from
+//                          device to device not waited for
 
 #include <algorithm>
 #include <cstring>
@@ -107,31 +106,31 @@ CUresult check_peer(CUcontext handle) {
   return context->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-// The legacy streams of the contexts whose memory a copy touches, but for the one that it is made
-// on.
+// The legacy streams of the contexts whose memory a copy touches, but for its own.
 CUresult other_legacy_streams(const Stream& stream, const CopyCommand& copy,
                               std::vector<Stream*>* others) {
   for (const unsigned char* side : {static_cast<const unsigned char*>(copy.target), copy.source}) {
     const Allocation* allocation = find_allocation(reinterpret_cast<std::uintptr_t>(side));
     if (allocation == nullptr || place_of(side) != Place::kDevice) continue;
-    Context* context = allocation->context->root;
-    if (context == stream.context->root) continue;
+    if (allocation->context->root == stream.context->root) continue;
     Stream* legacy = nullptr;
-    if (const CUresult error = legacy_stream(*context, &legacy); error != CUDA_SUCCESS)
+    if (const CUresult error = legacy_stream(*allocation->context->root, &legacy);
+        error != CUDA_SUCCESS)
       return error;
     others->push_back(legacy);
   }
   return CUDA_SUCCESS;
 }
 
-// A copy on the legacy stream between two contexts is, as measured, an operation of the legacy
-// streams of both: it comes behind their blocking streams, too, and before what follows there.
+// A copy on the legacy stream between two contexts is, as measured, an operation of both legacy
+// streams: behind their blocking streams, before what follows there, with a place in each.
 CUresult copy_on_stream(std::unique_lock<std::mutex>& lock, Stream& stream, Form form,
                         CopyCommand copy) {
   std::vector<Stream*> others;
   CUresult error = stream.kind == StreamClass::kLegacy ? other_legacy_streams(stream, copy, &others)
                                                        : CUDA_SUCCESS;
   for (Stream* other : others) {
+    if (error == CUDA_SUCCESS) error = wait_for_place(lock, *other, 0);
     if (error == CUDA_SUCCESS) error = enqueue(lock, *other, EmptyCommand{});
     if (error == CUDA_SUCCESS) error = come_behind(stream, *other);
   }
@@ -139,6 +138,7 @@ CUresult copy_on_stream(std::unique_lock<std::mutex>& lock, Stream& stream, Form
   for (Stream* other : others) {
     if (error == CUDA_SUCCESS) error = come_behind(*other, stream);
     if (error == CUDA_SUCCESS) error = enqueue(lock, *other, EmptyCommand{});
+    if (error == CUDA_SUCCESS) take_place(*other, 0);
   }
   return error;
 }

@@ -319,33 +319,6 @@ void frees_beside_a_held_device() {
   std::printf("word %u\n", second.word(x));
 }
 
-// A copy between two devices comes behind the legacy stream of the other, and takes no place there:
-// it returns though that stream is full and a thread waits for its places.
-void copied_beside_a_full_legacy_stream() {
-  Session full(1);
-  const CUdeviceptr x = full.words(1), target = full.words(1);
-  Session here(0);
-  const CUdeviceptr source = here.words(1);
-  here.launch("add", nullptr, source, Word{5}, Word{1});
-  check(drv.cuCtxSynchronize());
-  Gate gate;
-  check(drv.cuCtxSetCurrent(full.context));
-  gate.close(CU_STREAM_LEGACY);
-  std::thread ahead([&] {
-    check(drv.cuCtxSetCurrent(full.context));
-    for (int i = 0; i < 1200; ++i) full.launch("add", CU_STREAM_LEGACY, x, Word{1}, Word{1});
-  });
-  sleep_ms(200);
-  check(drv.cuCtxSetCurrent(here.context));
-  std::printf("copy %d\n", drv.cuMemcpyPeerAsync(target, full.context, source, here.context,
-                                                 sizeof(Word), CU_STREAM_LEGACY));
-  gate.open();
-  ahead.join();
-  check(drv.cuCtxSynchronize());
-  check(drv.cuCtxSetCurrent(full.context));
-  std::printf("word %u copied %u\n", full.word(x), full.word(target));
-}
-
 // Nor does what one context frees wait for another context of the device.
 void frees_beside_a_held_context() {
   Session held;
@@ -440,7 +413,6 @@ const Scenarios kScenarios = {
     SCENARIO(value_waits_run_ahead),
     SCENARIO(frees_beside_a_held_device),
     SCENARIO(frees_beside_a_held_context),
-    SCENARIO(copied_beside_a_full_legacy_stream),
     SCENARIO(unloaded_from_another_context),
     SCENARIO(graph_is_made_while_a_thread_waits),
     SCENARIO(full_behind_a_host_function),
