@@ -10,6 +10,8 @@ exchange  a job of all-to-all, sends and receives beside a data-parallel one
 overlap   a job on the first three quarters of the GPUs beside one on the last three quarters
 late      as two, and one rank of a job joins some seconds after the others
 restart   as two, and vitamind is killed, and another started, in the middle of a collective
+lost      as overlap, and the last GPU answers errors from some launch on: its process ends with
+          one, the other job's bits stay (software devices only)
 kill      as two, and one rank is killed in the middle of a collective: the other job's bits. Comes
           last: MPS reports the faults of peers that read a killed rank's memory to programs that
           start later
@@ -45,7 +47,9 @@ from common import Daemon, Job, Surroundings, brief  # noqa: E402
 
 NCCL = {"NCCL_NVLS_ENABLE": "0", "NCCL_ALGO": "Ring", "NCCL_SOCKET_IFNAME": "lo",
         "GLOO_SOCKET_IFNAME": "lo"}
-CELLS = ("two", "three", "exchange", "overlap", "late", "restart", "kill")
+CELLS = ("two", "three", "exchange", "overlap", "late", "restart", "lost", "kill")
+# What the driver answers for a GPU that is gone: CUDA_ERROR_DEVICE_UNAVAILABLE.
+LOST = "cuLaunchKernel@20+=46;cuLaunchKernelEx@20+=46;cuStreamSynchronize@20+=46"
 HEADINGS = ["cell", "mode", "job", "GPUs", "equal to alone", "hung", "right GPU", "bound",
             "steps/s", "of alone", "problem"]
 
@@ -63,11 +67,12 @@ def jobs_of(cell, gpus):
     """None: the cell needs more GPUs."""
     every = range(gpus)
     wide = gpus * 3 // 4
+    halves = ([Spec("ddp", range(wide), 6), Spec("ddp", range(gpus - wide, gpus), 7)]
+              if wide > 1 else None)
     return {"two": [Spec("ddp", every, 1), Spec("ddp", every, 2)],
             "three": [Spec("ddp", every, 1), Spec("fsdp", every, 3), Spec("tensor", every, 4)],
             "exchange": [Spec("exchange", every, 5), Spec("ddp", every, 2)],
-            "overlap": [Spec("ddp", range(wide), 6), Spec("ddp", range(gpus - wide, gpus), 7)]
-            if wide > 1 else None,
+            "overlap": halves, "lost": halves,
             "late": [Spec("ddp", every, 1, late=5), Spec("ddp", every, 2)],
             "kill": [Spec("ddp", every, 1), Spec("ddp", every, 2)],
             "restart": [Spec("ddp", every, 1), Spec("ddp", every, 2)]}[cell]
@@ -87,8 +92,9 @@ def per_second(spans, dropped=0.0):
 class Group:
     """Jobs that run at once."""
 
-    def __init__(self, specs, options, environment, daemon, timed):
-        self.specs, self.options, self.daemon = specs, options, daemon
+    def __init__(self, specs, options, environment, daemon, timed, loses=None):
+        """`loses`: the job whose last rank loses its GPU."""
+        self.specs, self.options, self.daemon, self.loses = specs, options, daemon, loses
         self.directory = tempfile.TemporaryDirectory(prefix="vitamin-ranks-")
         self.ranks = {spec: [self.rank(spec, i, environment, timed)
                              for i in range(len(spec.gpus))] for spec in specs}
@@ -115,6 +121,8 @@ class Group:
         if timed is None:  # blocks(): each says how many steps
             command += ["--blocks", "1"] if options.device == "soft" else ["--blocks"]
         words = ("--class", "bounded") if self.bounded(spec) else ()
+        if spec is self.loses and i == len(spec.gpus) - 1:
+            place["VITAMIN_SOFT_FAULTS"] = LOST
         if self.daemon is not None:  # which names the class
             place["VITAMIN_CONFIG"] = self.daemon.configuration.name
         return Job(command, {**environment, **NCCL, **place}, self.daemon, words)
@@ -201,6 +209,17 @@ def kill_rank(group, limit):
             os.killpg(rank.process.pid, signal.SIGKILL)
 
 
+def await_loss(group, limit):
+    """Until the rank that lost its GPU has ended; then the rest of its job is ended, as by the
+    launcher of a job."""
+    *others, loser = group.ranks[group.loses]
+    while loser.process.poll() is None and time.monotonic() < limit:
+        time.sleep(0.01)
+    for rank in others:
+        if rank.process.poll() is None:
+            os.killpg(rank.process.pid, signal.SIGKILL)
+
+
 def restart_daemon(group, limit):
     group.await_hashes(3, limit)
     group.daemon.restart()
@@ -277,12 +296,14 @@ class Measurement:
         policy = None if mode == "MPS" else mode
         daemon = Bounded(policy, self.environment) if policy else None
         # Moved at every launch a job's rate says nothing, and beside a kill neither.
-        timed = 0 if policy == "random" or cell in ("kill", "restart") else options.timed
-        group = Group(specs, options, self.environment, daemon, timed)
+        ends = cell in ("kill", "lost")
+        timed = 0 if policy == "random" or ends or cell == "restart" else options.timed
+        group = Group(specs, options, self.environment, daemon, timed,
+                      specs[1] if cell == "lost" else None)
         limit = time.monotonic() + options.timeout
         group.begin(limit)
         before, working = (daemon.processor_seconds(), time.monotonic()) if daemon else (None, 0)
-        act = {"kill": kill_rank, "restart": restart_daemon}.get(cell)
+        act = {"kill": kill_rank, "restart": restart_daemon, "lost": await_loss}.get(cell)
         if act:
             act(group, limit)
         found = group.end(limit)
@@ -295,7 +316,7 @@ class Measurement:
                     "processor_share": (after - before) / seconds
                     if None not in (after, before) and cell != "restart" else None,
                     "log": daemon.end()[-1500:]}
-        shares = [self.keep(cell, mode, spec, f, cell == "kill" and spec is specs[1])
+        shares = [self.keep(cell, mode, spec, f, ends and spec is specs[1])
                   for spec, f in found.items()]
         total = sum(shares) if all(shares) else None
         self.results.add({"cell": cell, "mode": mode, "jobs": [s.name for s in specs],
@@ -418,8 +439,8 @@ def main():
         measurement = Measurement(options, results, surroundings.environment)
         for cell in cells:
             specs = jobs_of(cell, options.gpus)
-            if specs is None:
-                left.append(f"{cell} (needs four GPUs)")
+            if specs is None or cell == "lost" and options.device != "soft":
+                left.append(f"{cell} ({'needs four GPUs' if specs is None else 'software devices'})")
                 continue
             for spec in specs:
                 if time.monotonic() < until:

@@ -99,6 +99,16 @@ class Scripts(unittest.TestCase):
         self.assertGreater(sum(r["looks"] for r in daemons), 0)
         self.assertEqual([r["overlaps"] for r in daemons], [[]] * len(daemons))
 
+    def test_processes_of_a_gpu_that_falls_off_end_with_an_error_and_others_with_their_bits(self):
+        records = self.run_script("many_gpus.py", "lost", "--gpus", "4", "--policies",
+                                  "random,throughput", "--steps", "4", "--timeout",
+                                  str(time_limit(20)))
+        for mode in ("MPS", "random", "throughput"):
+            stays, loses = [r for r in records if "job" in r and r["mode"] == mode]
+            self.assertEqual((stays["equal"], stays["hung"], stays["why"]),
+                             (stays["of"], False, [""] * 3), stays)
+            self.assertRegex(loses["why"][-1], "46|DEVICE_UNAVAILABLE", loses)
+
     def test_rates_by_turns_are_paired(self):
         records = self.run_script("many_gpus.py", "two", "--rates", "--gpus", "2", "--policies",
                                   "throughput", "--steps", "2", "--timed", "20", "--block", "0.2",
