@@ -440,7 +440,8 @@ def main():
         for cell in cells:
             specs = jobs_of(cell, options.gpus)
             if specs is None or cell == "lost" and options.device != "soft":
-                left.append(f"{cell} ({'needs four GPUs' if specs is None else 'software devices'})")
+                why = "needs four GPUs" if specs is None else "needs software devices"
+                left.append(f"{cell} ({why})")
                 continue
             for spec in specs:
                 if time.monotonic() < until:
