@@ -19,6 +19,7 @@ import subprocess
 import time
 
 import harness
+import holds
 import time_limit
 from world import (Broken, Client, Daemons, KINDS, children, descriptors, natively,
                    number_in_status, read, send, state_of)
@@ -346,19 +347,9 @@ class Storm:
         status = self.daemons.answers() if self.counts.total() % 16 == 0 else None
         self.looks += status is not None
         for device in (status or {}).get("devices", ()):
-            self.check_disjoint(device)
+            if twice := list(holds.held_twice(device)):
+                raise Broken(f"two clients hold one unit: {twice}")
         self.reap()
-
-    @staticmethod
-    def check_disjoint(device):
-        owned = collections.Counter()  # units by client
-        for hold in device["held"]:
-            if hold["whole"]:
-                continue
-            owned[hold["client"]] |= hold["units"]
-            if any(units & hold["units"] and client != hold["client"]
-                   for client, units in owned.items()):
-                raise Broken(f"two clients hold one unit: {device['held']}")
 
     def processes_of(self, client):
         pids = [client.process.pid, *children(client.process.pid)]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Daemons and clients for the tests of this directory."""
-import itertools
 import json
 import os
 import pathlib
@@ -13,6 +12,7 @@ import tempfile
 import time
 import unittest
 
+from holds import held_twice
 from time_limit import time_limit, wait_until
 
 MAJOR, MINOR = 1, 9  # daemon/protocol/version.h
@@ -188,17 +188,6 @@ class DaemonTest(unittest.TestCase):
         wait_until(what, plenty=seconds, every=0.002)
 
     def check_disjoint(self, status):
-        """No unit is leased to two clients in this snapshot of the daemon's own state.
-
-        Earlier work may overlap: work in one client's fallback partition beside what another
-        still had there. So may shared grants, which members of a group have, and a shared grant
-        beside one of another client that drains. No other leases overlap."""
+        """No unit is leased to two clients in this snapshot of the daemon's own state."""
         for device in status["devices"]:
-            leases = [hold for hold in device["held"] if not hold["whole"]]
-            for one, other in itertools.combinations(leases, 2):
-                both = {key: one[key] and other[key] for key in ("adopted", "shared", "open")}
-                apart = not (one["shared"] or other["shared"]) or (both["open"] and
-                                                                   not both["shared"])
-                if one["client"] != other["client"] and apart and not both["adopted"]:
-                    self.assertEqual(one["units"] & other["units"], 0,
-                                     f"units are held twice: {one}, {other}")
+            self.assertEqual(list(held_twice(device)), [])
