@@ -8,7 +8,11 @@
 # from where they were (moved_symbols.cpp), what is newer is brought along (newer_symbols.cpp), and
 # nothing else newer is used, which tests/operations checks. libdl.so.2 and libpthread.so.0 become
 # needed: in glibc >= 2.34 they are empty.
+#
+# vitamin_glibc_floor_of_programs(<target>): a program that glibc >= VITAMIN_GLIBC_FLOOR_OF_PROGRAMS
+# starts, as RHEL 9 has it: all that is newer is what the unwinder asks.
 set(VITAMIN_GLIBC_FLOOR 2.28)
+set(VITAMIN_GLIBC_FLOOR_OF_PROGRAMS 2.34)
 
 function(_vitamin_floor_stub name version)
   if(TARGET vitamin_floor_${name})
@@ -31,7 +35,8 @@ function(vitamin_glibc_floor target)
   endif()
   _vitamin_floor_stub(libdl 2)
   _vitamin_floor_stub(libpthread 0)
-  target_sources(${target} PRIVATE ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/newer_symbols.cpp)
+  target_sources(${target} PRIVATE ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/newer_symbols.cpp
+                                   ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/find_object.cpp)
   set_source_files_properties(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/newer_symbols.cpp PROPERTIES
                               COMPILE_OPTIONS "-Wno-redundant-decls;-Wno-nonnull-compare")
   # Before libc, so that the linker looks here first.
@@ -39,4 +44,10 @@ function(vitamin_glibc_floor target)
     LINKER:--no-as-needed $<TARGET_FILE:vitamin_floor_libpthread>
     $<TARGET_FILE:vitamin_floor_libdl>)
   add_dependencies(${target} vitamin_floor_libdl vitamin_floor_libpthread)
+endfunction()
+
+function(vitamin_glibc_floor_of_programs target)
+  if(NOT VITAMIN_SANITIZE AND CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64)
+    target_sources(${target} PRIVATE ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/find_object.cpp)
+  endif()
 endfunction()

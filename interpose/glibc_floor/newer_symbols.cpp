@@ -3,8 +3,6 @@
 // What the C++ library and ours call that glibc 2.28 does not have yet, in terms of what it has.
 // Linked into the preloaded libraries, which go into programs and containers of any age. Hidden:
 // no call of another library ends here.
-#include <dlfcn.h>
-#include <link.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -56,36 +54,6 @@ int fstat(int fd, struct stat* facts) noexcept {
 }
 int fstat64(int fd, struct stat64* facts) noexcept {
   return static_cast<int>(::syscall(SYS_fstat, fd, facts));
-}
-
-// 2.35. The unwinder asks where an object keeps its frames.
-int _dl_find_object(void* address, dl_find_object* result) noexcept {
-  struct Search {
-    ElfW(Addr) address;
-    dl_find_object* result;
-  } search{reinterpret_cast<ElfW(Addr)>(address), result};
-  const auto look = [](dl_phdr_info* info, std::size_t, void* data) -> int {
-    const auto& wanted = *static_cast<Search*>(data);
-    const ElfW(Phdr)* frames = nullptr;
-    bool inside = false;
-    for (const ElfW(Phdr)* header = info->dlpi_phdr; header != info->dlpi_phdr + info->dlpi_phnum;
-         ++header) {
-      const ElfW(Addr) begin = info->dlpi_addr + header->p_vaddr;
-      if (header->p_type == PT_GNU_EH_FRAME) frames = header;
-      if (header->p_type != PT_LOAD || wanted.address < begin ||
-          wanted.address - begin >= header->p_memsz)
-        continue;
-      inside = true;
-      wanted.result->dlfo_map_start = reinterpret_cast<void*>(begin);
-      wanted.result->dlfo_map_end = reinterpret_cast<void*>(begin + header->p_memsz);
-    }
-    if (!inside || frames == nullptr) return 0;
-    wanted.result->dlfo_flags = 0;
-    wanted.result->dlfo_link_map = nullptr;
-    wanted.result->dlfo_eh_frame = reinterpret_cast<void*>(info->dlpi_addr + frames->p_vaddr);
-    return 1;
-  };
-  return ::dl_iterate_phdr(look, &search) == 1 ? 0 : -1;
 }
 
 // 2.36. For std::random_device; the kernel's answer to so few bytes is never short.

@@ -152,15 +152,17 @@ function(vitamin_python_tests)
   endforeach()
 endfunction()
 
-# vitamin_portable_program(<target>): carried to machines that have another C++ library. It has its
-# libraries in it, or loads them by path: it needs no search path. Without what it does not use of
-# them, std::random_device, it runs on glibc 2.35.
+# vitamin_portable_program(<target>): carried to machines that have another C++ library or an older
+# glibc (glibc_floor.cmake). It has its libraries in it, or loads them by path: it needs no search
+# path. What it does not use of them is dropped, since std::random_device needs a newer glibc.
+include(${CMAKE_CURRENT_LIST_DIR}/../../interpose/glibc_floor/glibc_floor.cmake)
 function(vitamin_portable_program target)
   set_target_properties(${target} PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
   if(NOT VITAMIN_SANITIZE)
     # mold 1.10 keeps imports of sections that it drops.
     target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc -fuse-ld=bfd
                         LINKER:--gc-sections)
+    vitamin_glibc_floor_of_programs(${target})
   endif()
 endfunction()
 

@@ -163,6 +163,32 @@ class Published(DraTest):
         self.processes.pop("vitamin").wait(time_limit(30))
         self.assertEqual(self.api.slice_of()["metadata"]["resourceVersion"], version)
 
+    def looks(self, more=5):
+        """Waits until the driver has looked some more times."""
+        enough = self.api.reads["slices"] + more
+        wait_until(lambda: self.api.reads["slices"] >= enough, what="further looks of the driver")
+
+    def test_a_slice_is_written_once_however_the_api_server_writes_its_quantities(self):
+        self.start_all(gpus=("GPU-1=125Gi",))
+        self.assertEqual(self.api.slice_of()["spec"]["devices"][0]["capacity"]["memory"]["value"],
+                         "134217728k")
+        self.looks()
+        self.assertEqual(self.api.slice_of()["metadata"]["resourceVersion"], "1")
+
+    def test_an_api_server_without_the_feature_gate_is_one_line(self):
+        self.api.consumable_capacity = False
+        self.start_all()
+        self.looks()
+        self.assertEqual(self.api.slice_of()["metadata"]["resourceVersion"], "1")
+        self.assertEqual(self.log().count("Enable the feature gate DRAConsumableCapacity"), 1)
+
+    def test_a_slice_ends_with_its_node(self):
+        self.start_all()
+        self.end("vitamind")
+        wait_until(lambda: self.api.published() == [], what="an empty slice")
+        owner, = self.api.slice_of()["metadata"]["ownerReferences"]
+        self.assertEqual((owner["kind"], owner["name"], owner["uid"]), ("Node", NODE, "uid-of-node"))
+
     def test_wrong_slices_are_found(self):
         self.start_all()
         good = self.api.slice_of()
@@ -354,6 +380,20 @@ class Prepared(DraTest):
                    what="that vitamind knows the second pod")
 
 
+    def test_a_claim_of_one_pod_is_read_once(self):
+        self.start_all()
+        claim = claim_of("a", 60)
+        claim["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "Pod", "name": "a",
+                                                 "uid": "pod-1", "controller": True}]
+        self.api.add_claim(claim)
+        self.prepared(claim)
+        self.end("vitamind")
+        self.start_daemon()
+        wait_until(lambda: self.claims() == {f"{claim['metadata']['uid']}.0": 60},
+                   what="that vitamind is told again")
+        self.assertEqual(self.api.reads["claims"], 1)
+
+
 class Refused(DraTest):
     def test_claims_that_exceed_a_gpu_are_refused(self):
         self.start_all()
@@ -368,6 +408,17 @@ class Refused(DraTest):
         self.assertFalse(self.cdi(second).exists())
         self.assertEqual(sorted(self.claims().values()), [40, 60])
         self.assertEqual(self.kubelet.unprepare(first)[first["metadata"]["uid"]].error, "")
+        self.prepared(second)
+
+    def test_claims_that_exceed_the_memory_of_a_gpu_are_refused(self):
+        self.start_all()  # GPU-1 has 16 GiB
+        first = self.api.add_claim(claim_of("a", 20, memory="10Gi"))
+        self.prepared(first)
+        second = self.api.add_claim(claim_of("b", 20, memory="8Gi"))
+        self.assertIn("device GPU-1 is over-committed: other claims have 10240 MiB of its 16384 "
+                      "MiB of memory, and this one asks for 8192 MiB", self.refused(second))
+        self.prepared(self.api.add_claim(claim_of("c", 20)))  # which bounds none
+        self.kubelet.unprepare(first)
         self.prepared(second)
 
     def test_parameters_choose_a_class_or_are_refused(self):

@@ -246,7 +246,13 @@ class Meaning(Rendered):
         pod = things["DaemonSet", "vitamin-default"]["spec"]["template"]["spec"]
         commands = {container["name"]: container["command"] for container in pod["containers"]}
         self.assertEqual(pod["runtimeClassName"], "nvidia")
-        self.assertIn("--set=mps.mode=external", commands["vitamind"])
+        self.assertLessEqual({"--set=mps.mode=external", "--set=mps.directory=/run/vitamin-mps"},
+                             set(commands["vitamind"]))
+        # vitamind runs MPS's control program, which NVIDIA's runtime gives only to who asks.
+        environment = {each["name"]: each["value"] for each in next(
+            c for c in pod["containers"] if c["name"] == "vitamind")["env"]}
+        self.assertEqual(environment, {"NVIDIA_VISIBLE_DEVICES": "none",
+                                       "NVIDIA_DRIVER_CAPABILITIES": "compute"})
         self.assertIn("--mps=/run/vitamin-mps", commands["device-plugin"])
         self.assertEqual(commands["mps"][0], "nvidia-cuda-mps-control")
         without = self.render()["DaemonSet", "vitamin-default"]["spec"]["template"]["spec"]

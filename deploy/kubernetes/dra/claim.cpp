@@ -239,7 +239,10 @@ hal::Result<AllocatedClaim> allocated_claim(const json& claim, const std::string
                       .name = text_at(metadata, "name"),
                       .of_namespace = text_at(metadata, "namespace"),
                       .pods = {},
+                      .of_one_pod = false,
                       .shares = {}};
+  for (const json& owner : part(metadata, "ownerReferences"))
+    read.of_one_pod = read.of_one_pod || text_at(owner, "kind") == "Pod";
   const json& allocation = part(status, "allocation");
   if (allocation.empty()) return fail("the claim is not allocated");
   for (const json& consumer : part(status, "reservedFor"))

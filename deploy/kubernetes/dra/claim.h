@@ -56,6 +56,7 @@ struct AllocatedShare {
 struct AllocatedClaim {
   std::string uid, name, of_namespace;
   std::vector<std::string> pods;  // UIDs of those that the claim is reserved for
+  bool of_one_pod = false;        // made from a template: no other pod ever uses it
   std::vector<AllocatedShare> shares;
 };
 

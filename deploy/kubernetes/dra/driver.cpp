@@ -64,11 +64,8 @@ ordered_json to_json(const AllocatedClaim& claim) {
                       {"percent", share.percent},
                       {"memory", share.memory},
                       {"class", share.workload_class}});
-  return {{"uid", claim.uid},
-          {"namespace", claim.of_namespace},
-          {"name", claim.name},
-          {"pods", claim.pods},
-          {"shares", shares}};
+  return {{"uid", claim.uid},   {"namespace", claim.of_namespace}, {"name", claim.name},
+          {"pods", claim.pods}, {"of_one_pod", claim.of_one_pod},  {"shares", shares}};
 }
 
 // Throws what nlohmann throws.
@@ -77,6 +74,7 @@ AllocatedClaim from_json(const json& object) {
                        .name = object.at("name"),
                        .of_namespace = object.at("namespace"),
                        .pods = object.at("pods"),
+                       .of_one_pod = object.value("of_one_pod", false),
                        .shares = {}};
   for (const json& share : object.at("shares"))
     claim.shares.push_back({.request = share.at("request"),
@@ -87,6 +85,16 @@ AllocatedClaim from_json(const json& object) {
                             .memory = share.at("memory"),
                             .workload_class = share.at("class")});
   return claim;
+}
+
+// Of the spec that the API server keeps.
+hal::Status check_sharing(const json& spec) {
+  for (const json& device : spec.value("devices", json::array()))
+    if (!device.value("allowMultipleAllocations", false))
+      return hal::fail(hal::Errc::kUnavailable,
+                       "the API server keeps no allowMultipleAllocations, so each GPU is for one "
+                       "claim only. Enable the feature gate DRAConsumableCapacity");
+  return {};
 }
 
 }  // namespace
@@ -211,6 +219,7 @@ hal::Status Driver::prepare(const dra_api::Claim& wanted) {
   if (const auto mps = check_mps(options_.container); !mps) return mps;
   auto claim = read_claim(wanted.namespace_(), wanted.name(), wanted.uid());
   if (!claim) return tl::unexpected(claim.error());
+  if (const auto fits = check_memory(*claim); !fits) return fits;
   Prepared prepared{std::move(*claim), ""};
   auto written = tell(prepared);
   if (written) written = write_cdi(prepared.claim);
@@ -221,6 +230,27 @@ hal::Status Driver::prepare(const dra_api::Claim& wanted) {
     return written;
   }
   prepared_[prepared.claim.uid] = std::move(prepared);
+  return {};
+}
+
+// vitamind, which does not know how much memory a GPU has, adds up shares only.
+hal::Status Driver::check_memory(const AllocatedClaim& claim) const {
+  const auto memory_of = [](const AllocatedClaim& each, const std::string& uuid) {
+    std::uint64_t bytes = 0;
+    for (const AllocatedShare& share : each.shares) bytes += share.uuid == uuid ? share.memory : 0;
+    return bytes;
+  };
+  for (const ClaimableGpu& gpu : gpus_here()) {
+    const std::uint64_t wanted = memory_of(claim, gpu.uuid);
+    std::uint64_t held = 0;
+    for (const auto& [uid, other] : prepared_) held += memory_of(other.claim, gpu.uuid);
+    if (gpu.memory != 0 && wanted != 0 && held + wanted > gpu.memory)
+      return hal::fail(
+          hal::Errc::kUnavailable,
+          fmt::format("device {} is over-committed: other claims have {} MiB of its {} MiB of "
+                      "memory, and this one asks for {} MiB",
+                      gpu.uuid, held >> 20, gpu.memory >> 20, wanted >> 20));
+  }
   return {};
 }
 
@@ -284,16 +314,19 @@ std::vector<ClaimableGpu> Driver::gpus_here() const {
   return gpus;
 }
 
-// After a restart of vitamind every claim; else pods that a claim was reserved for later.
+// After a restart of vitamind every claim; else pods that a claim was reserved for later, of which
+// the kubelet says nothing.
 void Driver::tell_again() {
   const std::lock_guard lock(mutex_);
   bool answers = true;  // the API server
   for (auto& [uid, prepared] : prepared_) {
     const AllocatedClaim& before = prepared.claim;
     bool told = prepared.told == daemon_;
-    const auto now =
-        answers ? read_claim(before.of_namespace, before.name, uid) : tl::unexpected(hal::Error{});
-    answers = now || now.error().code != hal::Errc::kUnavailable || now.error().native != 0;
+    const bool may_change = !before.of_one_pod || before.pods.empty();
+    const auto now = answers && may_change ? read_claim(before.of_namespace, before.name, uid)
+                                           : tl::unexpected(hal::Error{});
+    if (may_change)
+      answers = now || now.error().code != hal::Errc::kUnavailable || now.error().native != 0;
     if (now && now->pods != before.pods) {
       prepared.claim.pods = now->pods;
       if (!write_file(state_file(uid), to_json(prepared.claim).dump(2) + "\n")) continue;
@@ -351,18 +384,36 @@ hal::Status Driver::publish(const std::vector<ClaimableGpu>& gpus) {
   if (const auto items = list->find("items"); items != list->end())
     for (const json& slice : *items)
       if (slice["metadata"]["name"] == name) now = &slice;
-  if (now == nullptr) {
-    const auto made = api_.post(slices, resource_slice(options_.node, free, 1));
-    return made ? hal::Status() : tl::unexpected(made.error());
-  }
+  if (now == nullptr) return write_slice(resource_slice(options_.node, free, 1), true);
   const json& spec = (*now)["spec"];
   const auto generation = spec["pool"].value("generation", std::uint64_t{0});
   ordered_json wanted = resource_slice(options_.node, free, generation);
-  if (json(wanted["spec"]) == spec) return {};
+  const json wanted_spec = wanted["spec"];
+  // The API server writes quantities in its own way, and drops fields of features that are off.
+  if (wanted_spec == spec || (spec == answered_ && wanted_spec == written_))
+    return check_sharing(spec);
   wanted["spec"]["pool"]["generation"] = generation + 1;
   wanted["metadata"]["resourceVersion"] = (*now)["metadata"].value("resourceVersion", "");
-  const auto put = api_.put(slices + "/" + name, wanted);
-  return put ? hal::Status() : tl::unexpected(put.error());
+  return write_slice(std::move(wanted), false);
+}
+
+hal::Status Driver::write_slice(ordered_json wanted, bool is_new) {
+  const std::string slices = std::string(kResourceApi) + "/resourceslices";
+  // A slice ends with its node.
+  if (const auto node = api_.get("/api/v1/nodes/" + options_.node))
+    wanted["metadata"]["ownerReferences"] =
+        ordered_json::array({ordered_json{{"apiVersion", "v1"},
+                                          {"kind", "Node"},
+                                          {"name", options_.node},
+                                          {"uid", (*node)["metadata"].value("uid", "")},
+                                          {"controller", true}}});
+  const auto answer =
+      is_new ? api_.post(slices, wanted)
+             : api_.put(slices + "/" + wanted["metadata"]["name"].get<std::string>(), wanted);
+  if (!answer) return tl::unexpected(answer.error());
+  written_ = wanted["spec"];
+  answered_ = answer->value("spec", json());
+  return check_sharing(answered_);
 }
 
 hal::Status Driver::run() {

@@ -82,8 +82,10 @@ class Driver final : public dra_api::DRAPlugin::Service,
 
   void read_prepared();
   void look();
+  hal::Status check_memory(const AllocatedClaim& claim) const;
   void tell_again();
   hal::Status publish(const std::vector<ClaimableGpu>& gpus);
+  hal::Status write_slice(nlohmann::ordered_json wanted, bool is_new);
   std::vector<ClaimableGpu> gpus_here() const;
   std::string state_file(const std::string& uid) const;
   std::string cdi_file(const std::string& uid) const;
@@ -94,7 +96,8 @@ class Driver final : public dra_api::DRAPlugin::Service,
   std::map<std::string, Prepared> prepared_;   // by UID
   std::string daemon_;                         // which life of vitamind answers; empty: none
   std::map<std::string, std::string> others_;  // GPUs that other drivers publish, with the driver
-  std::string told_daemon_, told_api_;         // the last problems, each said once
+  nlohmann::json written_, answered_;   // spec of the slice, as sent and as the API server keeps it
+  std::string told_daemon_, told_api_;  // the last problems, each said once
   std::atomic<bool> stopping_ = false;
 };
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stand-ins for the kubelet and the API server, by their published protocols."""
+import collections
+import copy
 import http.server
 import importlib
 import json
@@ -115,6 +117,15 @@ def slice_problems(thing):
     return found
 
 
+def canonical(quantity):
+    """"134217728000" is "134217728k"."""
+    number, suffixes = int(quantity), iter(["k", "M", "G", "T", "P"])
+    suffix = ""
+    while number and number % 1000 == 0:
+        number, suffix = number // 1000, next(suffixes)
+    return f"{number}{suffix}"
+
+
 class ApiServer:
     """Slices and claims of resource.k8s.io/v1. What is written is checked."""
     SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -123,6 +134,8 @@ class ApiServer:
         self.slices, self.claims = {}, {}
         self.refused = []  # what the schema or a rule refused
         self.conflicts = 0  # PUTs to answer with 409
+        self.consumable_capacity = True  # the feature gate
+        self.reads = collections.Counter()  # GETs: "claims", "slices"
         self.lock = threading.Lock()
         self.token = token
         handler = type("Handler", (_Handler,), {"api": self})
@@ -164,8 +177,13 @@ class ApiServer:
         claim = re.fullmatch(r"/apis/resource.k8s.io/v1/namespaces/([^/]+)/resourceclaims/([^/]+)",
                              path)
         if method == "GET" and claim and claim.groups() in self.claims:
+            self.reads["claims"] += 1
             return 200, self.claims[claim.groups()]
+        if method == "GET" and path.startswith("/api/v1/nodes/"):
+            return 200, {"kind": "Node", "metadata": {"name": path.split("/")[-1],
+                                                      "uid": "uid-of-node"}}
         if method == "GET" and path == self.SLICES:
+            self.reads["slices"] += 1
             return 200, {"kind": "ResourceSliceList", "items": list(self.slices.values())}
         name = path.removeprefix(self.SLICES).strip("/")
         if method == "PUT" and name in self.slices or method == "POST" and path == self.SLICES:
@@ -186,8 +204,26 @@ class ApiServer:
             self.conflicts -= 1
             return 409, {"message": "the object has been modified"}
         thing["metadata"]["resourceVersion"] = str(int(version) + 1)
-        self.slices[name] = thing
+        thing = self.slices[name] = self.kept(thing)
         return 201 if before is None else 200, thing
+
+
+    def kept(self, thing):
+        """As the API server stores a slice: quantities in their canonical form, and nothing of a
+        feature that is off."""
+        thing = copy.deepcopy(thing)
+        for device in thing["spec"]["devices"]:
+            if not self.consumable_capacity:
+                device.pop("allowMultipleAllocations")
+            for capacity in device["capacity"].values():
+                capacity["value"] = canonical(capacity["value"])
+                policy = capacity["requestPolicy"]
+                policy["default"] = canonical(policy["default"])
+                policy["validRange"] = {key: canonical(value)
+                                        for key, value in policy["validRange"].items()}
+                if not self.consumable_capacity:
+                    del capacity["requestPolicy"]
+        return thing
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
