@@ -14,6 +14,7 @@ Beside each prediction stands the error that was measured of such predictions on
 import argparse
 import json
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -32,8 +33,16 @@ def simulated(vitamin, files, policy, seconds):
     done = subprocess.run([str(word) for word in words], text=True, capture_output=True)
     if done.returncode != 0:
         sys.exit(f"advise.py: {done.stderr.strip()}")
-    return [(job["name"], job["steps_per_s"], job["alone_steps_per_s"])
+    jobs = [(job["name"], job["steps_per_s"], job["alone_steps_per_s"])
             for job in json.loads(done.stdout)["results"][0]["training"]]
+    for name, rate, alone in jobs:
+        # It becomes the value of a label and, behind a prefix, the name of an annotation.
+        if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,38}[A-Za-z0-9])?", name):
+            sys.exit(f"advise.py: the job's name '{name}' is no value of a label: at most 40 of "
+                     "letters, digits, '.', '_' and '-'")
+        if not rate > 0 or not alone > 0:
+            sys.exit(f"advise.py: {name} ends no step in {seconds:g} s; give more --seconds")
+    return jobs
 
 
 def measured_errors(path):
@@ -56,7 +65,7 @@ def pairs_of(options):
         for second in options.job[at:]:
             beside = simulated(options.vitamin, (first, second), options.policy, options.seconds)
             names = [name for name, _, _ in beside]
-            slowdowns = [alone / rate if rate > 0 else float("inf") for _, rate, alone in beside]
+            slowdowns = [alone / rate for _, rate, alone in beside]
             known = [error for name in names for error in errors.get(name, [])] or errors[None]
             pairs.append({
                 "jobs": names,

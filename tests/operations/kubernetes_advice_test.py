@@ -89,7 +89,11 @@ class Advice(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1))
         self.assertIn("the label vitamin.dev/job of the pod is 'other'; recorded are busy, idle",
                       done.stderr)
-        self.files.append(self.directory / "none.job")
+        self.files[1].write_text(job("idle/job", 132 * 2, 3000, 20000))
+        done = self.advise()
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1))
+        self.assertIn("the job's name 'idle/job' is no value of a label", done.stderr)
+        self.files[1] = self.directory / "none.job"
         done = self.advise()
         self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1))
         self.assertIn("none.job", done.stderr)

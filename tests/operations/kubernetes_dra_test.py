@@ -187,7 +187,8 @@ class Published(DraTest):
         self.end("vitamind")
         wait_until(lambda: self.api.published() == [], what="an empty slice")
         owner, = self.api.slice_of()["metadata"]["ownerReferences"]
-        self.assertEqual((owner["kind"], owner["name"], owner["uid"]), ("Node", NODE, "uid-of-node"))
+        self.assertEqual((owner["kind"], owner["name"], owner["uid"]),
+                         ("Node", NODE, "uid-of-node"))
 
     def test_wrong_slices_are_found(self):
         self.start_all()

@@ -290,6 +290,18 @@ class Page(Rendered):
             for thing in yaml.safe_load_all(text):
                 self.assertEqual(problems(thing), [])
 
+    def test_the_two_pods_of_the_page_fit_on_one_gpu_of_one_node(self):
+        first, second = yaml.safe_load_all((DEPLOY / "examples/half-a-gpu.yaml").read_text())
+        default = generate.values_with()["pools"][0]
+        asked = [int(pod["spec"]["containers"][0]["resources"]["limits"][default["resource"]])
+                 for pod in (first, second)]
+        self.assertEqual(sum(asked), default["shares"])
+        term, = second["spec"]["affinity"]["podAffinity"][
+            "requiredDuringSchedulingIgnoredDuringExecution"]
+        self.assertLessEqual(term["labelSelector"]["matchLabels"].items(),
+                             first["metadata"]["labels"].items())
+        self.assertEqual(term["topologyKey"], "kubernetes.io/hostname")
+
     def builds_packages(self, words):
         self.assertEqual(words, ["ninja", "-C", "build/release", "packages"])
         self.assertIn("add_custom_target(packages\n",
@@ -346,6 +358,10 @@ class Page(Rendered):
             generate.values_with(yaml.safe_load(
                 (SOURCE / words[words.index("--values") + 1]).read_text()))
 
+    def generates_cdi(self, words):
+        """NVIDIA's program, which is not here. The drivers name GPUs by UUID."""
+        self.assertIn("--device-name-strategy=uuid", words)
+
     def renders(self, words):
         with tempfile.TemporaryDirectory() as directory:
             values = pathlib.Path(directory) / "my.yaml"
@@ -370,6 +386,7 @@ class Page(Rendered):
               "skopeo copy": copies_the_image, "kubectl label node": labels_a_node,
               "kubectl apply -k": applies_a_kustomization, "kubectl apply -f": applies_a_file,
               "kubectl -n": executes_in_the_daemon, "helm install": installs_the_chart,
+              "nvidia-ctk cdi generate": generates_cdi,
               "python3 deploy/kubernetes/generate.py": renders,
               "python3 deploy/kubernetes/advise.py": advises}
 

@@ -73,7 +73,8 @@ class Pods(unittest.TestCase):
 
     def pod(self, name, namespace):
         """deploy/kubernetes/examples/half-a-gpu.yaml with the program of a test."""
-        pod = yaml.safe_load((SOURCE / "deploy/kubernetes/examples/half-a-gpu.yaml").read_text())
+        pod, _ = yaml.safe_load_all(
+            (SOURCE / "deploy/kubernetes/examples/half-a-gpu.yaml").read_text())
         pod["metadata"].update(name=name, namespace=namespace)
         pod["spec"]["volumes"] = [{"name": "build", "hostPath": {"path": str(BUILD)}}]
         pod["spec"]["containers"][0].update(
