@@ -125,7 +125,7 @@ class Contents(Directory):
         self.assertEqual(said.returncode, 0, said.stdout + said.stderr)
         mps = tree / "usr/lib/systemd/system/vitamin-mps.service"
         (tree / "bin").mkdir()
-        for program in ("usr/bin/nvidia-cuda-mps-control", "bin/sh"):
+        for program in ("usr/bin/nvidia-cuda-mps-control", "bin/sh", "bin/kill"):
             (tree / program).write_text("#!/bin/sh\n")
             (tree / program).chmod(0o755)
         for name in ("sysinit.target", "basic.target", "shutdown.target", "multi-user.target"):
