@@ -44,23 +44,32 @@ class ShareGroups(DaemonTest):
         self.assertEqual(shown.returncode, 0, shown.stderr)
         return shown.stdout
 
+    def beside_each_other(self, daemon, launches):
+        """Ten workers: most SMs and most clients that any status showed."""
+        workers = [self.member(daemon, "work", launches) for _ in range(10)]
+        seen = most = 0
+        while any(worker.poll() is None for worker in workers):
+            status = daemon.status()
+            if status["devices"]:
+                most = max(most, self.width(status))
+                seen = max(seen, len(status["clients"]))
+            self.assertLessEqual(most, QUARTER)
+        for worker in workers:
+            self.assertEqual(self.result(worker)["submitted"], launches)
+        return most, seen
+
     def test_ten_processes_of_a_user_never_exceed_the_users_share(self):
         for policy in policies():
             with self.subTest(policy=policy):
                 daemon = self.configured(MINE, "--policy", policy, "--set",
                                          "policy.starving_after=20ms")
-                workers = [self.member(daemon, "work", 2000) for _ in range(10)]
-                seen = most = 0
-                while any(worker.poll() is None for worker in workers):
-                    status = daemon.status()
-                    if status["devices"]:
-                        most = max(most, self.width(status))
-                        seen = max(seen, len(status["clients"]))
-                    self.assertLessEqual(most, QUARTER)
+                # On a quick machine a worker may end before the next one begins.
+                for launches in (2000, 8000, 32_000, 128_000):
+                    most, seen = self.beside_each_other(daemon, launches)
+                    if seen > 1:
+                        break
                 self.assertGreater(most, 0)
                 self.assertGreater(seen, 1)
-                for worker in workers:
-                    self.assertEqual(self.result(worker)["submitted"], 2000)
                 daemon.end()
 
     def test_a_program_that_names_another_class_is_still_bounded(self):
