@@ -197,6 +197,12 @@ class Group:
         return found
 
 
+def end_ranks(ranks):
+    for rank in ranks:
+        if rank.process.poll() is None:
+            os.killpg(rank.process.pid, signal.SIGKILL)
+
+
 def kill_rank(group, limit):
     """The last rank of the second job; the rest of that job waits in its collective for ever, and
     is ended."""
@@ -204,9 +210,7 @@ def kill_rank(group, limit):
     victims = group.ranks[group.specs[1]]
     os.killpg(victims[-1].process.pid, signal.SIGKILL)
     time.sleep(1)
-    for rank in victims[:-1]:
-        if rank.process.poll() is None:
-            os.killpg(rank.process.pid, signal.SIGKILL)
+    end_ranks(victims[:-1])
 
 
 def await_loss(group, limit):
@@ -215,9 +219,7 @@ def await_loss(group, limit):
     *others, loser = group.ranks[group.loses]
     while loser.process.poll() is None and time.monotonic() < limit:
         time.sleep(0.01)
-    for rank in others:
-        if rank.process.poll() is None:
-            os.killpg(rank.process.pid, signal.SIGKILL)
+    end_ranks(others)
 
 
 def restart_daemon(group, limit):
@@ -296,8 +298,8 @@ class Measurement:
         policy = None if mode == "MPS" else mode
         daemon = Bounded(policy, self.environment) if policy else None
         # Moved at every launch a job's rate says nothing, and beside a kill neither.
-        ends = cell in ("kill", "lost")
-        timed = 0 if policy == "random" or ends or cell == "restart" else options.timed
+        ends_a_job = cell in ("kill", "lost")
+        timed = 0 if policy == "random" or ends_a_job or cell == "restart" else options.timed
         group = Group(specs, options, self.environment, daemon, timed,
                       specs[1] if cell == "lost" else None)
         limit = time.monotonic() + options.timeout
@@ -316,7 +318,7 @@ class Measurement:
                     "processor_share": (after - before) / seconds
                     if None not in (after, before) and cell != "restart" else None,
                     "log": daemon.end()[-1500:]}
-        shares = [self.keep(cell, mode, spec, f, ends and spec is specs[1])
+        shares = [self.keep(cell, mode, spec, f, ends_a_job and spec is specs[1])
                   for spec, f in found.items()]
         total = sum(shares) if all(shares) else None
         self.results.add({"cell": cell, "mode": mode, "jobs": [s.name for s in specs],

@@ -120,15 +120,14 @@ std::map<std::int64_t, std::uint64_t> charged_on(const json& status, const std::
   return charged;
 }
 
-// Its name; empty: it cannot be seen.
+}  // namespace
+
 std::string program_of(std::int64_t process) {
   std::ifstream file(fmt::format("/proc/{}/comm", process));
   std::string name;
   std::getline(file, name);
   return name;
 }
-
-}  // namespace
 
 json device_memory(const json& status) {
   std::set<std::string> asked;  // a device may have several views

@@ -25,6 +25,9 @@ namespace vitamin::tools {
 // Empty without NVML.
 nlohmann::json device_memory(const nlohmann::json& status);
 
+// The name of a process; empty: it cannot be seen.
+std::string program_of(std::int64_t process);
+
 // What one process has on one device.
 struct ProcessMemory {
   std::string device;                  // UUID

@@ -107,13 +107,6 @@ bool is_alive(pid_t process) {
   return ::access(fmt::format("/proc/{}", process).c_str(), F_OK) == 0;
 }
 
-std::string program_of_process(pid_t process) {
-  std::ifstream file(fmt::format("/proc/{}/comm", process));
-  std::string name;
-  std::getline(file, name);
-  return name;
-}
-
 // Field 22 of /proc/PID/stat: tells a process from a later one of the same number.
 std::string start_of(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
@@ -430,7 +423,7 @@ int refused(const hal::Error& error) {
 void show(const std::vector<Moved>& all, const char* state, bool as_json) {
   json list = json::array();
   for (const Moved& each : all) {
-    const std::string program = program_of_process(each.process);
+    const std::string program = program_of(each.process);
     const bool known = each.bytes && each.seconds > 0;
     const double rate = known ? static_cast<double>(*each.bytes) / each.seconds : 0;
     list.push_back({{"process", each.process},
