@@ -16,12 +16,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A daemon that has too many pending requests refuses further ones: retry.
+// A daemon that has too many pending requests refuses further ones: retry. One that does not answer
+// (stopped) must not hold the program for all tries.
 hal::Result<protocol::Told> ask(const std::string& socket, const std::string& verb) {
   constexpr int kTries = 20;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(8);
   for (int left = kTries;; --left) {
     auto told = protocol::ask_for_files(socket, verb, milliseconds(2000));
-    if (told || left == 0) return told;
+    if (told || left == 0 || std::chrono::steady_clock::now() >= until) return told;
     const timespec pause{0, 20'000'000};
     ::nanosleep(&pause, nullptr);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Requests of tools; begin and end of clients' sessions.
+#include <poll.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,7 +25,20 @@
 namespace vitamin::daemon {
 // --- tools -----------------------------------------------------------------------------------
 
+namespace {
+
+// A tool that stopped waiting has told its user that the request failed.
+bool has_hung_up(const Connection& tool) {
+  pollfd watched{tool.socket.get(), POLLRDHUP, 0};
+  return ::poll(&watched, 1, 0) > 0 && (watched.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
+}
+
+}  // namespace
+
 void Server::answer(const Connection& tool, const std::string& verb) {
+  if ((verb.starts_with("drain") || verb.starts_with("resume")) && has_hung_up(tool))
+    return log::info("'{}' of process {} is withdrawn: it waited no longer for the answer", verb,
+                     tool.peer.pid);
   if (verb.starts_with("memory-quotas")) return answer_memory_quotas(tool, verb);
   if (const auto sent = protocol::send_answer(tool.socket, execute(verb, tool.peer.uid)); !sent)
     log::warn("the answer to process {} cannot be sent: {}", tool.peer.pid, sent.error().message);
@@ -101,8 +115,14 @@ std::string Server::execute_operator(const std::string& name, const std::string&
   }
   const std::string which = rest.empty() ? "all" : rest;
   const std::size_t changed = devices_.drain(which, name == "drain");
-  if (changed == 0 && which != "all")
-    return error_text("no client has used a device '" + which + "'");
+  if (changed == 0 && which != "all") {
+    std::set<std::string> used;
+    for (const auto& [key, device] : devices_) used.insert(device.info.uuid);
+    std::string known;
+    for (const std::string& uuid : used) known += uuid + ", ";
+    return error_text("no client has used a device '" + which + "'. Name one of: " + known +
+                      "all, or its index as nvidia-smi has it");
+  }
   if (changed == 0 && name == "drain")
     return error_text(
         "no client has used a device yet, so none is drained. Drain it when `vitamin status` shows "

@@ -5,8 +5,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <clocale>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -14,6 +16,7 @@
 
 #include "daemon/config/schema.h"
 #include "daemon/config/value.h"
+#include "runtime/environment.h"
 #include "scheduler/policies/registry.h"
 #include "tools/vitamin/completion.h"
 #include "tools/vitamin/exit_code.h"
@@ -181,6 +184,33 @@ struct RunHelp : CLI::Formatter {
   }
 };
 
+// The whole of `text` as a number.
+template <class Number>
+std::optional<Number> number_in(const std::string& text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+CLI::Validator seconds_from(bool zero) {
+  return {[zero](std::string& text) -> std::string {
+            const auto number = number_in<double>(text);
+            if (number && (*number > 0 || (zero && *number == 0))) return {};
+            return fmt::format("'{}' is no number of seconds {}: write 5 or 0.5, without a unit",
+                               text, zero ? "from 0" : "above 0");
+          },
+          ""};
+}
+
+CLI::Validator seed_number() {
+  return {[](std::string& text) -> std::string {
+            if (number_in<std::uint64_t>(text)) return {};
+            return fmt::format("'{}' is no seed: write a whole number from 0 to 2^64-1", text);
+          },
+          ""};
+}
+
 struct CommandLine {
   CLI::App app{"Shares one GPU between unmodified programs, launch by launch."};
   CLI::App* run = nullptr;
@@ -266,12 +296,12 @@ struct CommandLine {
     drain->add_option("DEVICE", device, "Its UUID or index, or all")->capture_default_str();
     park->add_option("PROCESS", parking.which, "Its number, or a job, pod or program")->required();
     park->add_option("--timeout", park_seconds, "Seconds that its outstanding work may take")
-        ->check(CLI::PositiveNumber)
+        ->check(seconds_from(false))
         ->capture_default_str();
     resume->add_option("WHICH", parking.which, "A device, or a parked process or job")
         ->capture_default_str();
     resume->add_option("--timeout", parking.seconds, "Seconds to wait for room on the device")
-        ->check(CLI::NonNegativeNumber)
+        ->check(seconds_from(true))
         ->capture_default_str();
     status->footer(kStatusFooter);
     accounting->footer(kAccountingFooter);
@@ -312,7 +342,9 @@ struct CommandLine {
     run->add_option("--policy", options.policy,
                     "Who decides where a launch goes (default: vitamin.toml's, or fifo)")
         ->type_name("NAME");
-    run->add_option("--seed", options.seed, "Seed of a random policy")->type_name("N");
+    run->add_option("--seed", options.seed, "Seed of a random policy")
+        ->type_name("N")
+        ->check(seed_number());
     run->add_option("--config", options.config_file,
                     "Instead of /etc/vitamin/vitamin.toml ($VITAMIN_CONFIG)")
         ->type_name("FILE");
@@ -403,6 +435,19 @@ std::optional<int> wrong_policy(const RunOptions& options) {
                      Problem::kPolicy);
 }
 
+// An option that nothing would read; empty: none. A program reads $VITAMIN_DAEMON by itself.
+std::string needs_daemon(const RunOptions& options) {
+  if (options.daemon) return {};
+  const char* const named = std::getenv(runtime::environment::kDaemon);
+  const bool joins = named != nullptr && *named != '\0';
+  const char* const option = !options.socket.empty()                     ? "--socket"
+                             : !options.workload_class.empty() && !joins ? "--class"
+                                                                         : nullptr;
+  if (option == nullptr) return {};
+  return fmt::format(
+      "{} is for programs that share through vitamind: add --daemon, or leave it out", option);
+}
+
 int checked_run(CommandLine& line) {
   RunOptions& options = line.options;
   const std::vector<std::string> words = line.run->remaining();
@@ -413,6 +458,8 @@ int checked_run(CommandLine& line) {
     return usage_error("no command to run: vitamin run [OPTIONS] -- COMMAND.",
                        "vitamin run --help");
   if (const auto wrong = wrong_policy(options)) return *wrong;
+  if (const std::string wrong = needs_daemon(options); !wrong.empty())
+    return usage_error(wrong, "vitamin run --help");
   if (!options.memory.empty() && !config::memory_bound(options.memory))
     return usage_error(fmt::format("--memory: '{}' {}.", options.memory, config::kNoMemoryBound),
                        "vitamin run --help");
@@ -523,6 +570,17 @@ int dispatch(CommandLine& line) {
                                       : unknown_words(line.app, "vitamin --help");
 }
 
+// The innermost verb of the command line, and how it is called.
+std::pair<const CLI::App*, std::string> parsed_verb(const CLI::App& program) {
+  const CLI::App* app = &program;
+  std::string name = program.get_name();
+  for (auto verbs = app->get_subcommands(); !verbs.empty(); verbs = app->get_subcommands()) {
+    app = verbs.front();
+    name += " " + app->get_name();
+  }
+  return {app, name};
+}
+
 int parse_and_dispatch(int argc, char** argv) {
   CommandLine line;
   line.app.allow_extras();
@@ -540,9 +598,10 @@ int parse_and_dispatch(int argc, char** argv) {
   } catch (const CLI::Success& shown) {  // help or version
     return line.app.exit(shown);
   } catch (const CLI::ParseError& error) {
-    return usage_error(error.what(), line.run->parsed()      ? "vitamin run --help"
-                                     : line.verify->parsed() ? "vitamin verify --help"
-                                                             : "vitamin --help");
+    const auto [app, name] = parsed_verb(line.app);
+    if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !app->remaining().empty())
+      return unknown_words(*app, name + " --help");
+    return usage_error(error.what(), name + " --help");
   }
 }
 

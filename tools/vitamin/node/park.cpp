@@ -434,10 +434,13 @@ void show(const std::vector<Moved>& all, const char* state, bool as_json) {
                     {"lock_seconds", each.lock_seconds},
                     {"bytes_per_second", known ? json(rate) : json()}});
     if (as_json) continue;
-    fmt::print("process {} ({}) {}: {} in {:.2f} s{}\n", each.process, program, state,
-               each.bytes ? fmt::format("{} MiB", grouped(*each.bytes >> 20))
-                          : std::string("NVML does not say how much"),
-               each.seconds, known ? fmt::format(", {:.1f} GB/s", rate * 1e-9) : "");
+    const std::string how_much =
+        each.bytes ? fmt::format(": {} MiB", grouped(*each.bytes >> 20)) : "";
+    const std::string how_fast = known        ? fmt::format(", {:.1f} GB/s", rate * 1e-9)
+                                 : each.bytes ? ""
+                                              : " (NVML does not say how much memory it has)";
+    fmt::print("process {} ({}) {}{} in {:.2f} s{}\n", each.process, program, state, how_much,
+               each.seconds, how_fast);
   }
   if (as_json) fmt::print("{}\n", json{{"schema", 1}, {"processes", list}}.dump(2));
 }

@@ -118,6 +118,23 @@ class Comparison {
 
 }  // namespace
 
+std::optional<std::vector<std::string>> classes_of_daemon(const std::string& socket) {
+  const auto status = ask_daemon(socket, "status");
+  if (!status || !status->contains("configuration")) return std::nullopt;
+  // Keys are class."NAME".KEY; every class has a `kind`.
+  constexpr std::string_view kBegin = "class.", kEnd = ".kind";
+  std::vector<std::string> names;
+  for (const auto& [path, value] : status->at("configuration").value("settings", InForce())) {
+    if (!path.starts_with(kBegin) || !path.ends_with(kEnd)) continue;
+    const std::string quoted =
+        path.substr(kBegin.size(), path.size() - kBegin.size() - kEnd.size());
+    // A name in TOML's quotes is one in JSON's.
+    const auto name = nlohmann::json::parse(quoted, nullptr, false);
+    names.push_back(name.is_string() ? name.get<std::string>() : quoted);
+  }
+  return names;
+}
+
 void compare_with_daemon(const std::string& socket, const DaemonStart& asked,
                          const config::Loaded& loaded, const AskedClass& of) {
   const auto status = ask_daemon(socket, "status");

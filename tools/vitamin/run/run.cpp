@@ -98,6 +98,26 @@ std::string check_command(const RunOptions& options) {
   return command;
 }
 
+// Ends where neither this command's configuration nor that of the vitamind that runs has the class.
+// A trace gets a vitamind of its own, with this command's configuration.
+void check_class(const RunOptions& options, const config::Loaded& loaded) {
+  const std::string& wanted = options.workload_class;
+  std::vector<std::string> names;
+  for (const config::WorkloadClass& each : loaded.configuration.classes) names.push_back(each.name);
+  std::string where;
+  if (options.daemon && options.trace.empty()) {
+    const std::string socket = daemon_socket(options.socket);
+    if (const auto theirs = classes_of_daemon(socket)) {
+      if (std::find(theirs->begin(), theirs->end(), wanted) != theirs->end()) return;
+      names.insert(names.end(), theirs->begin(), theirs->end());
+      where = fmt::format(" here or in the vitamind at {}", socket);
+    }
+  }
+  stop(kExitFailed, Problem::kConfiguration,
+       fmt::format("no class '{}' is configured{}.{} See `vitamin config show`.", wanted, where,
+                   did_you_mean(wanted, names)));
+}
+
 // What of vitamin.toml the command line leaves open. An invalid one is not guessed at.
 config::Loaded configure(RunOptions& options) {
   config::Loaded loaded = config::load(config::sources(options.config_file, options.settings));
@@ -113,13 +133,7 @@ config::Loaded configure(RunOptions& options) {
     if (!options.seed && configuration.policy.seed != 0) options.seed = configuration.policy.seed;
   }
   const std::string& wanted = options.workload_class;
-  if (!wanted.empty() && configuration.find_class(wanted) == nullptr) {
-    std::vector<std::string> names;
-    for (const config::WorkloadClass& each : configuration.classes) names.push_back(each.name);
-    stop(kExitFailed, Problem::kConfiguration,
-         fmt::format("no class '{}' is configured.{} See `vitamin config show`.", wanted,
-                     did_you_mean(wanted, names)));
-  }
+  if (!wanted.empty() && configuration.find_class(wanted) == nullptr) check_class(options, loaded);
   if (wanted.empty())
     if (const auto* match =
             config::class_of(configuration, config::program_here(options.command.front())))
@@ -286,7 +300,8 @@ void run(RunOptions options) {
     given.socket = (directory.path() / "daemon" / "socket").native();
   // Another user's daemon is not ours to start; without one the program runs all the same.
   if (options.daemon) {
-    const auto ready = start_daemon(daemon_socket(given.socket), daemon);
+    auto ready = start_daemon(daemon_socket(given.socket), daemon);
+    if (ready) ready = check_answers(daemon_socket(given.socket));
     end_if_interrupted(directory);
     if (!ready && configuration.failure.absent == config::OnAbsence::kClosed) {
       directory.remove();
@@ -340,9 +355,9 @@ void run(RunOptions options) {
   if (!written)
     say(Problem::kCannotWrite, fmt::format("cannot write the report '{}'.", options.report_file));
 
-  if (!options.trace.empty()) say_what_was_traced(options.trace, options.daemon);
+  const bool traced = options.trace.empty() || say_what_was_traced(options.trace, options.daemon);
   if (!end.succeeded()) end_like(end);
-  if (!written) std::exit(kExitFailed);
+  if (!written || !traced) std::exit(kExitFailed);
   std::exit(options.strict && !report.complete() ? kExitCoverage : 0);
 }
 
