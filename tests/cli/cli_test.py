@@ -52,6 +52,19 @@ class Usage(CliTest):
         self.assert_one_line(self.call("run", "--polcy", "random", "--", "true"), 125,
                              "unknown option '--polcy'", "Did you mean '--policy'?", "--help")
 
+    def test_an_option_of_the_daemon_needs_the_daemon(self):
+        for option in ("--socket", "--class"):
+            self.assert_one_line(self.call("run", option, "x", "--", "true"), 125, option,
+                                 "add --daemon")
+
+    def test_values_that_are_none_say_what_is_allowed(self):
+        for words, parts in (
+                (("park", "1", "--timeout", "5s"), ("'5s'", "write 5 or 0.5", "park --help")),
+                (("run", "--seed", "abc", "--", "true"), ("'abc' is no seed", "whole number")),
+                (("run", "--memory", "400%", "--", "true"), ("1% to 100%",)),
+                (("config", "chek"), ("Did you mean 'check'?", "vitamin config --help"))):
+            self.assert_one_line(self.call(*words), 125, *parts)
+
     def test_an_unknown_policy_is_one_line_with_a_suggestion(self):
         self.assert_one_line(self.call("run", "--policy", "radnom", "--", "true"), 125,
                              "radnom", "did you mean 'random'?", "fifo")
