@@ -88,9 +88,8 @@ hal::Status check_answers(const std::string& socket) {
   const auto answer = ask_daemon(socket, "ping");
   if (answer || answer.error().native != ETIMEDOUT) return {};
   return hal::fail(hal::Errc::kUnavailable,
-                   fmt::format("vitamind at {} does not answer within 2 s. Is it stopped? Send it "
-                               "SIGCONT, or restart it. The program waits for it, for about 10 s "
-                               "a device",
+                   fmt::format("vitamind at {} does not answer within 2 s: if it is stopped, send "
+                               "it SIGCONT or restart it",
                                socket),
                    ETIMEDOUT);
 }

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -311,7 +312,10 @@ void run(RunOptions options) {
     }
     if (!ready)
       say(Problem::kUncoordinated,
-          fmt::format("{}; the program runs without coordination.", ready.error().message));
+          fmt::format("{}; the program {}runs without coordination.", ready.error().message,
+                      ready.error().native == ETIMEDOUT
+                          ? "waits for it for about 10 s for each device, then "
+                          : ""));
     else
       compare_with_daemon(daemon_socket(given.socket), daemon, loaded,
                           {given.workload_class, class_named});
