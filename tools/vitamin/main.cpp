@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <clocale>
 #include <cstdio>
 #include <cstdlib>
@@ -23,6 +22,7 @@
 #include "tools/vitamin/node/cdi.h"
 #include "tools/vitamin/node/config_verbs.h"
 #include "tools/vitamin/node/park.h"
+#include "tools/vitamin/option_values.h"
 #include "tools/vitamin/policy/verbs.h"
 #include "tools/vitamin/preload.h"
 #include "tools/vitamin/text.h"
@@ -183,33 +183,6 @@ struct RunHelp : CLI::Formatter {
     return "Usage: vitamin run [OPTIONS] -- COMMAND [ARGUMENTS...]\n";
   }
 };
-
-// The whole of `text` as a number.
-template <class Number>
-std::optional<Number> number_in(const std::string& text) {
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-CLI::Validator seconds_from(bool zero) {
-  return {[zero](std::string& text) -> std::string {
-            const auto number = number_in<double>(text);
-            if (number && (*number > 0 || (zero && *number == 0))) return {};
-            return fmt::format("'{}' is no number of seconds {}: write 5 or 0.5, without a unit",
-                               text, zero ? "from 0" : "above 0");
-          },
-          ""};
-}
-
-CLI::Validator seed_number() {
-  return {[](std::string& text) -> std::string {
-            if (number_in<std::uint64_t>(text)) return {};
-            return fmt::format("'{}' is no seed: write a whole number from 0 to 2^64-1", text);
-          },
-          ""};
-}
 
 struct CommandLine {
   CLI::App app{"Shares one GPU between unmodified programs, launch by launch."};
@@ -568,17 +541,6 @@ int dispatch(CommandLine& line) {
   if (line.policy->parsed()) return show_help(*line.policy);
   return line.app.remaining().empty() ? show_help(line.app)
                                       : unknown_words(line.app, "vitamin --help");
-}
-
-// The innermost verb of the command line, and how it is called.
-std::pair<const CLI::App*, std::string> parsed_verb(const CLI::App& program) {
-  const CLI::App* app = &program;
-  std::string name = program.get_name();
-  for (auto verbs = app->get_subcommands(); !verbs.empty(); verbs = app->get_subcommands()) {
-    app = verbs.front();
-    name += " " + app->get_name();
-  }
-  return {app, name};
 }
 
 int parse_and_dispatch(int argc, char** argv) {
