@@ -343,5 +343,50 @@ TEST_CASE("orion lets best effort run one launch at a time, and not beside what 
   CHECK(decisions[0].launches == 1);
 }
 
+// As a client of vitamind does it: it asks for the next launch while the one before it runs.
+TEST_CASE("orion counts a launch as in flight until its grant is returned") {
+  class Narrow final : public Estimates {  // client 1 compute-bound, the others memory-bound
+   public:
+    Speed speed(ClientId client, Configuration configuration) const override {
+      const auto share = static_cast<float>(layout.at(configuration[0].partition).sms) / 132;
+      return {client == 1 ? share : 1, 0.01F};
+    }
+    PoolLayout layout = h200();
+  };
+  const Narrow curves;
+  OrionOptions options;
+  options.duration_ns = 250'000;
+  for (const std::uint64_t predicted_ns : {100'000U, 0U}) {  // 0: unknown
+    CAPTURE(predicted_ns);
+    Scheduler scheduler(curves.layout.partitions(), make_orion(options), {}, &curves);
+    ClientTerms critical;
+    critical.slo.latency_ns = 1;
+    scheduler.attach(1, critical, 0);
+    scheduler.wants(1, demand(0), 1);
+    StreamDemand launch = demand(0);
+    launch.predicted_ns = predicted_ns;
+    std::vector<GrantId> in_flight;
+    std::uint64_t now = 1;
+    const auto ask = [&](ClientId client) {
+      scheduler.wants(client, launch, ++now);
+      for (const Decision& decision : decide(scheduler, now)) {
+        if (decision.client != client) continue;
+        in_flight.push_back(decision.grant);
+        scheduler.idle(client, 0, now);  // used up
+        return true;
+      }
+      return false;
+    };
+    const std::size_t fit = predicted_ns == 0 ? 1 : 3;
+    for (std::size_t i = 0; i < fit; ++i) CHECK(ask(2));
+    CHECK_FALSE(ask(2));
+    CHECK_FALSE(ask(3));
+    scheduler.returned(2, 0, in_flight.front(), ++now);
+    const auto next = decide(scheduler, now);
+    REQUIRE(next.size() == 1);
+    CHECK(next[0].client == 2);
+  }
+}
+
 }  // namespace
 }  // namespace vitamin::scheduler
