@@ -10,11 +10,12 @@
  *              (section "Policy Interface"), asked for streams and announced steps
  *
  * Answers are values; each is validated and clipped to quotas, reservations and the starvation
- * bound before anything changes. A policy that throws, returns invalid rows, or takes longer than 8
- * ms of processor time (150 ms by the clock) is replaced by fifo, and the reason is logged. Calls
- * come one at a time, on a thread of their own, create() first, which has 150 ms; where that fails
- * the policy is refused. vitamin_policy() and destroy() are called without a limit. Whatever a call
- * is given is valid during the call.
+ * bound before anything changes. A policy that says so (-1), returns invalid rows, or takes longer
+ * than 8 ms of processor time (150 ms by the clock) is replaced by fifo, and the reason is logged.
+ * No exception may leave a call: vitamind and vitamin have a C++ library of their own, and end.
+ * Calls come one at a time, on a thread of their own, create() first, which has 150 ms; where that
+ * fails the policy is refused. vitamin_policy() and destroy() are called without a limit. Whatever
+ * a call is given is valid during the call.
  *
  * Compatibility: every structure that is passed by address begins with its size and only ever grows
  * at its end; step through arrays with VITAMIN_AT. A policy that was compiled for another

@@ -11,6 +11,7 @@
 #include <deque>
 #include <random>
 
+#include "scheduler/scheduler.h"
 #include "tests/scheduler/synthetic_world.h"
 
 namespace vitamin::scheduler {

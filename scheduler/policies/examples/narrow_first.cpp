@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "vitamin_policy.h"
@@ -21,7 +22,8 @@ struct NarrowFirst {
 };
 
 void* create(const char* parameters, char* error, size_t error_size) {
-  auto* const self = new NarrowFirst;
+  auto* const self = new (std::nothrow) NarrowFirst;
+  if (self == nullptr) return nullptr;
   if (*parameters == 0) return self;
   char* end = nullptr;
   if (std::strncmp(parameters, "tolerated=", 10) == 0)
@@ -73,8 +75,9 @@ uint32_t rest(const vitamin_snapshot& snapshot, uint64_t taken) {
   return VITAMIN_WHOLE_DEVICE;
 }
 
+// No exception may leave a call (vitamin_policy.h).
 int64_t allocate(void* state, const vitamin_snapshot* snapshot, vitamin_row* rows,
-                 uint32_t capacity, uint64_t*) {
+                 uint32_t capacity, uint64_t*) try {
   auto& self = *static_cast<NarrowFirst*>(state);
   self.order.clear();
   for (uint32_t i = 0; i < snapshot->clients_count; ++i)
@@ -96,6 +99,8 @@ int64_t allocate(void* state, const vitamin_snapshot* snapshot, vitamin_row* row
   for (uint32_t i = 0; i < count; ++i)
     if (rows[i].mode == VITAMIN_SHARED) rows[i].partition = rest(*snapshot, taken);
   return count;
+} catch (...) {
+  return -1;
 }
 
 }  // namespace

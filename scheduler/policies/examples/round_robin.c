@@ -36,7 +36,7 @@ static void* create(const char* parameters, char* error, size_t error_size) {
 /* The next client after the last one; the lowest number when there is none after it. */
 static int64_t pick(void* state, const struct vitamin_operation* ready, uint32_t count,
                     const struct vitamin_snapshot* snapshot) {
-  struct round_robin* self = state;
+  const struct round_robin* self = state;
   uint32_t best = 0;
   (void)snapshot;
   for (uint32_t i = 1; i < count; ++i) {
@@ -44,7 +44,6 @@ static int64_t pick(void* state, const struct vitamin_operation* ready, uint32_t
     uint32_t b = VITAMIN_AT(struct vitamin_operation, ready, best)->client - self->last - 1;
     if (a < b) best = i;
   }
-  self->last = VITAMIN_AT(struct vitamin_operation, ready, best)->client;
   return best;
 }
 
@@ -55,8 +54,9 @@ static uint32_t sms_of(const struct vitamin_snapshot* snapshot, uint32_t partiti
 static struct vitamin_choice choose(void* state, const struct vitamin_operation* operation,
                                     const uint32_t* eligible, uint32_t count,
                                     const struct vitamin_snapshot* snapshot) {
-  uint32_t wanted = snapshot->partitions->sms / ((struct round_robin*)state)->share, i = 0;
-  (void)operation;
+  struct round_robin* self = state;
+  uint32_t wanted = snapshot->partitions->sms / self->share, i = 0;
+  self->last = operation->client; /* here: one that was picked may find no part */
   while (i + 1 < count && sms_of(snapshot, eligible[i]) < wanted) ++i;
   return (struct vitamin_choice){eligible[i], LAUNCHES};
 }
