@@ -316,7 +316,8 @@ void decision_beside_drains(benchmark::State& state, const char* policy, std::ui
 BENCHMARK_CAPTURE(decision_beside_drains, fifo, "fifo", 0)->Iterations(kDrainIterations);
 BENCHMARK_CAPTURE(decision_beside_drains, throughput, "throughput", 0)
     ->Iterations(kDrainIterations);
-BENCHMARK_CAPTURE(decision_beside_drains, random, "random:max=64", 0)->Iterations(kDrainIterations);
+BENCHMARK_CAPTURE(decision_beside_drains, random, "random:max_sms=64", 0)
+    ->Iterations(kDrainIterations);
 BENCHMARK_CAPTURE(decision_beside_drains, parts, "throughput:model=algorithm1", 0)
     ->Iterations(kDrainIterations);
 BENCHMARK_CAPTURE(decision_beside_drains, share, "throughput", 64)->Iterations(kDrainIterations);

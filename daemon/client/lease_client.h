@@ -158,6 +158,7 @@ class LeaseClient {
     std::uint32_t outstanding = 0;
     std::uint64_t told_ns = 0;
     Known known = Known::kYes;
+    bool shared = false;  // under a shared grant
   };
   struct Lane {
     PartitionId partition =
@@ -171,6 +172,7 @@ class LeaseClient {
     std::uint32_t outstanding = 0;
     bool counts_outstanding =
         false;               // what is submitted under it counts (runtime::Arbiter::submitted)
+    bool shared = false;     // it promises nothing about other clients
     bool claimed = false;    // grant() has returned it
     bool requested = false;  // the daemon takes the lane to have something to submit
     bool waiting = false;    // an operation of the lane waits for a grant
