@@ -315,6 +315,7 @@ class SoftDevice final : public Device {
     if (status == kNotReady) outstanding_.fetch_add(1, std::memory_order_relaxed);
     return status;
   }
+  void keep_places_from_markers() noexcept override { info_.markers_take_places = false; }
   EventQueries event_queries() const noexcept override {
     return {queries_.load(std::memory_order_relaxed), outstanding_.load(std::memory_order_relaxed)};
   }
