@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <string_view>
@@ -17,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // A daemon that has too many pending requests refuses further ones: retry. One that does not answer
-// (stopped) must not hold the program for all tries.
+// (stopped) holds the program for 10 s at most.
 hal::Result<protocol::Told> ask(const std::string& socket, const std::string& verb) {
   constexpr int kTries = 20;
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(8);
@@ -66,8 +67,11 @@ hal::Result<std::vector<MemoryQuota>> memory_quotas(const MemoryQuestion& questi
 
 bool any_memory_quota(const std::string& socket) {
   const auto told = protocol::ask_for_files(socket, "memory-quotas", milliseconds(2000));
-  // A daemon that does not answer now is asked again for each device.
-  return told ? told->text == "some" : protocol::connect_to(socket).has_value();
+  if (told) return told->text == "some";
+  // A daemon that does not answer now is asked again for each device. EAGAIN: its accept queue is
+  // full.
+  const auto listens = protocol::connect_to(socket);
+  return listens || listens.error().native == EAGAIN;
 }
 
 }  // namespace vitamin::client
