@@ -15,12 +15,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
 #include "daemon/protocol/paths.h"
+#include "hal/process_stat.h"
 #include "hal/result.h"
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/exit_code.h"
@@ -107,14 +108,10 @@ bool is_alive(pid_t process) {
   return ::access(fmt::format("/proc/{}", process).c_str(), F_OK) == 0;
 }
 
-// Field 22 of /proc/PID/stat: tells a process from a later one of the same number.
+// As the record of a parked process keeps it; empty: the process cannot be seen.
 std::string start_of(pid_t process) {
-  std::ifstream file(fmt::format("/proc/{}/stat", process));
-  std::string text, word;
-  std::getline(file, text);
-  std::istringstream words(text.substr(std::min(text.rfind(')') + 1, text.size())));
-  for (int field = 3; field <= 22 && words >> word; ++field) continue;
-  return word;
+  const auto stat = hal::process_stat(process);
+  return stat ? std::to_string(stat->start) : std::string();
 }
 
 // Those of clients of vitamind that have this job, pod or program.
