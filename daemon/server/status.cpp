@@ -111,17 +111,17 @@ json configuration_status(const config::Configuration& configuration, const std:
 
 }  // namespace
 
-UsageTotals Server::used_by(const Session& session, std::uint64_t time) const {
+UsageTotals Server::used_by(const Session& session, std::uint64_t now_ns) const {
   constexpr auto relaxed = std::memory_order_relaxed;
-  Usage usage = session.device->arbiter->usage(session.id, time);
-  usage.busy(session.memory.client->busy_ns.load(relaxed), time);
-  UsageTotals used = usage.totals(time);
+  Usage usage = session.device->arbiter->usage(session.id, now_ns);
+  usage.busy(session.memory.client->busy_ns.load(relaxed), now_ns);
+  UsageTotals used = usage.totals(now_ns);
   used.operations = session.memory.client->operations.load(relaxed);
   return used;
 }
 
 // The record of a client that ends (Accounting::ended() adds calendar times).
-json Server::usage_record(const Session& session, std::uint64_t time) const {
+json Server::usage_record(const Session& session, std::uint64_t now_ns) const {
   const Entitlement& entitlement = session.entitlement;
   json record{{"client", session.id},
               {"program", session.program},
@@ -134,8 +134,8 @@ json Server::usage_record(const Session& session, std::uint64_t time) const {
               {"pod", entitlement.container.pod_name},
               {"container_id", entitlement.container.id},
               {"device", session.device->info.uuid},
-              {"seconds", static_cast<double>(time - session.since_ns) * 1e-9}};
-  record.update(usage_status(used_by(session, time)));
+              {"seconds", static_cast<double>(now_ns - session.since_ns) * 1e-9}};
+  record.update(usage_status(used_by(session, now_ns)));
   return record;
 }
 
