@@ -162,6 +162,7 @@ int main(int argc, char** argv) {
       log::warn("{} [{}]", config::text_of(notice, false), code);
   for (const std::string& read : loaded.files) log::info("configuration: {}", read);
   settings.configuration = loaded.configuration;
+  settings.files = loaded.files;
   if (metrics.empty()) metrics = loaded.configuration.metrics.listen;
 
   if (!make_directory(settings.socket, system)) return 1;

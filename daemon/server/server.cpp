@@ -91,7 +91,7 @@ hal::Status Server::open() {
                                                   [this](int fd) { watch(fd); });
   const auto directory = std::filesystem::path(settings_.socket).parent_path();
   mps_ = std::make_unique<Mps>(settings_.configuration.mps, (directory / "mps").native());
-  started_ns_ = no_session_since_ns_ = worked_ns_ = now_ns();
+  started_ns_ = no_session_since_ns_ = worked_ns_ = configured_ns_ = now_ns();
   // Room for as many sessions again, for clients that reconnect or replace others.
   const std::size_t sessions = std::size_t{2} * settings_.configuration.daemon.clients;
   std::string problem;
@@ -368,11 +368,14 @@ void Server::read_configuration() {
   configuration_problem_ = !loaded.valid() ? loaded.why() : applied ? "" : applied.error().message;
   if (configuration_problem_.empty()) {
     settings_.configuration = loaded.configuration;
+    settings_.files = loaded.files;
+    configured_ns_ = polled_ns_;
     memory_quotas_.apply(settings_.configuration);
     apply_limits(polled_ns_);
     log::info("the configuration was read again ({} files)", loaded.files.size());
     return;
   }
+  reload_failed_ns_ = polled_ns_;
   const char* const code = runtime::code_of(runtime::Problem::kConfiguration);
   for (const config::Problem& problem : loaded.problems)
     log::error("{} [{}]", config::text_of(problem, false), code);

@@ -49,6 +49,8 @@ class Usage(CliTest):
         for words, parts in (
                 (("park", "1", "--timeout", "5s"), ("'5s'", "write 5 or 0.5", "park --help")),
                 (("run", "--seed", "abc", "--", "true"), ("'abc' is no seed", "whole number")),
+                (("verify", "--seed", "abc", "--", "true"), ("'abc' is no seed", "verify --help")),
+                (("trace", "record", "--seed", "-1", "--", "true"), ("'-1' is no seed",)),
                 (("run", "--memory", "400%", "--", "true"), ("1% to 100%",)),
                 (("config", "chek"), ("Did you mean 'check'?", "vitamin config --help"))):
             self.assert_one_line(self.call(*words), 125, *parts)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What main.cpp checks of values of options, and which verb a command line has.
+// Checks of values of options, and which verb a command line has.
 #pragma once
 
 #include <fmt/format.h>
