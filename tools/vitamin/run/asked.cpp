@@ -80,7 +80,9 @@ class Comparison {
     const std::string prefix = "class." + config::toml_text(of.name) + ".";
     const auto first = in_force_.lower_bound(prefix);
     if (first == in_force_.end() || !first->first.starts_with(prefix)) {
-      if (of.named || file_) {
+      // A quota of memory is not lost silently, whichever file sets it.
+      const auto* const own = loaded_.configuration.find_class(of.name);
+      if (of.named || file_ || (own != nullptr && !own->memory.empty())) {
         ignored_.push_back((of.named ? "--class " : "the class ") + of.name);
         has_ += fmt::format(" and without a class '{}'", of.name);
       }
