@@ -98,6 +98,17 @@ bool make_directory(const std::string& socket, bool system) {
   return false;
 }
 
+// Two commands that start one at once (`if_none`): one of them listens, the other is not needed.
+int not_started(const vitamin::hal::Error& error, bool if_none) {
+  if (if_none && error.native == EADDRINUSE && error.code == vitamin::hal::Errc::kUnavailable) {
+    log::info("{}, this one is not needed", error.message);
+    return 0;
+  }
+  log::error("{} [{}]", error.message,
+             vitamin::runtime::code_of(vitamin::runtime::Problem::kDaemonStart));
+  return 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -167,16 +178,7 @@ int main(int argc, char** argv) {
 
   if (!make_directory(settings.socket, system)) return 1;
   auto server = daemon::Server::create(settings);
-  if (!server) {
-    // Two commands that start one at once: one of them listens, and the other is not needed.
-    if (if_none && server.error().native == EADDRINUSE &&
-        server.error().code == hal::Errc::kUnavailable) {
-      log::info("{}, this one is not needed", server.error().message);
-      return 0;
-    }
-    log::error("{} [{}]", server.error().message, runtime::code_of(runtime::Problem::kDaemonStart));
-    return 1;
-  }
+  if (!server) return not_started(server.error(), if_none);
   std::unique_ptr<daemon::MetricsServer> scraped;
   if (!metrics.empty() && !(scraped = serve_metrics(metrics, settings.socket))) return 1;
   running = server->get();

@@ -280,6 +280,29 @@ std::optional<std::string> window_nanoseconds(const std::string& text) {
   return ns ? std::optional(fmt::format("{}", *ns)) : std::nullopt;
 }
 
+// Another user's daemon is not ours to start; without one the program runs all the same, or ends
+// with failure.absent = "closed".
+void join_daemon(const RunOptions& options, const DaemonStart& daemon, const config::Loaded& loaded,
+                 bool class_named, RunDirectory& directory) {
+  const std::string socket = daemon_socket(options.socket);
+  auto ready = start_daemon(socket, daemon);
+  if (ready) ready = check_answers(socket);
+  end_if_interrupted(directory);
+  if (ready)
+    return compare_with_daemon(socket, daemon, loaded, {options.workload_class, class_named});
+  if (loaded.configuration.failure.absent == config::OnAbsence::kClosed) {
+    directory.remove();
+    stop(kExitNoDaemon, Problem::kDaemonUnreachable,
+         fmt::format("{}; vitamin.toml says that nothing runs without it (failure.absent).",
+                     ready.error().message));
+  }
+  say(Problem::kUncoordinated,
+      fmt::format("{}; the program {}runs without coordination.", ready.error().message,
+                  ready.error().native == ETIMEDOUT
+                      ? "waits for it for about 10 s for each device, then "
+                      : ""));
+}
+
 void run(RunOptions options) {
   // The process that starts the daemon leaves its policy to the configuration unless told
   // otherwise.
@@ -299,27 +322,7 @@ void run(RunOptions options) {
   RunOptions given = options;
   if (options.daemon && !options.trace.empty())
     given.socket = (directory.path() / "daemon" / "socket").native();
-  // Another user's daemon is not ours to start; without one the program runs all the same.
-  if (options.daemon) {
-    auto ready = start_daemon(daemon_socket(given.socket), daemon);
-    if (ready) ready = check_answers(daemon_socket(given.socket));
-    end_if_interrupted(directory);
-    if (!ready && configuration.failure.absent == config::OnAbsence::kClosed) {
-      directory.remove();
-      stop(kExitNoDaemon, Problem::kDaemonUnreachable,
-           fmt::format("{}; vitamin.toml says that nothing runs without it (failure.absent).",
-                       ready.error().message));
-    }
-    if (!ready)
-      say(Problem::kUncoordinated,
-          fmt::format("{}; the program {}runs without coordination.", ready.error().message,
-                      ready.error().native == ETIMEDOUT
-                          ? "waits for it for about 10 s for each device, then "
-                          : ""));
-    else
-      compare_with_daemon(daemon_socket(given.socket), daemon, loaded,
-                          {given.workload_class, class_named});
-  }
+  if (options.daemon) join_daemon(given, daemon, loaded, class_named, directory);
 
   const auto started = std::chrono::steady_clock::now();
   const ChildEnd end = run_child(
