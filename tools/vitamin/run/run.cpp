@@ -271,15 +271,6 @@ void check_report_file(const std::string& file) {
          fmt::format("cannot write the report '{}': {}.", file, std::strerror(errno)));
 }
 
-}  // namespace
-
-std::optional<std::string> window_nanoseconds(const std::string& text) {
-  if (text.empty()) return std::nullopt;
-  if (text == "max") return text;
-  const auto ns = config::duration_ns(text);
-  return ns ? std::optional(fmt::format("{}", *ns)) : std::nullopt;
-}
-
 // Another user's daemon is not ours to start; without one the program runs all the same, or ends
 // with failure.absent = "closed".
 void join_daemon(const RunOptions& options, const DaemonStart& daemon, const config::Loaded& loaded,
@@ -301,6 +292,15 @@ void join_daemon(const RunOptions& options, const DaemonStart& daemon, const con
                   ready.error().native == ETIMEDOUT
                       ? "waits for it for about 10 s for each device, then "
                       : ""));
+}
+
+}  // namespace
+
+std::optional<std::string> window_nanoseconds(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  if (text == "max") return text;
+  const auto ns = config::duration_ns(text);
+  return ns ? std::optional(fmt::format("{}", *ns)) : std::nullopt;
 }
 
 void run(RunOptions options) {
