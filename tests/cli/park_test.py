@@ -120,7 +120,7 @@ class Park(SoftTest):
                 self.assertEqual(int(other.ask(f"take {MUCH}")), 0)
                 other.end()
                 self.assertRegex(self.done("resume", held.pid),
-                                 rf"^process {held.pid} \(.*\) resumed: ")
+                                 rf"^process {held.pid} \(.*\) resumed")
                 self.assertEqual(held.ask("sum"), first)
                 held.end()
 
