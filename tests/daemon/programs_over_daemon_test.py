@@ -253,7 +253,9 @@ class Asked(UnderDaemon):
         self.assertIn("the class serving, ", self.ignored(daemon, VITAMIN_CONFIG=str(file)))
 
     def test_a_class_that_only_the_daemon_has_is_taken(self):
-        daemon = self.daemon("--set", 'class.serving.kind="latency"')
+        file = pathlib.Path(self.directory.name, "theirs.toml")
+        file.write_text('[[class]]\nname = "serving"\nkind = "latency"\n')
+        daemon = self.daemon("--config", str(file))
         done = self.train(daemon, "--class", "serving")
         self.assertEqual(done.returncode, 0, done.stderr)
         wrong = self.train(daemon, "--class", "servin")
