@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,7 @@ struct Connection {
   protocol::Peer daemon;
   protocol::ClientMemory memory;
   protocol::Welcome welcome;
+  std::atomic<bool> lost{false};  // its daemon is gone; set before LeaseClient::lose()
 
   // Refers to this object, which must outlive it.
   Link link();
