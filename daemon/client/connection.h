@@ -4,8 +4,8 @@
 // daemon's Welcome.
 #pragma once
 
-#include <chrono>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 
