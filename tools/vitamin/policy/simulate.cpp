@@ -286,8 +286,10 @@ int test_policy(const std::string& specification, bool json) {
   sim::Setup setup;
   setup.services = 6;
   setup.training = {"resnet152", "qwen3-0.6b", "resnet152", "qwen3-0.6b"};
-  for (int i = 0; i < 400; ++i)
-    setup.trace.requests.push_back({(i / 10) * 0.5, 64U << (i % 6), 1U + (i * 37U) % 60U});
+  for (int i = 0; i < 400; ++i) {
+    const int burst = i / 10;  // ten requests each half second
+    setup.trace.requests.push_back({burst * 0.5, 64U << (i % 6), 1U + (i * 37U) % 60U});
+  }
   setup.device.limit_s = 60;
   setup.device.warm_up_s = 0;
   const auto result = sim::simulate(setup, specification);
