@@ -220,8 +220,7 @@ class Node final : public daemon::GrantSink {
     check_leases();
   }
 
-  // False: it breaks the protocol.
-  bool read_requests(Client& c, Session& session) {
+  bool read_requests(Client& c, Session& session) {  // false: it breaks the protocol
     protocol::Record copy;
     protocol::RingState state = protocol::RingState::kEmpty;
     for (std::uint64_t i = below(8); i > 0; --i) {
