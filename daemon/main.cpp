@@ -88,6 +88,7 @@ bool make_directory(const std::string& socket, bool system) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): what escapes ends the process with its text
 int main(int argc, char** argv) {
   using namespace vitamin;
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) std::signal(signal, &on_signal);
@@ -153,7 +154,10 @@ int main(int argc, char** argv) {
     return 1;
   }
   std::unique_ptr<daemon::MetricsServer> scraped;
-  if (!metrics.empty() && !(scraped = serve_metrics(metrics, settings.socket))) return 1;
+  if (!metrics.empty()) {
+    scraped = serve_metrics(metrics, settings.socket);
+    if (scraped == nullptr) return 1;
+  }
   running = server->get();
   if (early_signal != 0) on_signal(early_signal);
   log::info("listens at {}, policy {}", settings.socket,

@@ -51,8 +51,8 @@ Key<Target> within(std::int64_t low, std::int64_t high, Key<Target> key) {
   return key;
 }
 template <class Target>
-Key<Target> one_of(std::vector<std::string> choices, Key<Target> key) {
-  key.choices = std::move(choices);
+Key<Target> one_of(const std::vector<std::string>& choices, Key<Target> key) {
+  key.choices = choices;
   return key;
 }
 SettingKey of_device(SettingKey key) {

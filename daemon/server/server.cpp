@@ -198,14 +198,14 @@ bool Server::read_requests(Session& session, std::uint64_t time) {
 
 // Reads one cache line of each client, and is called only when the policy needs it.
 void Server::read_progress(Device& device, std::uint64_t time) {
-  constexpr auto relaxed = std::memory_order_relaxed;
+  constexpr auto kRelaxed = std::memory_order_relaxed;
   for (const auto& [id, session] : sessions_) {
     if (session->device != &device) continue;
     const protocol::ClientSegment& own = *session->memory.client;
     device.arbiter->set_progress(
         id,
-        {own.work.load(relaxed), own.busy_ns.load(relaxed), own.misplaced.load(relaxed),
-         own.launches.load(relaxed), own.collectives.load(relaxed)},
+        {own.work.load(kRelaxed), own.busy_ns.load(kRelaxed), own.misplaced.load(kRelaxed),
+         own.launches.load(kRelaxed), own.collectives.load(kRelaxed)},
         time);
   }
 }
@@ -288,9 +288,10 @@ int Server::sleep_limit(std::uint64_t time) const {
 // Parks in every session, then sleeps unless a request arrived meanwhile. False: there is work.
 bool Server::try_sleep(std::uint64_t time) {
   bool idle = true;
-  for (const auto& [id, session] : sessions_)
-    idle = session->memory.daemon->park.try_park([&] { return session->rings.requests.empty(); }) &&
-           idle;
+  for (const auto& [id, session] : sessions_) {
+    const auto nothing = [&rings = session->rings] { return rings.requests.empty(); };
+    idle = session->memory.daemon->park.try_park(nothing) && idle;
+  }
   if (idle) ++counters_.sleeps;
   poll_descriptors(idle ? sleep_limit(time) : 0);
   for (const auto& [id, session] : sessions_) session->memory.daemon->park.unpark();

@@ -112,11 +112,11 @@ json configuration_status(const config::Configuration& configuration, const std:
 }  // namespace
 
 UsageTotals Server::used_by(const Session& session, std::uint64_t time) const {
-  constexpr auto relaxed = std::memory_order_relaxed;
+  constexpr auto kRelaxed = std::memory_order_relaxed;
   Usage usage = session.device->arbiter->usage(session.id, time);
-  usage.busy(session.memory.client->busy_ns.load(relaxed), time);
+  usage.busy(session.memory.client->busy_ns.load(kRelaxed), time);
   UsageTotals used = usage.totals(time);
-  used.operations = session.memory.client->operations.load(relaxed);
+  used.operations = session.memory.client->operations.load(kRelaxed);
   return used;
 }
 

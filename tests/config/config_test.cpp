@@ -29,7 +29,8 @@ std::string problems(const std::string& text) {
   return all;
 }
 
-Program program(const std::string& command, std::map<std::string, std::string> variables = {}) {
+Program program(const std::string& command,
+                const std::map<std::string, std::string>& variables = {}) {
   return {command, {"1000", "ada"}, [variables](const std::string& name) {
             const auto found = variables.find(name);
             return found == variables.end() ? std::nullopt : std::optional(found->second);
@@ -187,7 +188,7 @@ TEST_CASE("an invalid parameter of the policy is reported at its own place") {
   CHECK(problems("[policy]\nname = \"throughput\"\nparameters = { objective = \"paper\" }\n") ==
         "3:16 the policy 'throughput' has no parameter 'objective=paper' any more: use "
         "model=algorithm1,relative=paper\n");
-  CHECK(problems("[policy]\nname = \"random\"\n[policy.parameters]\nevery = \"x\"\n").find("4") !=
+  CHECK(problems("[policy]\nname = \"random\"\n[policy.parameters]\nevery = \"x\"\n").find('4') !=
         0);  // the value's own check names the parameter
   CHECK_FALSE(read("policy = { name = \"random\", parameters = { every = \"x\" } }").valid());
   CHECK(read("policy = { name = \"random\", parameters = { every = 4, min_sms = 16 } }")
@@ -469,7 +470,8 @@ TEST_CASE("sizes have binary and decimal units, and the shortest text is the uni
                                                                     {"10kB", 10'000},
                                                                     {"7B", 7}}) {
     const auto bound = memory_bound(text);
-    REQUIRE_MESSAGE(bound.has_value(), text);
+    const std::string size = text;
+    REQUIRE_MESSAGE(bound.has_value(), size);
     CHECK(bound->bytes == bytes);
     CHECK(memory_bound(memory_text(*bound)) == bound);
   }

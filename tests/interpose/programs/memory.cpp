@@ -79,12 +79,14 @@ CUDA_ARRAY3D_DESCRIPTOR words_in(std::size_t bytes) {
 template <class T>
 T canary() {
   T value;
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): a pointer is a value here
   std::memset(&value, 0x5a, sizeof value);
   return value;
 }
 template <class T>
 CUresult checked(CUresult status, const T& value) {
   const T before = canary<T>();
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): a pointer is a value here
   if (status != CUDA_SUCCESS && std::memcmp(&value, &before, sizeof value) != 0)
     return CUDA_ERROR_UNKNOWN;
   return status;
