@@ -75,7 +75,8 @@ class EndToEnd(unittest.TestCase):
             with self.subTest(limit=limit):
                 result = subprocess.run(
                     program, capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL,
-                    env=self.environment(LD_PRELOAD=str(PREFIX / "lib/libvitamin_cuda.so"),
+                    env=self.environment(LD_PRELOAD=f"{os.environ['FIRST']} "
+                                                    f"{PREFIX / 'lib/libvitamin_cuda.so'}",
                                          VITAMIN_RUN_DIR=str(self.directory)),
                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
                 self.assertEqual(result.returncode, 0, result.stderr)
