@@ -71,7 +71,8 @@ class EndToEnd(unittest.TestCase):
     def test_statistics_without_room_end_nothing_and_are_said_once(self):
         program = [PREFIX / "bin/demo-train", "12"]
         alone = self.native(*program)
-        for limit in (100_000, 200_000):
+        # Code of a sanitized build is too large for the first, when the software driver copies it.
+        for limit in (200_000,) if os.environ["FIRST"] else (100_000, 200_000):
             with self.subTest(limit=limit):
                 result = subprocess.run(
                     program, capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL,

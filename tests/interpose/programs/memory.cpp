@@ -374,8 +374,13 @@ void* past_us(std::string_view name) {
   const std::uint32_t* const chains = buckets + bucket_count;
   for (std::uint32_t bucket = 0; bucket < bucket_count; ++bucket)
     for (std::uint32_t index = buckets[bucket]; index >= first; ++index) {
-      if (names + symbols[index].st_name == name)
-        return reinterpret_cast<void*>(loaded.l_addr + symbols[index].st_value);
+      const ElfW(Sym)& symbol = symbols[index];
+      if (names + symbol.st_name == name) {
+        void* const found = reinterpret_cast<void*>(loaded.l_addr + symbol.st_value);
+        return ELF64_ST_TYPE(symbol.st_info) == STT_GNU_IFUNC
+                   ? reinterpret_cast<void* (*)()>(found)()
+                   : found;
+      }
       if ((chains[index - first] & 1U) != 0) break;
     }
   return nullptr;
