@@ -55,10 +55,10 @@ endfunction()
 # with its component, so that a failure names the sentence that is false and a missing suite shows
 # in the counts (tests/expected_counts.txt). SERIAL: never beside another test. PLAIN_ONLY,
 # ONE_THREAD: not in the short form of a build with sanitizers, or with ThreadSanitizer; MEASURES:
-# in no form of those (scripts/cmake/forms.cmake). A test that hangs is ended by `ctest --timeout` (scripts/test), for
-# all tests the same and no verdict on speed; TIMEOUT sets another limit above 600 s. Where a test
-# does not say otherwise VITAMIN_LOCK_DIRECTORY is empty: tests side by side are no neighbours on
-# a GPU, and VITAMIN_LOCK_RULE is set (hal/lock_rule.h).
+# in no form of those (scripts/cmake/forms.cmake). A test that hangs is ended by `ctest --timeout`
+# (scripts/test), for all tests the same and no verdict on speed; TIMEOUT sets another limit above
+# 600 s. Where a test does not say otherwise VITAMIN_LOCK_DIRECTORY is empty: tests side by side are
+# no neighbours on a GPU, and VITAMIN_LOCK_RULE is set (hal/lock_rule.h).
 function(vitamin_test target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;SERIAL;${_VITAMIN_MARKS}"
                         "COMPONENT;TIMEOUT"
@@ -117,8 +117,8 @@ endfunction()
 #                      [ONE_THREAD] [MEASURES] [SOURCE_TREE] [DEBIAN_PYTHON])
 #
 # A file of unittest classes. Each method is one ctest test; what is built for them is built with
-# the component. They find the modules of tests/ itself, and in FIRST what must be preloaded ahead of
-# a library of this build: the runtime of its sanitizer, or nothing. DEBIAN_PYTHON: they import
+# the component. They find the modules of tests/ itself, and in FIRST what must be preloaded ahead
+# of a library of this build: the runtime of its sanitizer, or nothing. DEBIAN_PYTHON: they import
 # modules of Debian's packages, which another Python of the path does not have.
 function(vitamin_python_tests)
   cmake_parse_arguments(PARSE_ARGV 0 arg "DEBIAN_PYTHON;${_VITAMIN_MARKS}"

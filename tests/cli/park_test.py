@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """vitamin park and resume over the software driver, whose checkpoints go through its ledger.
 
-Needs in the environment: PREFIX (build directory), FAULT_KERNELS, FAKE_DRIVER, FAKE_NVML, FIRST (what
-must be preloaded ahead of a library of the build: the runtime of a sanitizer, or nothing).
+Needs in the environment: PREFIX (build directory), FAULT_KERNELS, FAKE_DRIVER, FAKE_NVML, FIRST
+(what must be preloaded ahead of a library of the build: the runtime of a sanitizer, or nothing).
 """
 import json
 import os
