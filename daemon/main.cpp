@@ -6,12 +6,15 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "daemon/config/command_line.h"
 #include "daemon/config/load.h"
+#include "daemon/config/value.h"
 #include "daemon/log.h"
 #include "daemon/metrics/server.h"
 #include "daemon/protocol/paths.h"
@@ -80,10 +83,30 @@ bool make_directory(const std::string& socket, bool system) {
   const auto directory = std::filesystem::path(socket).parent_path();
   if (directory.empty() || ::mkdir(directory.c_str(), system ? 0755 : 0700) == 0) return true;
   struct stat facts {};
-  if (::stat(directory.c_str(), &facts) != 0 || system || facts.st_uid == ::getuid()) return true;
+  const int error = errno;
+  if (::stat(directory.c_str(), &facts) != 0) {
+    log::error(
+        "the directory {} of the socket cannot be made ({}): make it, or name another "
+        "--socket [{}]",
+        directory.native(), std::strerror(error),
+        vitamin::runtime::code_of(vitamin::runtime::Problem::kDaemonDirectory));
+    return false;
+  }
+  if (system || facts.st_uid == ::getuid()) return true;
   log::error("the directory {} belongs to another user [{}]", directory.native(),
              vitamin::runtime::code_of(vitamin::runtime::Problem::kDaemonDirectory));
   return false;
+}
+
+// Two commands that start one at once (`if_none`): one of them listens, the other is not needed.
+int not_started(const vitamin::hal::Error& error, bool if_none) {
+  if (if_none && error.native == EADDRINUSE && error.code == vitamin::hal::Errc::kUnavailable) {
+    log::info("{}, this one is not needed", error.message);
+    return 0;
+  }
+  log::error("{} [{}]", error.message,
+             vitamin::runtime::code_of(vitamin::runtime::Problem::kDaemonStart));
+  return 1;
 }
 
 }  // namespace
@@ -98,7 +121,7 @@ int main(int argc, char** argv) {
   CLI::App app("Shares the GPUs of this machine among the processes of `vitamin run --daemon`.",
                "vitamind");
   app.footer(kFooter);
-  bool system = false, quiet = false;
+  bool system = false, quiet = false, if_none = false;
   std::string file;
   std::vector<std::string> overrides;
   app.add_option("--socket", settings.socket, "Where to listen (default: your own)");
@@ -110,6 +133,11 @@ int main(int argc, char** argv) {
            shorthand.option,
            [&overrides, &shorthand](const std::string& text) {
              const bool bare = text.find_first_not_of("0123456789.") == text.npos;
+             if (*shorthand.unit != '\0' &&
+                 !config::duration_ns(text + (bare ? shorthand.unit : "")))
+               throw CLI::ValidationError(
+                   shorthand.option, "'" + text + "' is no time: write a number (of " +
+                                         shorthand.unit + "), or one with its unit, like 500ms");
              overrides.push_back(std::string(shorthand.key) + "=" + text +
                                  (bare ? shorthand.unit : ""));
            },
@@ -122,6 +150,7 @@ int main(int argc, char** argv) {
                  "Record every message and decision into this directory");
   app.add_option("--log", format, "text, or json: one object a line")
       ->check(CLI::IsMember({"text", "json"}));
+  app.add_flag("--if-none", if_none)->group("");  // hidden: `vitamin run` starts it so
   app.add_flag("--quiet", quiet, "Warnings and errors only");
   if (const auto ended = config::read_command_line(app, argc, argv, VITAMIN_VERSION)) return *ended;
 
@@ -145,14 +174,12 @@ int main(int argc, char** argv) {
       log::warn("{} [{}]", config::text_of(notice, false), code);
   for (const std::string& read : loaded.files) log::info("configuration: {}", read);
   settings.configuration = loaded.configuration;
+  settings.files = loaded.files;
   if (metrics.empty()) metrics = loaded.configuration.metrics.listen;
 
   if (!make_directory(settings.socket, system)) return 1;
   auto server = daemon::Server::create(settings);
-  if (!server) {
-    log::error("{} [{}]", server.error().message, runtime::code_of(runtime::Problem::kDaemonStart));
-    return 1;
-  }
+  if (!server) return not_started(server.error(), if_none);
   std::unique_ptr<daemon::MetricsServer> scraped;
   if (!metrics.empty()) {
     scraped = serve_metrics(metrics, settings.socket);

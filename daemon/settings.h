@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "daemon/config/configuration.h"
 #include "daemon/config/load.h"
@@ -34,6 +35,7 @@ struct Settings {
   mode_t socket_mode = 0600;
   bool any_user = false;  // false: its own user and root only
   config::Configuration configuration;
+  std::vector<std::string> files;  // that `configuration` was read from, in order
   Budgets budgets;
   // Reads the configuration again (SIGHUP). Unset: reloading does nothing.
   std::function<config::Loaded()> reload;

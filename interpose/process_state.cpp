@@ -159,20 +159,6 @@ void decide_alone(const std::string& uuid) {
   }
 }
 
-// Where nothing may run without a daemon, the process ends here, before it has used the device.
-void refuse_alone(const char* why) {
-  std::uint64_t code = 0;
-  if (!decimal(environment::kAbsent, code)) return;
-  char line[288];
-  std::snprintf(line, sizeof line,
-                "vitamin: %s; vitamin.toml says that nothing runs without vitamind "
-                "(failure.absent), so %s (process %d) ends. [%s]\n",
-                why, ::program_invocation_short_name, ::getpid(),
-                runtime::code_of(Problem::kUncoordinated));
-  write_line(line);
-  ::_exit(static_cast<int>(code & 0xff));
-}
-
 // The daemon's arbiter for a device, or, with the reason on stderr, none: then this process decides
 // for itself, as it would natively.
 std::unique_ptr<runtime::Arbiter> connect_to_daemon(const hal::DeviceInfo& info,
@@ -203,6 +189,19 @@ std::unique_ptr<runtime::Arbiter> make_arbiter(const hal::DeviceInfo& info,
 }
 
 }  // namespace
+
+void refuse_alone(const char* why) {
+  std::uint64_t code = 0;
+  if (!decimal(environment::kAbsent, code)) return;
+  char line[288];
+  std::snprintf(line, sizeof line,
+                "vitamin: %s; vitamin.toml says that nothing runs without vitamind "
+                "(failure.absent), so %s (process %d) ends. [%s]\n",
+                why, ::program_invocation_short_name, ::getpid(),
+                runtime::code_of(Problem::kUncoordinated));
+  write_line(line);
+  ::_exit(static_cast<int>(code & 0xff));
+}
 
 void loaded(const char* name) {
   if (std::getenv(environment::kRunDirectory) == nullptr) return;

@@ -65,6 +65,10 @@ using runtime::Problem;
 // Something of ours failed to start: says so, and the page remembers why.
 void degrade(const char* why);
 
+// Ends this process, with one line that says why, where failure.absent = "closed" (VITAMIN_ABSENT):
+// vitamind does not answer, and the process has not used the device yet. Otherwise does nothing.
+void refuse_alone(const char* why);
+
 // From now on there is state that a forked child must not touch.
 void start_managing();
 

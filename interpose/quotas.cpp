@@ -14,6 +14,7 @@
 #include "daemon/client/memory_quotas.h"
 #include "interpose/context.h"
 #include "interpose/handle_map.h"
+#include "interpose/process_state.h"
 #include "runtime/environment.h"
 
 namespace vitamin::interpose {
@@ -140,9 +141,11 @@ void DeviceQuotas::add_groups(const MemoryFacts& facts) {
   auto quotas =
       client::memory_quotas({daemon, facts.uuid, facts.total, workload != nullptr ? workload : "",
                              ::program_invocation_short_name});
-  if (!quotas)
+  if (!quotas) {
+    refuse_alone(quotas.error().message.c_str());
     return warn(Problem::kMemoryQuota, "%s; vitamind bounds no memory of this process",
                 quotas.error().message.c_str());
+  }
   for (client::MemoryQuota& each : *quotas)
     add(std::move(each.ledger), each.bytes, std::move(each.whose), facts, each.owner);
 }

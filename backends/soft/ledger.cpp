@@ -15,8 +15,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <mutex>
@@ -24,6 +22,7 @@
 #include <utility>
 
 #include "hal/file_memory.h"
+#include "hal/process_stat.h"
 
 namespace vitamin::soft {
 
@@ -71,21 +70,10 @@ namespace {
 constexpr std::uint64_t kMagic = 0x3272656467654c56;  // "VLedger2"
 constexpr std::uint32_t kRows = 64;
 
-// Field 22 of /proc/<pid>/stat; 0 when there is no such process or it is a zombie.
+// In clock ticks since boot; 0 when there is no such process or it has ended.
 std::uint64_t start_time(std::int64_t pid) {
-  char path[64];
-  std::snprintf(path, sizeof path, "/proc/%lld/stat", static_cast<long long>(pid));
-  const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  char text[1024];
-  const ssize_t length = ::read(fd, text, sizeof text - 1);
-  ::close(fd);
-  if (length <= 0) return 0;
-  text[length] = '\0';
-  const char* at = std::strrchr(text, ')');  // the name may hold spaces and parentheses
-  if (at == nullptr || std::strlen(at) < 3 || at[2] == 'Z' || at[2] == 'X') return 0;
-  for (int field = 2; field < 22 && at != nullptr; ++field) at = std::strchr(at + 1, ' ');
-  return at == nullptr ? 0 : std::strtoull(at + 1, nullptr, 10);
+  const auto stat = hal::process_stat(static_cast<pid_t>(pid));
+  return stat && stat->state != 'Z' && stat->state != 'X' ? stat->start : 0;
 }
 
 Nanoseconds monotonic_ns() {

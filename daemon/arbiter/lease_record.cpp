@@ -8,13 +8,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <new>
 
 #include "daemon/protocol/fd.h"
 #include "hal/file_memory.h"
-#include "hal/read_file.h"
+#include "hal/process_stat.h"
 
 namespace vitamin::daemon {
 namespace {
@@ -54,16 +53,9 @@ T copy_at(std::span<const std::byte> bytes, std::size_t at) {
 
 ProcessIdentity identity_of(pid_t process) {
   if (process <= 0) return {};
-  const std::string text =
-      hal::read_file("/proc/" + std::to_string(process) + "/stat").value_or("");
-  // "12 (any name) S ...": the start time is the 20th field behind the name.
-  std::size_t at = text.rfind(") ");
-  if (at == text.npos) return {};
-  for (int field = 0; field < 20 && at != text.npos; ++field) at = text.find(' ', at + 1);
-  if (at == text.npos) return {};
-  ProcessIdentity identity{static_cast<std::uint64_t>(process), 0};
-  std::from_chars(text.data() + at + 1, text.data() + text.size(), identity.started);
-  return identity;
+  const auto stat = hal::process_stat(process);
+  return stat ? ProcessIdentity{static_cast<std::uint64_t>(process), stat->start}
+              : ProcessIdentity{};
 }
 
 std::uint64_t key_of_device(const std::string& uuid, std::uint64_t pool_hash) {

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <string_view>
@@ -16,12 +17,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A daemon that has too many pending requests refuses further ones: retry.
+// A daemon that has too many pending requests refuses further ones: retry. One that does not answer
+// (stopped) holds the program for 10 s at most.
 hal::Result<protocol::Told> ask(const std::string& socket, const std::string& verb) {
   constexpr int kTries = 20;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(8);
   for (int left = kTries;; --left) {
     auto told = protocol::ask_for_files(socket, verb, milliseconds(2000));
-    if (told || left == 0) return told;
+    if (told || left == 0 || std::chrono::steady_clock::now() >= until) return told;
     const timespec pause{0, 20'000'000};
     ::nanosleep(&pause, nullptr);
   }
@@ -64,8 +67,11 @@ hal::Result<std::vector<MemoryQuota>> memory_quotas(const MemoryQuestion& questi
 
 bool any_memory_quota(const std::string& socket) {
   const auto told = protocol::ask_for_files(socket, "memory-quotas", milliseconds(2000));
-  // A daemon that does not answer now is asked again for each device.
-  return told ? told->text == "some" : protocol::connect_to(socket).has_value();
+  if (told) return told->text == "some";
+  // A daemon that does not answer now is asked again for each device. EAGAIN: its accept queue is
+  // full.
+  const auto listens = protocol::connect_to(socket);
+  return listens || listens.error().native == EAGAIN;
 }
 
 }  // namespace vitamin::client

@@ -27,7 +27,7 @@ struct MemoryQuestion {
   std::string workload_class;  // that the program claims; empty: none
   std::string program;
 };
-// Empty: no quota applies. Blocks for some seconds at most.
+// Empty: no quota applies. Blocks for 10 s at most, where vitamind does not answer.
 hal::Result<std::vector<MemoryQuota>> memory_quotas(const MemoryQuestion& question);
 
 // Whether the daemon has memory quotas at all. False if there is no daemon.

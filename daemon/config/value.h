@@ -44,7 +44,7 @@ struct MemoryBound {
 std::optional<MemoryBound> memory_bound(std::string_view text);
 // What a message says of a text that is none.
 inline constexpr const char* kNoMemoryBound =
-    "is no size: write 40GiB or 40Gi (2^30 bytes), 40GB (10^9 bytes) or 50% of each device";
+    "is no size: write 40GiB or 40Gi (2^30 bytes), 40GB (10^9 bytes) or 1% to 100% of each device";
 // The shortest text of this bound.
 std::string memory_text(const MemoryBound& bound);
 

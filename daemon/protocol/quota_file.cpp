@@ -8,12 +8,11 @@
 
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <ctime>
 
 #include "hal/file_memory.h"
+#include "hal/process_stat.h"
 
 namespace vitamin::protocol {
 namespace {
@@ -29,35 +28,6 @@ tl::unexpected<hal::Error> no_ledger(const std::string& where) {
       hal::Errc::kOutOfMemory,
       "the ledger of device memory cannot be used (" + where + ": " + std::strerror(errno) + ")",
       errno);
-}
-
-struct Stat {
-  char state = 0;
-  std::uint64_t start = 0;  // in ticks since the machine started
-};
-
-// False: there is no such process, or it cannot be seen.
-bool read_stat(pid_t process, Stat& stat) {
-  char path[32];
-  std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(process));
-  const Fd file(::open(path, O_RDONLY | O_CLOEXEC));
-  if (!file) return false;
-  char text[1024];
-  const ssize_t length = ::read(file.get(), text, sizeof text - 1);
-  if (length <= 0) return false;
-  text[length] = '\0';
-  // The name may hold anything; behind its end the state is the 3rd field and the start the 22nd.
-  const char* at = std::strrchr(text, ')');
-  if (at == nullptr || at[1] == '\0') return false;
-  stat.state = at[2];
-  at += 2;
-  for (int field = 3; field < 22 && at != nullptr; ++field) {
-    at = std::strchr(at, ' ');
-    if (at != nullptr) ++at;
-  }
-  if (at == nullptr) return false;
-  stat.start = std::strtoull(at, nullptr, 10);
-  return true;
 }
 
 // Of the pid namespace of this process; never 0.
@@ -129,10 +99,11 @@ hal::Result<MappedLedger> private_ledger() {
 }
 
 std::uint64_t owner_of(pid_t process) {
-  Stat stat;
-  if (process <= 0 || !read_stat(process, stat)) return 0;
+  if (process <= 0) return 0;
+  const auto stat = hal::process_stat(process);
+  if (!stat) return 0;
   return std::uint64_t{static_cast<std::uint32_t>(process)} << kStartBits |
-         (stat.start & kStartMask);
+         (stat->start & kStartMask);
 }
 
 std::uint64_t own_owner(NativeQuotaLedger& ledger) {
@@ -151,10 +122,9 @@ pid_t process_of(std::uint64_t owner) {
 bool owner_is_dead(std::uint64_t owner) {
   if ((owner & kNotJudged) != 0) return false;
   const pid_t process = process_of(owner);
-  Stat stat;
-  if (read_stat(process, stat))
-    return (stat.start & kStartMask) != (owner & kStartMask) || stat.state == 'Z' ||
-           stat.state == 'X';
+  if (const auto stat = hal::process_stat(process))
+    return (stat->start & kStartMask) != (owner & kStartMask) || stat->state == 'Z' ||
+           stat->state == 'X';
   // /proc may hide the processes of others (hidepid); the kernel's answer to a signal does not.
   return ::kill(process, 0) != 0 && errno == ESRCH;
 }

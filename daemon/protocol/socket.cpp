@@ -151,7 +151,7 @@ hal::Result<Fd> listen_at(const std::string& path, mode_t mode, PlacedFile* file
   // EAGAIN: its accept queue stayed full, so a process is listening.
   const auto other = connect_to(path, kServedWithin);
   if (other ? is_served(*other) : other.error().native == EAGAIN)
-    return hal::fail(hal::Errc::kUnavailable, "another vitamind listens at " + path);
+    return hal::fail(hal::Errc::kUnavailable, "another vitamind listens at " + path, EADDRINUSE);
   struct stat facts {};
   const std::string before = path + ".new";
   const bool fits = address_of(before).has_value();

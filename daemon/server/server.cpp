@@ -91,7 +91,7 @@ hal::Status Server::open() {
                                                   [this](int fd) { watch(fd); });
   const auto directory = std::filesystem::path(settings_.socket).parent_path();
   mps_ = std::make_unique<Mps>(settings_.configuration.mps, (directory / "mps").native());
-  started_ns_ = no_session_since_ns_ = worked_ns_ = now_ns();
+  started_ns_ = no_session_since_ns_ = worked_ns_ = configured_ns_ = now_ns();
   // Room for as many sessions again, for clients that reconnect or replace others.
   const std::size_t sessions = std::size_t{2} * settings_.configuration.daemon.clients;
   std::string problem;
@@ -120,16 +120,16 @@ void Server::reload() { ::eventfd_write(reload_.get(), 1); }
 int Server::run() {
   notify("READY=1");
   while (!stopping_) {
-    const std::uint64_t time = now_ns();
-    if (turn(time)) worked_ns_ = time;
-    watchdog(time);
-    const std::uint64_t quiet = time - worked_ns_, spin = settings_.configuration.daemon.spin_ns;
+    const std::uint64_t now_ns = runtime::now_ns();
+    if (turn(now_ns)) worked_ns_ = now_ns;
+    watchdog(now_ns);
+    const std::uint64_t quiet = now_ns - worked_ns_, spin = settings_.configuration.daemon.spin_ns;
     const bool stays = quiet < spin ||
                        (spin > 0 && quiet < kSpinWhileAwaited && devices_.waits_for_answer()) ||
-                       (work_postponed_ && is_busy(time));
+                       (work_postponed_ && is_busy(now_ns));
     if (!stays) {
-      if (try_sleep(time)) continue;
-    } else if (time - polled_ns_ >= kPollEvery) {
+      if (try_sleep(now_ns)) continue;
+    } else if (now_ns - polled_ns_ >= kPollEvery) {
       poll_descriptors(0);
     } else if (quiet >= spin && !work_postponed_) {  // postponed work must not wait for the CPU
       ::sched_yield();
@@ -145,32 +145,32 @@ int Server::run() {
 // --- one turn --------------------------------------------------------------------------------
 
 // True: there was work.
-bool Server::turn(std::uint64_t time) {
+bool Server::turn(std::uint64_t now_ns) {
   ++turns_;
   bool busy = false;
   for (auto it = sessions_.begin(); it != sessions_.end();) {
     Session& session = *(it++)->second;  // read_requests() may evict it
-    busy = read_requests(session, time) || busy;
+    busy = read_requests(session, now_ns) || busy;
   }
   for (auto& [key, device] : devices_) {
-    if (!device.touched && device.arbiter->wake_at() > time) continue;
+    if (!device.touched && device.arbiter->wake_at() > now_ns) continue;
     device.touched = false;
-    if (device.arbiter->wants_progress(time)) read_progress(device, time);
-    device.arbiter->step(time);
+    if (device.arbiter->wants_progress(now_ns)) read_progress(device, now_ns);
+    device.arbiter->step(now_ns);
     devices_.report_policy_fault(device);
-    warn_of_refused_bounds(device, time);
+    warn_of_refused_bounds(device, now_ns);
     busy = true;
   }
   flush();
   return busy;
 }
 
-bool Server::read_requests(Session& session, std::uint64_t time) {
+bool Server::read_requests(Session& session, std::uint64_t now_ns) {
   protocol::DaemonSegment& segment = *session.memory.daemon;
   segment.turns.store(turns_, std::memory_order_relaxed);
   if (!session.dying &&
       protocol::owner_died(session.memory.client->liveness.load(std::memory_order_relaxed)))
-    check_liveness(time);
+    check_liveness(now_ns);
   const protocol::Bounds bounds{session.device->arbiter->layout().size(), session.device->info.sms};
   protocol::Record copy;
   std::size_t taken = 0;
@@ -179,14 +179,14 @@ bool Server::read_requests(Session& session, std::uint64_t time) {
          (state = session.rings.requests.read(copy)) == protocol::RingState::kOk) {
     const auto request = protocol::decode_request(copy, bounds);
     if (!request) {
-      evict(session, request.error().what, time);
+      evict(session, request.error().what, now_ns);
       return true;
     }
-    session.device->arbiter->request(session.id, *request, time);
+    session.device->arbiter->request(session.id, *request, now_ns);
     ++taken;
   }
   if (state == protocol::RingState::kBroken) {
-    evict(session, "an impossible ring index", time);
+    evict(session, "an impossible ring index", now_ns);
     return true;
   }
   session.budget.took(taken);
@@ -197,7 +197,7 @@ bool Server::read_requests(Session& session, std::uint64_t time) {
 }
 
 // Reads one cache line of each client, and is called only when the policy needs it.
-void Server::read_progress(Device& device, std::uint64_t time) {
+void Server::read_progress(Device& device, std::uint64_t now_ns) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   for (const auto& [id, session] : sessions_) {
     if (session->device != &device) continue;
@@ -206,7 +206,7 @@ void Server::read_progress(Device& device, std::uint64_t time) {
         id,
         {own.work.load(kRelaxed), own.busy_ns.load(kRelaxed), own.misplaced.load(kRelaxed),
          own.launches.load(kRelaxed), own.collectives.load(kRelaxed)},
-        time);
+        now_ns);
   }
 }
 
@@ -272,53 +272,53 @@ void Server::flush() {
 
 // --- sleep -----------------------------------------------------------------------------------
 
-int Server::sleep_limit(std::uint64_t time) const {
-  std::uint64_t until = std::min(devices_.wake_at(), pending_->wake_at(time));
+int Server::sleep_limit(std::uint64_t now_ns) const {
+  std::uint64_t until = std::min(devices_.wake_at(), pending_->wake_at(now_ns));
   if (watchdog_every_ns_ > 0) until = std::min(until, watchdog_ns_);
-  if (!tool_requests_.empty()) until = time;
+  if (!tool_requests_.empty()) until = now_ns;
   const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
   if (idle_ns > 0 && sessions_.empty()) until = std::min(until, no_session_since_ns_ + idle_ns);
   if (until == kNever) return -1;
   // Rounded up: a wake-up before the time would find no work.
-  return until <= time ? 0
-                       : static_cast<int>(std::min<std::uint64_t>(
-                             (until - time + 999'999) / 1'000'000, 1'000'000));
+  return until <= now_ns ? 0
+                         : static_cast<int>(std::min<std::uint64_t>(
+                               (until - now_ns + 999'999) / 1'000'000, 1'000'000));
 }
 
 // Parks in every session, then sleeps unless a request arrived meanwhile. False: there is work.
-bool Server::try_sleep(std::uint64_t time) {
+bool Server::try_sleep(std::uint64_t now_ns) {
   bool idle = true;
   for (const auto& [id, session] : sessions_) {
     const auto nothing = [&rings = session->rings] { return rings.requests.empty(); };
     idle = session->memory.daemon->park.try_park(nothing) && idle;
   }
   if (idle) ++counters_.sleeps;
-  poll_descriptors(idle ? sleep_limit(time) : 0);
+  poll_descriptors(idle ? sleep_limit(now_ns) : 0);
   for (const auto& [id, session] : sessions_) session->memory.daemon->park.unpark();
-  if (!idle) worked_ns_ = time;
+  if (!idle) worked_ns_ = now_ns;
   return idle;
 }
 
 // Whether a turn had work lately, so that clients are expected to send further requests.
-bool Server::is_busy(std::uint64_t time) const { return time - worked_ns_ < kBusyFor; }
+bool Server::is_busy(std::uint64_t now_ns) const { return now_ns - worked_ns_ < kBusyFor; }
 
 void Server::poll_descriptors(int timeout_ms) {
   std::array<epoll_event, 64> events;
   const int count =
       ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
-  const std::uint64_t time = polled_ns_ = now_ns();
-  const bool busy = this->is_busy(time);
+  const std::uint64_t now_ns = polled_ns_ = runtime::now_ns();
+  const bool busy = this->is_busy(now_ns);
   // One tool is answered and one first message received between two turns: an answer may take
   // milliseconds.
-  answer_next_tool(time);
-  bool receives = !busy || admission_time_.next(time) <= time;
+  answer_next_tool(now_ns);
+  bool receives = !busy || admission_time_.next(now_ns) <= now_ns;
   bool connection_pending = false;
-  work_postponed_ = !receives && pending_->wake_at(time) <= time;
+  work_postponed_ = !receives && pending_->wake_at(now_ns) <= now_ns;
   // Clients that had to wait are few, so they may come before the others.
   if (receives)
-    if (auto first = pending_->next_admitted(time)) {
+    if (auto first = pending_->next_admitted(now_ns)) {
       receives = false;
-      receive(std::move(*first), time);
+      receive(std::move(*first), now_ns);
     }
   for (int i = 0; i < count; ++i) {
     const int fd = events[static_cast<std::size_t>(i)].data.fd;
@@ -333,29 +333,29 @@ void Server::poll_descriptors(int timeout_ms) {
     } else if (fd == liveness_watcher_->descriptor()) {
       eventfd_t told = 0;
       ::eventfd_read(fd, &told);
-      check_liveness(time);
+      check_liveness(now_ns);
     } else if (const auto pidfd = by_pidfd_.find(fd); pidfd != by_pidfd_.end()) {
       ++counters_.deaths_by_pidfd;
-      end_session(pidfd->second, time);
+      end_session(pidfd->second, now_ns);
     } else if (absent_.contains(fd)) {
-      forget_absent(fd, time);
+      forget_absent(fd, now_ns);
     } else if (const auto socket = by_socket_.find(fd); socket != by_socket_.end()) {
       read_doorbell(*sessions_.at(socket->second));
     } else if (!receives) {
       work_postponed_ = true;
-    } else if (auto first = pending_->read(fd, time)) {
+    } else if (auto first = pending_->read(fd, now_ns)) {
       receives = false;
-      receive(std::move(*first), time);
+      receive(std::move(*first), now_ns);
     }
   }
   // Last: a new connection may get a descriptor number that was closed above, and later events of
   // this poll may still refer to the old one.
-  if (connection_pending) pending_->accept(time, busy ? 1 : 16);
+  if (connection_pending) pending_->accept(now_ns, busy ? 1 : 16);
   work_postponed_ = work_postponed_ || (connection_pending && busy) || !tool_requests_.empty();
-  pending_->drop_expired(time);
+  pending_->drop_expired(now_ns);
   const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
   if (idle_ns > 0 && sessions_.empty() && pending_->empty() &&
-      time - no_session_since_ns_ >= idle_ns) {
+      now_ns - no_session_since_ns_ >= idle_ns) {
     log::info("no client for {}", config::duration_text(idle_ns));
     stopping_ = true;
   }
@@ -369,11 +369,14 @@ void Server::read_configuration() {
   configuration_problem_ = !loaded.valid() ? loaded.why() : applied ? "" : applied.error().message;
   if (configuration_problem_.empty()) {
     settings_.configuration = loaded.configuration;
+    settings_.files = loaded.files;
+    configured_ns_ = polled_ns_;
     memory_quotas_.apply(settings_.configuration);
     apply_limits(polled_ns_);
     log::info("the configuration was read again ({} files)", loaded.files.size());
     return;
   }
+  reload_failed_ns_ = polled_ns_;
   const char* const code = runtime::code_of(runtime::Problem::kConfiguration);
   for (const config::Problem& problem : loaded.problems)
     log::error("{} [{}]", config::text_of(problem, false), code);
@@ -381,10 +384,10 @@ void Server::read_configuration() {
   log::error("the configuration is invalid: the former one stays in force [{}]", code);
 }
 
-void Server::watchdog(std::uint64_t time) {
-  if (watchdog_every_ns_ == 0 || time < watchdog_ns_) return;
+void Server::watchdog(std::uint64_t now_ns) {
+  if (watchdog_every_ns_ == 0 || now_ns < watchdog_ns_) return;
   notify("WATCHDOG=1");
-  watchdog_ns_ = time + watchdog_every_ns_;
+  watchdog_ns_ = now_ns + watchdog_every_ns_;
 }
 
 }  // namespace vitamin::daemon

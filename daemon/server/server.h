@@ -168,6 +168,7 @@ class Server final : public GrantSink {
   void label_devices();
   void add_device_counters(PrometheusText& out) const;
   nlohmann::json mps_status() const;
+  nlohmann::json configuration_status() const;
   nlohmann::json evicted_users() const;
 
   void read_configuration();
@@ -197,6 +198,8 @@ class Server final : public GrantSink {
   std::uint32_t groups_begun_ = 0;
   mutable MemoryQuotas memory_quotas_;  // reading them frees what dead processes had
   std::string configuration_problem_;   // of the last reload; empty: it succeeded
+  std::uint64_t configured_ns_ = 0;     // when the configuration in force was read
+  std::uint64_t reload_failed_ns_ = 0;  // when the last reload failed
   ClientId next_client_ = 1;
   std::uint64_t turns_ = 0;
   std::uint64_t started_ns_ = 0;

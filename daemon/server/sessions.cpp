@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Requests of tools; begin and end of clients' sessions.
+#include <poll.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,7 +25,20 @@
 namespace vitamin::daemon {
 // --- tools -----------------------------------------------------------------------------------
 
+namespace {
+
+// A tool that stopped waiting has told its user that the request failed.
+bool has_hung_up(const Connection& tool) {
+  pollfd watched{tool.socket.get(), POLLRDHUP, 0};
+  return ::poll(&watched, 1, 0) > 0 && (watched.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
+}
+
+}  // namespace
+
 void Server::answer(const Connection& tool, const std::string& verb) {
+  if ((verb.starts_with("drain") || verb.starts_with("resume")) && has_hung_up(tool))
+    return log::info("'{}' of process {} is withdrawn: it waited no longer for the answer", verb,
+                     tool.peer.pid);
   if (verb.starts_with("memory-quotas")) return answer_memory_quotas(tool, verb);
   if (const auto sent = protocol::send_answer(tool.socket, execute(verb, tool.peer.uid)); !sent)
     log::warn("the answer to process {} cannot be sent: {}", tool.peer.pid, sent.error().message);
@@ -101,8 +115,14 @@ std::string Server::execute_operator(const std::string& name, const std::string&
   }
   const std::string which = rest.empty() ? "all" : rest;
   const std::size_t changed = devices_.drain(which, name == "drain");
-  if (changed == 0 && which != "all")
-    return error_text("no client has used a device '" + which + "'");
+  if (changed == 0 && which != "all") {
+    std::set<std::string> used;
+    for (const auto& [key, device] : devices_) used.insert(device.info.uuid);
+    std::string known;
+    for (const std::string& uuid : used) known += uuid + ", ";
+    return error_text("no client has used a device '" + which + "'. Name one of: " + known +
+                      "all, or its index as nvidia-smi has it");
+  }
   if (changed == 0 && name == "drain")
     return error_text(
         "no client has used a device yet, so none is drained. Drain it when `vitamin status` shows "
@@ -230,7 +250,7 @@ Server::Entitlement Server::entitlement_of(const Session& session) {
 // After a reload, or when a claim is told: applies the shares of classes and claims to existing
 // clients. Everything else stays as it was when the client connected, but for a client that came
 // before its claim was told, as after a restart: it gets the class of the claim, too.
-void Server::apply_limits(std::uint64_t time) {
+void Server::apply_limits(std::uint64_t now_ns) {
   for (const auto& [id, session] : sessions_) {
     if (session->dying) continue;
     Entitlement& known = session->entitlement;
@@ -242,7 +262,7 @@ void Server::apply_limits(std::uint64_t time) {
       known.traits.terms = now.traits.terms;
     }
     known.traits.terms.limits = now.traits.terms.limits;
-    session->device->arbiter->set_terms(id, known.traits.terms, time);
+    session->device->arbiter->set_terms(id, known.traits.terms, now_ns);
     session->device->touched = true;
   }
 }
@@ -313,7 +333,7 @@ void Server::warn_of_refused_bounds(Device& device, std::uint64_t now_ns) {
 
 // Admits a client, or queues a tool's request. Both have a share of the time of their own, so that
 // tools that ask all the time do not keep clients from connecting.
-void Server::receive(FirstMessage first, std::uint64_t time) {
+void Server::receive(FirstMessage first, std::uint64_t now_ns) {
   const auto* hello = std::get_if<protocol::Hello>(&first.message);
   if (hello == nullptr) {
     const auto of_user =
@@ -324,17 +344,17 @@ void Server::receive(FirstMessage first, std::uint64_t time) {
         of_user >= std::ptrdiff_t{kToolRequestsOfUserMax})
       return pending_->refuse(first.connection, "too many requests of tools at once: try again");
     tool_requests_.push_back(std::move(first));
-    return answer_next_tool(time);
+    return answer_next_tool(now_ns);
   }
   const std::uint64_t began = processor_time_ns();
-  pending_->abuse_limiter().admitted(first.connection.peer.uid, time);
-  admit(std::move(first.connection), *hello, time);
-  admission_time_.spent(time, processor_time_ns() - began);
+  pending_->abuse_limiter().admitted(first.connection.peer.uid, now_ns);
+  admit(std::move(first.connection), *hello, now_ns);
+  admission_time_.spent(now_ns, processor_time_ns() - began);
 }
 
-void Server::answer_next_tool(std::uint64_t time) {
-  const bool busy = this->is_busy(time);
-  while (!tool_requests_.empty() && !(busy && tool_time_.next(time) > time)) {
+void Server::answer_next_tool(std::uint64_t now_ns) {
+  const bool busy = this->is_busy(now_ns);
+  while (!tool_requests_.empty() && !(busy && tool_time_.next(now_ns) > now_ns)) {
     const std::uint64_t began = processor_time_ns();
     // Users in turn: a user that asks all the time delays another user's tool by one answer.
     auto next = std::find_if(
@@ -344,12 +364,12 @@ void Server::answer_next_tool(std::uint64_t time) {
     answered_user_ = next->connection.peer.uid;
     answer(next->connection, std::get<std::string>(next->message));
     tool_requests_.erase(next);
-    tool_time_.spent(time, processor_time_ns() - began);
+    tool_time_.spent(now_ns, processor_time_ns() - began);
     if (busy) return;  // one between two turns
   }
 }
 
-void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_t time) {
+void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_t now_ns) {
   const auto of_user = static_cast<std::size_t>(
       std::count_if(sessions_.begin(), sessions_.end(),
                     [&](const auto& other) { return other.second->peer.uid == client.peer.uid; }));
@@ -371,7 +391,7 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   session->program = hello.program.get();
   session->hello = hello;
   session->entitlement = entitlement_of(*session);
-  session->since_ns = time;
+  session->since_ns = now_ns;
   session->budget = RecordBudget(settings_.budgets.records_a_turn);
 
   // The session must be registered before attach(), which may answer it at once, and before the
@@ -381,9 +401,9 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   watch(session->peer.pidfd.get());
   liveness_watcher_->add(&session->memory.client->liveness);
   Session& admitted = *sessions_.emplace(session->id, std::move(session)).first->second;
-  if ((*device)->key == 0) reserve_for_absent(**device, time);
+  if ((*device)->key == 0) reserve_for_absent(**device, now_ns);
   const protocol::Welcome welcome = welcome_of(
-      admitted, (*device)->arbiter->attach(admitted.id, admitted.entitlement.traits, time));
+      admitted, (*device)->arbiter->attach(admitted.id, admitted.entitlement.traits, now_ns));
   record_session(admitted, static_cast<PartitionId>(welcome.fallback));
   // Before the Welcome: a client that has connected is in the log.
   log::info("client {}: {} (process {}, user {}), class {}, job {}, fallback partition {}{}",
@@ -394,11 +414,11 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
       protocol::send_message(admitted.socket, protocol::bytes_of(welcome), std::span(fds));
   admitted.memory.client_fd.reset();
   admitted.memory.daemon_fd.reset();
-  if (!sent) end_session(admitted.id, time);
+  if (!sent) end_session(admitted.id, now_ns);
 }
 
 // Reserves what processes of the former daemon may still use until they have reported.
-void Server::reserve_for_absent(Device& device, std::uint64_t time) {
+void Server::reserve_for_absent(Device& device, std::uint64_t now_ns) {
   device.key = key_of_device(device.info.uuid, protocol::hash_of(device.arbiter->layout()));
   for (const ProcessIdentity& process : record_.absent(device.key)) {
     const auto id = static_cast<pid_t>(process.process);
@@ -407,17 +427,17 @@ void Server::reserve_for_absent(Device& device, std::uint64_t time) {
     const ClientId absent = next_client_++;
     for (const PartitionId partition : record_.before(process, device.key))
       device.arbiter->reserve_for_absent(absent, process.process, partition,
-                                         record_.believed_until(), time);
+                                         record_.believed_until(), now_ns);
     watch(pidfd.get());
     const int fd = pidfd.get();
     absent_.emplace(fd, Absent{absent, std::move(pidfd)});
   }
 }
 
-void Server::forget_absent(int pidfd, std::uint64_t time) {
+void Server::forget_absent(int pidfd, std::uint64_t now_ns) {
   const auto ended = absent_.find(pidfd);
   for (auto& [key, device] : devices_) {
-    device.arbiter->forget(ended->second.id, time);
+    device.arbiter->forget(ended->second.id, now_ns);
     device.touched = true;
   }
   absent_.erase(ended);
@@ -445,36 +465,36 @@ void Server::read_doorbell(Session& session) {
   }
 }
 
-void Server::check_liveness(std::uint64_t time) {
+void Server::check_liveness(std::uint64_t now_ns) {
   for (const auto& [id, session] : sessions_) {
     if (session->dying ||
         !protocol::owner_died(session->memory.client->liveness.load(std::memory_order_acquire)))
       continue;
     session->dying = true;
     ++counters_.deaths_by_life_line;
-    session->device->arbiter->dying(id, time);
+    session->device->arbiter->dying(id, now_ns);
     session->device->touched = true;
   }
 }
 
-void Server::evict(Session& session, std::string_view why, std::uint64_t time) {
+void Server::evict(Session& session, std::string_view why, std::uint64_t now_ns) {
   ++counters_.evicted;
   log::warn("client {} ({}, process {}) is evicted: it sent {} [{}]", session.id, session.program,
             session.peer.pid, why, runtime::code_of(runtime::Problem::kClientEvicted));
   pending_->ban(session.peer, fmt::format("{} (process {})", session.program, session.peer.pid),
-                why, time, time + settings_.configuration.daemon.quarantine_ns);
-  end_session(session.id, time);
+                why, now_ns, now_ns + settings_.configuration.daemon.quarantine_ns);
+  end_session(session.id, now_ns);
 }
 
-void Server::end_session(ClientId id, std::uint64_t time) {
+void Server::end_session(ClientId id, std::uint64_t now_ns) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
   Session& session = *found->second;
-  const UsageTotals used = used_by(session, time);
+  const UsageTotals used = used_by(session, now_ns);
   jobs_.used(session.entitlement.job, used.sm_ns);
-  accounting_.ended(owner_of(session), used, usage_record(session, time), time,
+  accounting_.ended(owner_of(session), used, usage_record(session, now_ns), now_ns,
                     settings_.configuration.metrics.accounting);
-  session.device->arbiter->forget(id, time);
+  session.device->arbiter->forget(id, now_ns);
   session.device->touched = true;
   devices_.end_session(*session.device);
   liveness_watcher_->remove(&session.memory.client->liveness);
@@ -484,7 +504,7 @@ void Server::end_session(ClientId id, std::uint64_t time) {
   record_.end(session.slot);
   log::info("client {}: ended", id);
   sessions_.erase(found);
-  if (sessions_.empty()) no_session_since_ns_ = time;
+  if (sessions_.empty()) no_session_since_ns_ = now_ns;
 }
 
 }  // namespace vitamin::daemon

@@ -102,26 +102,30 @@ json usage_status(const UsageTotals& used) {
           {"operations", used.operations}};
 }
 
-// What holds; `problem`: of the file that was read last, empty when it is what holds.
-json configuration_status(const config::Configuration& configuration, const std::string& problem) {
-  return {{"valid", problem.empty()},
-          {"problem", problem},
-          {"settings", config::settings_of(configuration)}};
-}
-
 }  // namespace
 
-UsageTotals Server::used_by(const Session& session, std::uint64_t time) const {
+// What is in force, and why the last reload failed. Releases before 0.2 have no files and times.
+json Server::configuration_status() const {
+  json result{{"valid", configuration_problem_.empty()},
+              {"problem", configuration_problem_},
+              {"files", settings_.files},
+              {"since_read_ns", polled_ns_ - configured_ns_},
+              {"settings", config::settings_of(settings_.configuration)}};
+  if (!configuration_problem_.empty()) result["since_problem_ns"] = polled_ns_ - reload_failed_ns_;
+  return result;
+}
+
+UsageTotals Server::used_by(const Session& session, std::uint64_t now_ns) const {
   constexpr auto kRelaxed = std::memory_order_relaxed;
-  Usage usage = session.device->arbiter->usage(session.id, time);
-  usage.busy(session.memory.client->busy_ns.load(kRelaxed), time);
-  UsageTotals used = usage.totals(time);
+  Usage usage = session.device->arbiter->usage(session.id, now_ns);
+  usage.busy(session.memory.client->busy_ns.load(kRelaxed), now_ns);
+  UsageTotals used = usage.totals(now_ns);
   used.operations = session.memory.client->operations.load(kRelaxed);
   return used;
 }
 
 // The record of a client that ends (Accounting::ended() adds calendar times).
-json Server::usage_record(const Session& session, std::uint64_t time) const {
+json Server::usage_record(const Session& session, std::uint64_t now_ns) const {
   const Entitlement& entitlement = session.entitlement;
   json record{{"client", session.id},
               {"program", session.program},
@@ -134,8 +138,8 @@ json Server::usage_record(const Session& session, std::uint64_t time) const {
               {"pod", entitlement.container.pod_name},
               {"container_id", entitlement.container.id},
               {"device", session.device->info.uuid},
-              {"seconds", static_cast<double>(time - session.since_ns) * 1e-9}};
-  record.update(usage_status(used_by(session, time)));
+              {"seconds", static_cast<double>(now_ns - session.since_ns) * 1e-9}};
+  record.update(usage_status(used_by(session, now_ns)));
   return record;
 }
 
@@ -170,31 +174,30 @@ json Server::client_status(const Session& session) const {
 }
 
 json Server::status() const {
-  json result{
-      {"schema", 1},
-      {"daemon",
-       {{"process", ::getpid()},
-        {"epoch", epoch_},
-        {"socket", settings_.socket},
-        {"policy", settings_.configuration.policy.specification()},
-        {"seed", settings_.configuration.policy.seed},
-        {"up_ns", polled_ns_ - started_ns_},
-        {"turns", turns_},
-        {"connections", pending_->connections()},
-        {"refused", pending_->refused()},
-        {"let_go", counters_.evicted},
-        {"deaths_by_life_line", counters_.deaths_by_life_line},
-        {"deaths_by_pidfd", counters_.deaths_by_pidfd},
-        {"rings", counters_.rings},
-        {"sleeps", counters_.sleeps}}},
-      {"mps", mps_status()},
-      {"configuration", configuration_status(settings_.configuration, configuration_problem_)},
-      {"devices", json::array()},
-      {"clients", json::array()},
-      {"jobs", jobs_.status()},
-      {"claims", claims_.status()},
-      {"memory", memory_quotas_.status(polled_ns_)},
-      {"let_go_users", evicted_users()}};
+  json result{{"schema", 1},
+              {"daemon",
+               {{"process", ::getpid()},
+                {"epoch", epoch_},
+                {"socket", settings_.socket},
+                {"policy", settings_.configuration.policy.specification()},
+                {"seed", settings_.configuration.policy.seed},
+                {"up_ns", polled_ns_ - started_ns_},
+                {"turns", turns_},
+                {"connections", pending_->connections()},
+                {"refused", pending_->refused()},
+                {"let_go", counters_.evicted},
+                {"deaths_by_life_line", counters_.deaths_by_life_line},
+                {"deaths_by_pidfd", counters_.deaths_by_pidfd},
+                {"rings", counters_.rings},
+                {"sleeps", counters_.sleeps}}},
+              {"mps", mps_status()},
+              {"configuration", configuration_status()},
+              {"devices", json::array()},
+              {"clients", json::array()},
+              {"jobs", jobs_.status()},
+              {"claims", claims_.status()},
+              {"memory", memory_quotas_.status(polled_ns_)},
+              {"let_go_users", evicted_users()}};
   std::map<std::string, std::size_t> in_use;  // views of each device
   for (const auto& [key, device] : devices_)
     in_use[device.info.uuid] += device.sessions > 0 ? 1 : 0;

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import time
 import unittest
 
@@ -30,6 +31,12 @@ class Configured(DaemonTest):
         member = self.member(daemon, "hold", environment={"MEMBER_CLASS": workload_class})
         self.assertTrue(member.stdout.readline())
         return member
+
+    def shown(self, daemon):
+        """What `vitamin status` prints."""
+        return subprocess.run([os.environ["VITAMIN"], "status", "--socket", str(daemon.socket)],
+                              text=True, capture_output=True, timeout=time_limit(20),
+                              check=True).stdout
 
     def reload(self, daemon, text):
         self.configure(text)
@@ -249,9 +256,16 @@ class Configured(DaemonTest):
                       daemon.status()["configuration"]["problem"])
         self.assertEqual(daemon.status()["devices"][0]["policy"], "static:units=0-3")
         self.assertIn("the former one stays in force", daemon.log())
+        self.assertRegex(self.shown(daemon), r"configuration +\S+/vitamin\.toml, read .* ago\n"
+                         r" +the reload .* ago failed.*\n +\S+vitamin\.toml:2:8: unknown key ")
         self.reload(daemon, 'policy.name = "static"\npolicy.parameters = { units = "8-9" }\n')
         self.until(lambda: daemon.status()["configuration"]["valid"])
         self.assertEqual(daemon.status()["devices"][0]["policy"], "static:units=8-9")
+        self.assertNotIn("failed", self.shown(daemon))
+        read = daemon.status()["configuration"]
+        self.assertEqual(read["files"], [str(pathlib.Path(self.directory.name, "vitamin.toml"))])
+        self.assertLess(read["since_read_ns"], daemon.status()["daemon"]["up_ns"])
+        self.assertNotIn("since_problem_ns", read)
         self.assertEqual(self.result(self.member(daemon, "work", 100))["submitted"], 100)
 
     def test_a_reload_during_the_start_is_done_after_it(self):

@@ -368,6 +368,28 @@ class Daemons(DaemonTest):
         self.assertEqual(second.returncode, 1)
         self.assertIn("another vitamind listens", second.stderr)
 
+    def test_one_of_two_that_commands_start_at_once_is_no_error(self):
+        first = self.daemon()
+        second = subprocess.run([*first.words, "--if-none"], capture_output=True, text=True,
+                                timeout=time_limit(10), check=False)
+        self.assertEqual(second.returncode, 0)
+        self.assertIn("this one is not needed", second.stderr)
+        self.assertNotIn("VIT-402", second.stderr)
+
+    def test_a_socket_directory_that_cannot_be_made_is_named(self):
+        path = os.path.join(self.directory.name, "none", "d", "s")
+        wrong = subprocess.run([os.environ["VITAMIND"], "--socket", path], capture_output=True,
+                               text=True, timeout=time_limit(10), check=False)
+        self.assertEqual(wrong.returncode, 1)
+        self.assertIn(f"the directory {os.path.dirname(path)} of the socket cannot be made",
+                      wrong.stderr)
+
+    def test_a_time_that_is_none_names_its_option(self):
+        wrong = subprocess.run([os.environ["VITAMIND"], "--exit-when-idle", "abc"],
+                               capture_output=True, text=True, timeout=time_limit(10), check=False)
+        self.assertEqual(wrong.returncode, 1)
+        self.assertIn("--exit-when-idle: 'abc' is no time", wrong.stderr)
+
     def test_a_daemon_that_ends_leaves_the_socket_of_another_one(self):
         first = self.daemon()
         os.unlink(first.socket)
@@ -446,6 +468,20 @@ class Tools(DaemonTest):
         wrong = self.vitamin("drain", "GPU-none", "--socket", str(daemon.socket))
         self.assertEqual(wrong.returncode, 125)
         self.assertIn("GPU-none", wrong.stderr)
+
+    def test_a_drain_that_its_tool_gave_up_is_withdrawn(self):
+        daemon = self.daemon()
+        first = self.member(daemon, "hold")
+        first.stdout.readline()
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            failed = self.vitamin("drain", "--socket", str(daemon.socket))
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+        self.assertEqual(failed.returncode, 125)
+        self.until(lambda: "'drain all' of process" in daemon.log())
+        self.assertIn("is withdrawn", daemon.log())
+        self.assertFalse(daemon.status()["devices"][0]["drained"])
 
     def test_a_drain_before_the_first_client_fails_and_says_what_to_do(self):
         daemon = self.daemon()

@@ -199,6 +199,22 @@ class Quotas(DaemonTest):
                 free = total - 40 * MIB
             self.assertEqual(self.ask(program, "info"), [OK, free, total])
 
+    def test_a_program_without_its_quota_ends_where_nothing_runs_without_vitamind(self):
+        daemon = self.configured('[[class]]\nname = "small"\nmemory = "64MiB"\n')
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            closed = self.program(daemon, VITAMIN_ABSENT="75")
+            closed.stdin.write("info\n")
+            closed.stdin.flush()
+            self.assertEqual(closed.wait(time_limit(60)), 75)
+            opened = self.program(daemon)
+            self.assertEqual(self.ask(opened, "info")[0], OK)
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+        for program, part in ((closed, "failure.absent"), (opened, "bounds no memory")):
+            program.errors.seek(0)
+            self.assertEqual(program.errors.read().count(part), 1)
+
     def test_the_quota_of_a_run_and_that_of_its_class_both_hold(self):
         daemon = self.configured('[[class]]\nname = "small"\nmemory = "64MiB"\n')
         for run, least in ((32 * MIB, 32 * MIB), (128 * MIB, 64 * MIB)):

@@ -252,6 +252,27 @@ class Asked(UnderDaemon):
             self.assertNotIn("tpot", line)  # of a class that is not there
         self.assertIn("the class serving, ", self.ignored(daemon, VITAMIN_CONFIG=str(file)))
 
+    def test_a_class_that_only_the_daemon_has_is_taken(self):
+        daemon = self.daemon("--set", 'class.serving.kind="latency"')
+        done = self.train(daemon, "--class", "serving")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        wrong = self.train(daemon, "--class", "servin")
+        self.assertEqual(wrong.returncode, 125)
+        self.assertIn("Did you mean 'serving'?", wrong.stderr)
+
+    def test_a_stopped_daemon_is_named_when_a_program_starts(self):
+        daemon = self.daemon()
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            closed = self.train(daemon, "--set", "failure.absent=closed")
+            self.assertEqual(closed.returncode, 75, closed.stderr)
+            self.assertIn("does not answer", closed.stderr)
+            opened = self.train(daemon)
+            self.assertEqual(opened.returncode, 0, opened.stderr)
+            self.assertIn("does not answer", opened.stderr)
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+
     def test_a_setting_that_the_daemon_has_otherwise_is_reported(self):
         file = pathlib.Path(self.directory.name, "theirs.toml")
         file.write_text('[[class]]\nname = "serving"\ncommand = "x"\nkind = "latency"\n'

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -83,13 +84,23 @@ void stop_daemon(const std::string& socket) {
   }
 }
 
+hal::Status check_answers(const std::string& socket) {
+  const auto answer = ask_daemon(socket, "ping");
+  if (answer || answer.error().native != ETIMEDOUT) return {};
+  return hal::fail(hal::Errc::kUnavailable,
+                   fmt::format("vitamind at {} does not answer within 2 s: if it is stopped, send "
+                               "it SIGCONT or restart it",
+                               socket),
+                   ETIMEDOUT);
+}
+
 hal::Status start_daemon(const std::string& socket, const DaemonStart& start) {
   if (protocol::connect_to(socket)) return {};
   std::error_code unreadable;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", unreadable);
   const std::string program = (self.parent_path() / "vitamind").native();
-  std::vector<std::string> words = {program, "--socket", socket, "--exit-when-idle",
-                                    "30",    "--quiet"};
+  std::vector<std::string> words = {program, "--socket", socket,     "--exit-when-idle",
+                                    "30",    "--quiet",  "--if-none"};
   if (!start.config_file.empty()) words.insert(words.end(), {"--config", start.config_file});
   for (const std::string& setting : start.settings) words.insert(words.end(), {"--set", setting});
   if (!start.policy.empty()) words.insert(words.end(), {"--policy", start.policy});

@@ -36,6 +36,8 @@ struct DaemonStart {
 // Starts the user's own daemon unless one listens; it ends by itself when it had no client for a
 // while. An error says what to do.
 hal::Status start_daemon(const std::string& socket, const DaemonStart& start);
+// Whether a vitamind that listens also answers within 2 s: a stopped one does not.
+hal::Status check_answers(const std::string& socket);
 // Ends the daemon, which is ours, and waits until it has written everything.
 void stop_daemon(const std::string& socket);
 

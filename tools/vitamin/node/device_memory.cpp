@@ -106,6 +106,12 @@ class Nvml {
   List processes_ = nullptr, clients_of_mps_ = nullptr;
 };
 
+// Opened once: `resume --timeout` asks again and again.
+const Nvml& opened_nvml() {
+  static const Nvml nvml;
+  return nvml;
+}
+
 // Bytes that are charged to quotas of the device, by process. A process in several groups has the
 // same in each.
 std::map<std::int64_t, std::uint64_t> charged_on(const json& status, const std::string& uuid) {
@@ -137,7 +143,7 @@ json device_memory(const json& status) {
     asked.insert(group.value("device", ""));
   json all = json::array();
   if (asked.empty()) return all;
-  const Nvml nvml;
+  const Nvml& nvml = opened_nvml();
   for (const auto& [uuid, device] : nvml.devices()) {
     const auto memory = nvml.memory(device);
     if (!asked.contains(uuid) || !memory) continue;
@@ -164,7 +170,7 @@ json device_memory(const json& status) {
 
 std::vector<ProcessMemory> memory_of_process(pid_t process) {
   std::vector<ProcessMemory> found;
-  const Nvml nvml;
+  const Nvml& nvml = opened_nvml();
   for (const auto& [uuid, device] : nvml.devices()) {
     const auto add = [&, device_uuid = &uuid](const std::vector<NvmlProcess>& all, bool mps) {
       for (const NvmlProcess& each : all) {
@@ -181,7 +187,7 @@ std::vector<ProcessMemory> memory_of_process(pid_t process) {
 }
 
 std::optional<std::uint64_t> free_device_memory(const std::string& uuid) {
-  const Nvml nvml;
+  const Nvml& nvml = opened_nvml();
   const auto devices = nvml.devices();
   const auto device = devices.find(uuid);
   if (device == devices.end()) return std::nullopt;

@@ -15,12 +15,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
 #include "daemon/protocol/paths.h"
+#include "hal/process_stat.h"
 #include "hal/result.h"
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/exit_code.h"
@@ -107,14 +108,10 @@ bool is_alive(pid_t process) {
   return ::access(fmt::format("/proc/{}", process).c_str(), F_OK) == 0;
 }
 
-// Field 22 of /proc/PID/stat: tells a process from a later one of the same number.
+// As the record of a parked process keeps it; empty: the process cannot be seen.
 std::string start_of(pid_t process) {
-  std::ifstream file(fmt::format("/proc/{}/stat", process));
-  std::string text, word;
-  std::getline(file, text);
-  std::istringstream words(text.substr(std::min(text.rfind(')') + 1, text.size())));
-  for (int field = 3; field <= 22 && words >> word; ++field) continue;
-  return word;
+  const auto stat = hal::process_stat(process);
+  return stat ? std::to_string(stat->start) : std::string();
 }
 
 // Those of clients of vitamind that have this job, pod or program.
@@ -434,10 +431,13 @@ void show(const std::vector<Moved>& all, const char* state, bool as_json) {
                     {"lock_seconds", each.lock_seconds},
                     {"bytes_per_second", known ? json(rate) : json()}});
     if (as_json) continue;
-    fmt::print("process {} ({}) {}: {} in {:.2f} s{}\n", each.process, program, state,
-               each.bytes ? fmt::format("{} MiB", grouped(*each.bytes >> 20))
-                          : std::string("NVML does not say how much"),
-               each.seconds, known ? fmt::format(", {:.1f} GB/s", rate * 1e-9) : "");
+    const std::string how_much =
+        each.bytes ? fmt::format(": {} MiB", grouped(*each.bytes >> 20)) : "";
+    const std::string how_fast = known        ? fmt::format(", {:.1f} GB/s", rate * 1e-9)
+                                 : each.bytes ? ""
+                                              : " (NVML does not say how much memory it has)";
+    fmt::print("process {} ({}) {}{} in {:.2f} s{}\n", each.process, program, state, how_much,
+               each.seconds, how_fast);
   }
   if (as_json) fmt::print("{}\n", json{{"schema", 1}, {"processes", list}}.dump(2));
 }

@@ -3,6 +3,7 @@
 // vitamin status, explain, top, drain, resume: the daemon's view, for people and for machines.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -132,11 +133,33 @@ std::string mps_text(const json& status) {
   return text.empty() ? text : text + "\n";
 }
 
+// Which files are in force, and why a newer content of them is not. Empty: vitamind does not say.
+std::string configuration_text(const json& status) {
+  const json configuration = status.value("configuration", json::object());
+  if (!configuration.contains("files")) return {};
+  const auto files = configuration.value("files", std::vector<std::string>{});
+  std::string text = fmt::format(
+      "configuration  {}, read {} ago\n",
+      files.empty() ? "of no file (what is built in)" : fmt::format("{}", fmt::join(files, ", ")),
+      duration(unsigned_of(configuration, "since_read_ns")));
+  std::string problem = configuration.value("problem", "");
+  if (problem.empty()) return text;
+  text += fmt::format(
+      "               the reload {} ago failed, and the former content stays in force. Correct it "
+      "and reload:\n",
+      duration(unsigned_of(configuration, "since_problem_ns")));
+  if (problem.back() == '\n') problem.pop_back();
+  for (std::size_t at = 0; at != problem.npos; at = problem.find('\n', at + 1))
+    problem.insert(problem[at] == '\n' ? at + 1 : at, "               ");
+  return text + problem + "\n";
+}
+
 std::string status_text(const json& status) {
   const json& daemon = status["daemon"];
   std::string text =
-      fmt::format("vitamind  process {}, up {}, at {}\n\n", unsigned_of(daemon, "process"),
+      fmt::format("vitamind  process {}, up {}, at {}\n", unsigned_of(daemon, "process"),
                   duration(unsigned_of(daemon, "up_ns")), daemon.value("socket", ""));
+  text += configuration_text(status) + "\n";
   for (const json& device : status["devices"]) text += device_text(device) + "\n";
   if (status["devices"].empty()) text += "No client has used a device yet.\n\n";
   text += memory_text(status);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/option_values.h"
 #include "tools/vitamin/text.h"
 
 namespace vitamin::tools {
@@ -113,7 +114,9 @@ void PolicyVerbs::add(CLI::App& app, CLI::App& policy) {
   simulate_->add_option("--quantum", o.quantum_ms, "A grant to a starving stream lasts so long, ms")
       ->capture_default_str();
   simulate_->add_option("--creation", o.creation_ms, "Make each context on demand: ms");
-  simulate_->add_option("--seed", o.seed, "Seed of policies that draw")->capture_default_str();
+  simulate_->add_option("--seed", o.seed, "Seed of policies that draw")
+      ->check(seed_number())
+      ->capture_default_str();
   simulate_->add_option("--plot", o.plot, "Write SVG plots there")->type_name("DIRECTORY");
   simulate_->add_flag("--json", o.json, "Answer as JSON");
 }

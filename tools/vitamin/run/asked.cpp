@@ -80,7 +80,9 @@ class Comparison {
     const std::string prefix = "class." + config::toml_text(of.name) + ".";
     const auto first = in_force_.lower_bound(prefix);
     if (first == in_force_.end() || !first->first.starts_with(prefix)) {
-      if (of.named || file_) {
+      // A quota of memory is not lost silently, whichever file sets it.
+      const auto* const own = loaded_.configuration.find_class(of.name);
+      if (of.named || file_ || (own != nullptr && !own->memory.empty())) {
         ignored_.push_back((of.named ? "--class " : "the class ") + of.name);
         has_ += fmt::format(" and without a class '{}'", of.name);
       }
@@ -117,6 +119,23 @@ class Comparison {
 };
 
 }  // namespace
+
+std::optional<std::vector<std::string>> classes_of_daemon(const std::string& socket) {
+  const auto status = ask_daemon(socket, "status");
+  if (!status || !status->contains("configuration")) return std::nullopt;
+  // Keys are class."NAME".KEY; every class has a `kind`.
+  constexpr std::string_view kBegin = "class.", kEnd = ".kind";
+  std::vector<std::string> names;
+  for (const auto& [path, value] : status->at("configuration").value("settings", InForce())) {
+    if (!path.starts_with(kBegin) || !path.ends_with(kEnd)) continue;
+    const std::string quoted =
+        path.substr(kBegin.size(), path.size() - kBegin.size() - kEnd.size());
+    // A name in TOML's quotes is one in JSON's.
+    const auto name = nlohmann::json::parse(quoted, nullptr, false);
+    names.push_back(name.is_string() ? name.get<std::string>() : quoted);
+  }
+  return names;
+}
 
 void compare_with_daemon(const std::string& socket, const DaemonStart& asked,
                          const config::Loaded& loaded, const AskedClass& of) {

@@ -3,7 +3,9 @@
 // What a `vitamin run --daemon` asks of vitamind, held against what holds in the one that runs.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "daemon/config/load.h"
 #include "tools/vitamin/daemon_client.h"
@@ -21,5 +23,8 @@ struct AskedClass {
 // not those of the daemon's own life (sections daemon and metrics).
 void compare_with_daemon(const std::string& socket, const DaemonStart& asked,
                          const config::Loaded& loaded, const AskedClass& of);
+
+// Names of the classes that the vitamind at `socket` has; nothing: it does not say, or none runs.
+std::optional<std::vector<std::string>> classes_of_daemon(const std::string& socket);
 
 }  // namespace vitamin::tools

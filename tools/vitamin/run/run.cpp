@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -98,6 +99,26 @@ std::string check_command(const RunOptions& options) {
   return command;
 }
 
+// Ends where neither this command's configuration nor that of the vitamind that runs has the class.
+// A trace gets a vitamind of its own, with this command's configuration.
+void check_class(const RunOptions& options, const config::Loaded& loaded) {
+  const std::string& wanted = options.workload_class;
+  std::vector<std::string> names;
+  for (const config::WorkloadClass& each : loaded.configuration.classes) names.push_back(each.name);
+  std::string where;
+  if (options.daemon && options.trace.empty()) {
+    const std::string socket = daemon_socket(options.socket);
+    if (const auto theirs = classes_of_daemon(socket)) {
+      if (std::find(theirs->begin(), theirs->end(), wanted) != theirs->end()) return;
+      names.insert(names.end(), theirs->begin(), theirs->end());
+      where = fmt::format(" here or in the vitamind at {}", socket);
+    }
+  }
+  stop(kExitFailed, Problem::kConfiguration,
+       fmt::format("no class '{}' is configured{}.{} See `vitamin config show`.", wanted, where,
+                   did_you_mean(wanted, names)));
+}
+
 // What of vitamin.toml the command line leaves open. An invalid one is not guessed at.
 config::Loaded configure(RunOptions& options) {
   config::Loaded loaded = config::load(config::sources(options.config_file, options.settings));
@@ -113,13 +134,7 @@ config::Loaded configure(RunOptions& options) {
     if (!options.seed && configuration.policy.seed != 0) options.seed = configuration.policy.seed;
   }
   const std::string& wanted = options.workload_class;
-  if (!wanted.empty() && configuration.find_class(wanted) == nullptr) {
-    std::vector<std::string> names;
-    for (const config::WorkloadClass& each : configuration.classes) names.push_back(each.name);
-    stop(kExitFailed, Problem::kConfiguration,
-         fmt::format("no class '{}' is configured.{} See `vitamin config show`.", wanted,
-                     did_you_mean(wanted, names)));
-  }
+  if (!wanted.empty() && configuration.find_class(wanted) == nullptr) check_class(options, loaded);
   if (wanted.empty())
     if (const auto* match =
             config::class_of(configuration, config::program_here(options.command.front())))
@@ -256,6 +271,29 @@ void check_report_file(const std::string& file) {
          fmt::format("cannot write the report '{}': {}.", file, std::strerror(errno)));
 }
 
+// Another user's daemon is not ours to start; without one the program runs all the same, or ends
+// with failure.absent = "closed".
+void join_daemon(const RunOptions& options, const DaemonStart& daemon, const config::Loaded& loaded,
+                 bool class_named, RunDirectory& directory) {
+  const std::string socket = daemon_socket(options.socket);
+  auto ready = start_daemon(socket, daemon);
+  if (ready) ready = check_answers(socket);
+  end_if_interrupted(directory);
+  if (ready)
+    return compare_with_daemon(socket, daemon, loaded, {options.workload_class, class_named});
+  if (loaded.configuration.failure.absent == config::OnAbsence::kClosed) {
+    directory.remove();
+    stop(kExitNoDaemon, Problem::kDaemonUnreachable,
+         fmt::format("{}; vitamin.toml says that nothing runs without it (failure.absent).",
+                     ready.error().message));
+  }
+  say(Problem::kUncoordinated,
+      fmt::format("{}; the program {}runs without coordination.", ready.error().message,
+                  ready.error().native == ETIMEDOUT
+                      ? "waits for it for about 10 s for each device, then "
+                      : ""));
+}
+
 }  // namespace
 
 std::optional<std::string> window_nanoseconds(const std::string& text) {
@@ -284,23 +322,7 @@ void run(RunOptions options) {
   RunOptions given = options;
   if (options.daemon && !options.trace.empty())
     given.socket = (directory.path() / "daemon" / "socket").native();
-  // Another user's daemon is not ours to start; without one the program runs all the same.
-  if (options.daemon) {
-    const auto ready = start_daemon(daemon_socket(given.socket), daemon);
-    end_if_interrupted(directory);
-    if (!ready && configuration.failure.absent == config::OnAbsence::kClosed) {
-      directory.remove();
-      stop(kExitNoDaemon, Problem::kDaemonUnreachable,
-           fmt::format("{}; vitamin.toml says that nothing runs without it (failure.absent).",
-                       ready.error().message));
-    }
-    if (!ready)
-      say(Problem::kUncoordinated,
-          fmt::format("{}; the program runs without coordination.", ready.error().message));
-    else
-      compare_with_daemon(daemon_socket(given.socket), daemon, loaded,
-                          {given.workload_class, class_named});
-  }
+  if (options.daemon) join_daemon(given, daemon, loaded, class_named, directory);
 
   const auto started = std::chrono::steady_clock::now();
   const ChildEnd end = run_child(
@@ -340,9 +362,9 @@ void run(RunOptions options) {
   if (!written)
     say(Problem::kCannotWrite, fmt::format("cannot write the report '{}'.", options.report_file));
 
-  if (!options.trace.empty()) say_what_was_traced(options.trace, options.daemon);
+  const bool traced = options.trace.empty() || say_what_was_traced(options.trace, options.daemon);
   if (!end.succeeded()) end_like(end);
-  if (!written) std::exit(kExitFailed);
+  if (!written || !traced) std::exit(kExitFailed);
   std::exit(options.strict && !report.complete() ? kExitCoverage : 0);
 }
 

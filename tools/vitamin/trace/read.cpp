@@ -112,9 +112,12 @@ hal::Result<std::vector<Trace>> read_traces(const std::string& directory) {
   return traces;
 }
 
-void say_what_was_traced(const std::string& directory, bool daemon) {
+bool say_what_was_traced(const std::string& directory, bool daemon) {
   const auto traces = read_traces(directory);
-  if (!traces) return say(Problem::kCannotRead, traces.error().message + ".");
+  if (!traces) {
+    say(Problem::kCannotRead, traces.error().message + ".");
+    return false;
+  }
   std::uint64_t records = 0, dropped = 0;
   int disk = 0;
   for (const Trace& trace : *traces) {
@@ -132,6 +135,7 @@ void say_what_was_traced(const std::string& directory, bool daemon) {
     say(Problem::kTraceDropped,
         fmt::format("{} records were dropped ({}).", grouped(dropped),
                     disk != 0 ? std::strerror(disk) : "they came faster than the disk takes them"));
+  return true;
 }
 
 }  // namespace vitamin::tools

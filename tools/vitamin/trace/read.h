@@ -31,7 +31,7 @@ struct Trace {
 hal::Result<std::vector<Trace>> read_traces(const std::string& directory);
 
 // How much was recorded; VIT-204 when something was dropped, VIT-502 when a vitamind that was asked
-// for decided nothing.
-void say_what_was_traced(const std::string& directory, bool daemon);
+// for decided nothing. False: there is none that can be read.
+bool say_what_was_traced(const std::string& directory, bool daemon);
 
 }  // namespace vitamin::tools

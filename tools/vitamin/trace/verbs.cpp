@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/option_values.h"
 #include "tools/vitamin/text.h"
 
 namespace vitamin::tools {
@@ -47,7 +48,9 @@ void TraceVerbs::add(CLI::App& app, RunOptions& options) {
   record_->add_option("--policy", options.policy, "Who decides where a launch goes")
       ->capture_default_str()
       ->type_name("NAME");
-  record_->add_option("--seed", options.seed, "Seed of a random policy")->type_name("N");
+  record_->add_option("--seed", options.seed, "Seed of a random policy")
+      ->type_name("N")
+      ->check(seed_number());
   export_ = trace_->add_subcommand("export", "Write a trace as JSON for Perfetto");
   export_->add_option("--output", output_, "'-': standard output")
       ->capture_default_str()
