@@ -118,6 +118,7 @@ protocol::Claim claim_of_environment() {
     return std::string(value != nullptr ? value : "");
   };
   protocol::Claim claim{text(environment::kClass), text(environment::kJob)};
+  claim.mps_directory = text("CUDA_MPS_PIPE_DIRECTORY");
   std::uint64_t share = 0;
   if (!decimal(environment::kShare, share)) return claim;
   if (share >= 1 && share <= 100)

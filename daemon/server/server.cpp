@@ -90,7 +90,7 @@ hal::Status Server::open() {
   pending_ = std::make_unique<PendingConnections>(std::move(*listener), settings_,
                                                   [this](int fd) { watch(fd); });
   const auto directory = std::filesystem::path(settings_.socket).parent_path();
-  mps_ = std::make_unique<Mps>(settings_.configuration.mps, (directory / "mps").native());
+  mps_ = std::make_unique<MpsDomains>(settings_.configuration, (directory / "mps").native());
   started_ns_ = no_session_since_ns_ = worked_ns_ = now_ns();
   // Room for as many sessions again, for clients that reconnect or replace others.
   const std::size_t sessions = std::size_t{2} * settings_.configuration.daemon.clients;
@@ -368,6 +368,7 @@ void Server::read_configuration() {
   configuration_problem_ = !loaded.valid() ? loaded.why() : applied ? "" : applied.error().message;
   if (configuration_problem_.empty()) {
     settings_.configuration = loaded.configuration;
+    mps_->apply(settings_.configuration);
     memory_quotas_.apply(settings_.configuration);
     apply_limits(polled_ns_);
     log::info("the configuration was read again ({} files)", loaded.files.size());

@@ -62,20 +62,6 @@ std::vector<pid_t> others_alone(const Device& device) {
 
 }  // namespace
 
-json Server::mps_status() const {
-  const MpsFacts facts = mps_->facts();
-  return {
-      {"state", name_of(facts.state)},
-      {"directory", facts.directory},
-      {"problem", facts.problem},
-      {"starts", facts.starts},
-      {"faults", facts.faults},
-      {"checks", facts.checks},
-      {"terminated", facts.terminated},
-      {"since_fault_ns", facts.last_fault_ns != 0 ? runtime::now_ns() - facts.last_fault_ns : 0},
-      {"affected", facts.affected}};
-}
-
 // Users whose clients were evicted lately. The names of the fields are published.
 json Server::evicted_users() const {
   json users = json::array();
@@ -164,6 +150,7 @@ json Server::client_status(const Session& session) const {
           {"user", session.peer.uid},
           {"device", session.device->info.uuid},
           {"view", session.device->view},
+          {"domain", session.device->domain},
           {"dying", session.dying},
           {"completed", session.memory.client->launches.load(std::memory_order_relaxed)},
           {"up_ns", polled_ns_ - session.since_ns}};
@@ -188,6 +175,7 @@ json Server::status() const {
         {"rings", counters_.rings},
         {"sleeps", counters_.sleeps}}},
       {"mps", mps_status()},
+      {"domains", domains_status()},
       {"configuration", configuration_status(settings_.configuration, configuration_problem_)},
       {"devices", json::array()},
       {"clients", json::array()},
@@ -195,9 +183,10 @@ json Server::status() const {
       {"claims", claims_.status()},
       {"memory", memory_quotas_.status(polled_ns_)},
       {"let_go_users", evicted_users()}};
-  std::map<std::string, std::size_t> in_use;  // views of each device
+  // Views of each device in each domain.
+  std::map<std::pair<std::string, std::string>, std::size_t> in_use;
   for (const auto& [key, device] : devices_)
-    in_use[device.info.uuid] += device.sessions > 0 ? 1 : 0;
+    in_use[{device.info.uuid, device.domain}] += device.sessions > 0 ? 1 : 0;
   for (const auto& [key, device] : devices_) {
     const DeviceArbiter& arbiter = *device.arbiter;
     const scheduler::SchedulerCounters& decided = arbiter.scheduler().counters();
@@ -223,7 +212,8 @@ json Server::status() const {
     }
     json shown{{"uuid", device.info.uuid},
                {"view", device.view},
-               {"views_in_use", in_use[device.info.uuid]},
+               {"views_in_use", in_use[{device.info.uuid, device.domain}]},
+               {"domain", device.domain},
                {"name", device.info.name},
                {"processors", device.info.sms},
                {"processors_per_unit", device.info.sms_per_unit},

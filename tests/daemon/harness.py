@@ -15,7 +15,7 @@ import unittest
 from holds import held_twice
 from time_limit import time_limit, wait_until
 
-MAJOR, MINOR = 1, 9  # daemon/protocol/version.h
+MAJOR, MINOR = 1, 10  # daemon/protocol/version.h
 
 
 def open_width(status, clients):
