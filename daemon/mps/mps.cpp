@@ -250,8 +250,11 @@ void Mps::check() {
   if (!servers) {
     if (settings_.mode == MpsMode::kAuto) return start();
     return fail("no control daemon answers in " + directory_ +
-                ": start one there (systemctl start vitamin-mps has /run/vitamin-mps), or let "
-                "vitamind do it (mps.mode = \"auto\")");
+                (role_ == MpsRole::kClass
+                     ? ": start one there (systemctl start vitamin-mps@CLASS has "
+                       "/run/vitamin-mps.CLASS)"
+                     : ": start one there (systemctl start vitamin-mps has /run/vitamin-mps)") +
+                ", or let vitamind do it (mps.mode = \"auto\")");
   }
   started_ = settings_.mode == MpsMode::kAuto;  // even if an earlier vitamind has started it
   std::vector<std::string> faulted, left;

@@ -124,8 +124,7 @@ Hello hello_of(const hal::DeviceInfo& info, std::string_view program, const Clai
 }
 
 Claim claim_of(const Hello& hello) {
-  Claim claim{hello.workload_class.get(), hello.job.get(), hello.share,
-              hello.mps_directory.get()};
+  Claim claim{hello.workload_class.get(), hello.job.get(), hello.share, hello.mps_directory.get()};
   if (claim.share > 100) claim.share = 0;
   return claim;
 }

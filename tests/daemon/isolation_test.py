@@ -10,6 +10,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import tempfile
 import unittest
 
 from harness import MINOR, DaemonTest
@@ -63,29 +64,43 @@ class Isolation(DaemonTest):
 
     def start(self, daemon, workload_class, *words, command=(FAULTS,), **environment):
         asked = ["--class", workload_class] if workload_class else []
+        output = tempfile.TemporaryFile("w+", dir=self.base)
         process = subprocess.Popen(
             [VITAMIN, "run", "--daemon", "--quiet", "--socket", str(daemon.socket), *asked, "--",
-             *command, *map(str, words)], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+             *command, *map(str, words)], text=True, stdin=subprocess.PIPE, stdout=output,
             stderr=subprocess.PIPE, env=self.environment(**environment))
+        process.output = output
 
         def end():
             process.kill()
             process.wait()
-            for stream in (process.stdin, process.stdout, process.stderr):
+            for stream in (process.stdin, output, process.stderr):
                 stream.close()
         self.addCleanup(end)
         return process
 
+    def printed(self, process):
+        """The whole lines that it has printed so far."""
+        size = os.fstat(process.output.fileno()).st_size  # its place is the program's, too
+        text = os.pread(process.output.fileno(), size, 0).decode()
+        return [json.loads(line) for line in text.splitlines(True) if line.endswith("\n")]
+
+    def prints(self, process, count):
+        """Waits for so many lines."""
+        self.until(lambda: len(self.printed(process)) >= count or process.poll() is not None, 60)
+        lines = self.printed(process)
+        self.assertGreaterEqual(len(lines), count)
+        return lines
+
     def steps(self, daemon, workload_class, seconds=LONG, linger=0):
         """A program that computes; its first step has ended."""
         process = self.start(daemon, workload_class, "step", seconds, 1, 8, 1_000_000, linger)
-        process.first = process.stdout.readline()
-        self.assertIn("hash", process.first, process.stderr.read() if not process.first else "")
+        self.assertIn("hash", self.prints(process, 1)[0])
         return process
 
     def faulty(self, daemon, workload_class, kind):
         process = self.start(daemon, workload_class, kind)
-        self.assertIn("ready", process.stdout.readline())
+        self.assertIn("ready", self.prints(process, 1)[0])
         return process
 
     def fault(self, process):
@@ -94,9 +109,8 @@ class Isolation(DaemonTest):
 
     def lines(self, process):
         """What it printed, after it has ended."""
-        output, errors = process.communicate(timeout=time_limit(60))
-        process.errors = errors
-        return [json.loads(line) for line in (getattr(process, "first", "") + output).splitlines()]
+        _, process.errors = process.communicate(timeout=time_limit(60))
+        return self.printed(process)
 
     def native(self):
         if not hasattr(self, "_native"):
@@ -118,18 +132,16 @@ class Isolation(DaemonTest):
         self.assertGreater(count, 0)
         self.assertEqual(hashes[:count], self.native()[:count])
 
-    def progress(self, process, count=5):
-        for _ in range(count):
-            line = process.stdout.readline()
-            self.assertIn("hash", line, process.stderr.read() if not line else "")
-            process.first += line
+    def progress(self, process):
+        """It makes further steps."""
+        lines = self.prints(process, len(self.printed(process)) + 5)
+        self.assertIn("hash", lines[-1])
 
     def check_lives(self, process):
         """It makes progress, and all of its results are native."""
         self.progress(process)
-        client = self.client_of(process)
-        os.kill(client, signal.SIGTERM)
-        self.check_native([line for line in self.lines(process) if "hash" in line])
+        os.kill(self.client_of(process), signal.SIGTERM)
+        self.check_native(self.lines(process))
 
     def client_of(self, process):
         """Of the command that this `vitamin run` has started."""
@@ -275,8 +287,9 @@ class Isolation(DaemonTest):
         def told(name, **more):
             process = self.start(daemon, name, "-c", "echo $CUDA_MPS_PIPE_DIRECTORY",
                                  command=("sh",), **more)
-            output, process.errors = process.communicate(timeout=time_limit(60))
-            return output.strip(), process.errors
+            _, errors = process.communicate(timeout=time_limit(60))
+            size = os.fstat(process.output.fileno()).st_size
+            return os.pread(process.output.fileno(), size, 0).decode().strip(), errors
         self.assertEqual([told(name)[0] for name in ("a", "b", "c", "")],
                          [f"{self.base}/mps{end}" for end in (".a", "", "-none", "")])
         self.assertRegex(told("odd/name")[0], r"/mps\.class\.[0-9a-f]{16}$")
