@@ -8,7 +8,8 @@ A client of class a faults: an illegal address, a trap, and a kernel that hangs 
 it. Beside it computes a bystander of its own class and one of another class
 (bench/programs/faults.cpp): their results are compared, step by step, with those of a run alone,
 and their steps per second before, during and after are counted. New clients of class a are started
-until one computes. `lingers`: an illegal address, after which the bystander of class a does not end.
+from the fault on (the end of the hang) until one computes. `lingers`: an illegal address, after
+which the bystander of class a does not end.
 
 The cost: two clients in one domain, in two domains and outside of MPS, in alternating blocks; each
 fills the device (full) or half of its SMs (half). Speeds are of the speed alone.
@@ -47,7 +48,7 @@ def configuration(directory, isolation):
     path = pathlib.Path(directory) / f"{isolation}.toml"
     own = {"e": "exclusive"}
     path.write_text(f'isolation = "{isolation}"\n' + "".join(
-        f'[[class]]\nname = "{name}"\ncommand = "no-such-program"\n'
+        f'[[class]]\nname = "{name}"\ncommand = "no-such-{name}"\n'
         + (f'isolation = "{own[name]}"\n' if name in own else "") for name in "abe"))
     return path
 
@@ -127,7 +128,7 @@ def described(bench, job, fault_ns, over_ns):
 
 
 def probe(bench, daemon, workload_class, since_ns, seconds):
-    """Seconds from the fault to the first step of a new client of this class; None: none ran."""
+    """Seconds from then to the first step of a new client of this class; None: none ran."""
     tries = 0
     while time.monotonic_ns() - since_ns < 1e9 * seconds:
         tries += 1
@@ -171,7 +172,8 @@ def one_fault(bench, daemon, isolation, kind):
             said = culprit.next(20)
             killed = culprit.end()
         over_ns = time.monotonic_ns()
-        accepts, tries, why = probe(bench, daemon, culprits, fault_ns, PROBE_S)
+        accepts, tries, why = probe(bench, daemon, culprits,
+                                    over_ns if kind == "hang" else fault_ns, PROBE_S)
         for job in (same, other):
             lingers = job is same and kind == "lingers" and any("error" in x for x in job.lines())
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -199,6 +199,10 @@ void Mps::start() {
 
 // Called when all clients of a faulted server have ended or have lost their contexts.
 void Mps::restart() {
+  if (role_ == MpsRole::kClass) {
+    const std::lock_guard lock(mutex_);
+    facts_.state = MpsState::kStarting;
+  }
   (void)control("quit -t 2");
   start();
 }

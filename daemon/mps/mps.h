@@ -36,7 +36,7 @@ namespace vitamin::daemon {
 
 enum class MpsState : std::uint8_t {
   kOff,       // as configured, or because there is no NVIDIA control program
-  kStarting,  // the first check is not over
+  kStarting,  // of a class: the first check is not over, or MPS is being restarted
   kReady,     // the control daemon answers, no server is in fault
   kFault,     // a client's fault ended a server; not all of its clients have ended
   kFailed,    // MPS does not run; `problem` says why

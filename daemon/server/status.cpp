@@ -56,6 +56,30 @@ json shares_status(const std::vector<GroupShare>& shares, std::uint32_t sms) {
   return all;
 }
 
+// The grants on a device.
+json held_status(const DeviceArbiter& arbiter) {
+  json held = json::array();
+  const std::vector<DeviceArbiter::GrantStatus> holds = grouped(arbiter.held());
+  for (auto hold = holds.begin(); hold != holds.end();) {
+    const auto next = std::find_if(hold, holds.end(), [&](const DeviceArbiter::GrantStatus& other) {
+      return key_of(other) != key_of(*hold);
+    });
+    const runtime::Partition& partition = arbiter.layout().at(hold->partition);
+    held.push_back({{"client", hold->client},
+                    {"lane", hold->lane},  // the first of them
+                    {"lanes", next - hold},
+                    {"entry", hold->partition},
+                    {"whole", partition.whole()},
+                    {"units", partition.compute.bits()},
+                    {"processors", partition.sms},
+                    {"shared", hold->shared},
+                    {"open", hold->open},
+                    {"adopted", hold->adopted}});
+    hold = next;
+  }
+  return held;
+}
+
 std::vector<pid_t> others_alone(const Device& device) {
   return device.lock != nullptr ? device.lock->others().alone : std::vector<pid_t>();
 }
@@ -191,25 +215,6 @@ json Server::status() const {
     const DeviceArbiter& arbiter = *device.arbiter;
     const scheduler::SchedulerCounters& decided = arbiter.scheduler().counters();
     const scheduler::LedgerCounters& moved = arbiter.scheduler().ledger().counters();
-    json held = json::array();
-    const std::vector<DeviceArbiter::GrantStatus> holds = grouped(arbiter.held());
-    for (auto hold = holds.begin(); hold != holds.end();) {
-      const auto next = std::find_if(
-          hold, holds.end(),
-          [&](const DeviceArbiter::GrantStatus& other) { return key_of(other) != key_of(*hold); });
-      const runtime::Partition& partition = arbiter.layout().at(hold->partition);
-      held.push_back({{"client", hold->client},
-                      {"lane", hold->lane},  // the first of them
-                      {"lanes", next - hold},
-                      {"entry", hold->partition},
-                      {"whole", partition.whole()},
-                      {"units", partition.compute.bits()},
-                      {"processors", partition.sms},
-                      {"shared", hold->shared},
-                      {"open", hold->open},
-                      {"adopted", hold->adopted}});
-      hold = next;
-    }
     json shown{{"uuid", device.info.uuid},
                {"view", device.view},
                {"views_in_use", in_use[{device.info.uuid, device.domain}]},
@@ -221,7 +226,7 @@ json Server::status() const {
                {"drained", device.drained},
                {"not_clients", others_alone(device)},
                {"waiting", arbiter.scheduler().waiting()},
-               {"held", held},
+               {"held", held_status(arbiter)},
                {"fault", arbiter.scheduler().fault()},
                {"requests", arbiter.counters().requests},
                {"grants", decided.grants},

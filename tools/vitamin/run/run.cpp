@@ -130,8 +130,9 @@ config::Loaded configure(RunOptions& options) {
   return loaded;
 }
 
-// The pipe directory of the program's isolation domain, which may have to be started first; nothing
-// for the shared one, or if vitamind is of a release without domains.
+// The pipe directory of the program's isolation domain; nothing for the shared one, or if vitamind
+// is of a release without domains. Waits while the domain takes no clients: MPS would refuse the
+// program, or it would run outside of MPS.
 std::optional<std::string> directory_of_domain(const RunOptions& options) {
   const char* const job = std::getenv(runtime::environment::kJob);
   const std::string verb = fmt::format(
@@ -142,7 +143,8 @@ std::optional<std::string> directory_of_domain(const RunOptions& options) {
     const auto answer = ask_daemon(daemon_socket(options.socket), verb);
     if (!answer || !answer->value("isolated", false)) return std::nullopt;
     const std::string state = answer->value("state", "");
-    if (state == "starting" && std::chrono::steady_clock::now() < until && interrupted() == 0) {
+    if ((state == "starting" || state == "fault") && std::chrono::steady_clock::now() < until &&
+        interrupted() == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       continue;
     }
