@@ -136,10 +136,10 @@ std::vector<SettingKey> operation_keys() {
   return {
       one_of({"shared", "class", "exclusive"},
              VITAMIN_SETTING(kChoice, isolation, "isolation",
-                             "NVIDIA: whose work a program's fault on the GPU ends. shared: that "
+                             "NVIDIA: whose work a program's fault on the GPU ends; shared: that "
                              "of all programs; class: that of programs of its class, for which "
                              "vitamind runs an MPS server; exclusive: its own only, outside of "
-                             "MPS. Programs that are isolated from each other take turns on the "
+                             "MPS; programs that are isolated from each other take turns on the "
                              "GPU")),
       one_of({"open", "closed"},
              VITAMIN_SETTING(kChoice, failure.absent, "failure.absent",
