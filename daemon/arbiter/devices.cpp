@@ -27,6 +27,8 @@ Devices::Devices(const Settings& settings, std::uint32_t epoch, GrantSink& sink)
 
 namespace {
 
+bool is_of_process(const std::string& domain) { return domain.starts_with("process "); }
+
 // Equal for equal descriptions of a device in one domain.
 std::string key_of(const hal::DeviceInfo& info, const std::string& domain) {
   std::string key = info.uuid + '\n' + info.name + '\n' +
@@ -55,7 +57,7 @@ hal::Result<Device*> Devices::begin_session(const protocol::Hello& hello, uid_t 
     lock = std::move(*taken);
   }
   if (found == known_.end()) {
-    if (auto room = make_room(user); !room) return tl::unexpected(room.error());
+    if (auto room = make_room(user, domain); !room) return tl::unexpected(room.error());
     auto made = make(std::move(*info), domain);
     if (!made) return tl::unexpected(made.error());
     for (const auto& [other, device] : known_)
@@ -122,7 +124,7 @@ void Devices::end_session(Device& device) {
 
 // Forgets the device whose last session ended longest ago: one of this user's if it has too many,
 // else any if there are too many.
-hal::Status Devices::make_room(uid_t user) {
+hal::Status Devices::make_room(uid_t user, const std::string& domain) {
   auto forget = [&](auto concerns) {
     auto oldest = known_.end();
     for (auto it = known_.begin(); it != known_.end(); ++it) {
@@ -135,11 +137,14 @@ hal::Status Devices::make_room(uid_t user) {
     known_.erase(oldest);
     return true;
   };
-  const auto is_of_user = [&](const Device& device) { return device.user == user; };
+  // Domains of processes end with their sessions, of which a user may have only so many.
+  const auto is_of_user = [&](const Device& device) {
+    return device.user == user && !device.of_process;
+  };
   const Budgets& budgets = settings_.budgets;
   const auto of_user = static_cast<std::size_t>(std::count_if(
       known_.begin(), known_.end(), [&](const auto& d) { return is_of_user(d.second); }));
-  if (of_user >= budgets.devices_of_user && !forget(is_of_user))
+  if (!is_of_process(domain) && of_user >= budgets.devices_of_user && !forget(is_of_user))
     return hal::fail(hal::Errc::kUnavailable, "user " + std::to_string(user) +
                                                   " uses as many devices (" +
                                                   std::to_string(of_user) + ") as one user may");
@@ -151,7 +156,7 @@ hal::Status Devices::make_room(uid_t user) {
 hal::Result<Device> Devices::make(hal::DeviceInfo info, const std::string& domain) {
   Device device;
   device.domain = domain;
-  device.of_process = domain.starts_with("process ");
+  device.of_process = is_of_process(domain);
   const config::Configuration mine = settings_.configuration.for_device(info.uuid, info.name);
   device.policy = mine.policy.specification();
   device.seed = mine.policy.seed;

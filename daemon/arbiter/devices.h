@@ -89,7 +89,7 @@ class Devices {
   const Device* other_view(const Device& device) const;
   void warn_of_other_view(const Device& device) const;
   hal::Result<Device> make(hal::DeviceInfo info, const std::string& domain);
-  hal::Status make_room(uid_t user);
+  hal::Status make_room(uid_t user, const std::string& domain);
   void start_trace(Device& device, const ArbiterSettings& settings);
   void pin_near_gpus();
 

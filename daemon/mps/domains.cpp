@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/mps/domains.h"
 
+#include <thread>
+
 #include "daemon/config/isolation.h"
 
 namespace vitamin::daemon {
@@ -13,6 +15,13 @@ MpsDomains::MpsDomains(const config::Configuration& configuration, const std::st
   if (directory_.empty()) directory_ = configuration.mps.directory;
   if (directory_.empty()) directory_ = directory;
   apply(configuration);
+}
+
+MpsDomains::~MpsDomains() {
+  std::vector<std::thread> ends;
+  for (auto& [workload_class, mps] : classes_) ends.emplace_back([&own = mps] { own.reset(); });
+  shared_.reset();
+  for (std::thread& end : ends) end.join();
 }
 
 void MpsDomains::apply(const config::Configuration& configuration) {

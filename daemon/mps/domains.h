@@ -34,6 +34,10 @@ class MpsDomains {
   // Starts what is to be started, and waits for the shared domain's MPS. `directory`: its directory
   // unless the configuration sets one.
   MpsDomains(const config::Configuration& configuration, const std::string& directory);
+  // Ends what was started, all at once: each may take seconds.
+  ~MpsDomains();
+  MpsDomains(const MpsDomains&) = delete;
+  MpsDomains& operator=(const MpsDomains&) = delete;
 
   void apply(const config::Configuration& configuration);
   // Of the shared domain.

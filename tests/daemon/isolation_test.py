@@ -323,6 +323,9 @@ class Isolation(DaemonTest):
         self.assertNotEqual(self.control_of("mps.a"), first)
         self.assertEqual(self.control_of("mps.b"), other)
         self.assertEqual(self.domain(daemon, "b")["starts"], 1)
+        daemon.end()
+        for name in ("mps", "mps.a", "mps.b"):
+            self.assertIn("quit", (self.base / name / "commands").read_text())
 
     def test_without_the_control_program_programs_run_and_status_says_why(self):
         daemon = self.configured(classes("a", top="class"), control="no-such-mps")
