@@ -63,6 +63,8 @@ class Specification(unittest.TestCase):
         file.write_text('[[class]]\nname = "a"\nisolation = "class"\ncommand = "a"\n'
                         '[[class]]\nname = "b"\ncommand = "b"\n'
                         '[[class]]\nname = "c"\nisolation = "exclusive"\ncommand = "c"\n')
+        pathlib.Path(str(self.directory) + ".a").mkdir()
+        self.addCleanup(pathlib.Path(str(self.directory) + ".a").rmdir)
         made = self.generated("--share", "25", "--class", "a,b,c", "--mps", self.directory,
                               configuration=file)
         self.assertEqual([line.split("=")[0] for line in made["containerEdits"]["env"]],
