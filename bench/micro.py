@@ -112,10 +112,10 @@ def chain(options, results):
     arms = {"native": {}, "native again": {},
             "one entry (fifo)": {"policy": "fifo"},
             "one entry (static, 64 SMs)": {"policy": "static:units=0-7"},
-            "a move every 4": {"policy": "random:every=4,min=16"},
-            "a move every time": {"policy": "random:min=16"},
+            "a move every 4": {"policy": "random:every=4,min_sms=16"},
+            "a move every time": {"policy": "random:min_sms=16"},
             "strict rule, one entry": {"policy": "fifo", "window": 0},
-            "strict rule, a move every 4": {"policy": "random:every=4,min=16", "window": 0}}
+            "strict rule, a move every 4": {"policy": "random:every=4,min_sms=16", "window": 0}}
     for i in range(options.rounds):
         for arm, how in arms.items():
             m.run(arm, command, round_=i, **how)
@@ -131,10 +131,10 @@ def gemm(options, results):
     program = harness.program("gemm_samples")
     arms = {"native": ([program], None), "native again": ([program], None),
             "vitamin, whole device (fifo)": ([program], "fifo"),
-            "vitamin, 120 SMs anew each time": ([program], "random:min=120,max=120"),
+            "vitamin, 120 SMs anew each time": ([program], "random:min_sms=120,max_sms=120"),
             "vitamin, 132 green SMs": ([program], "static:units=0-15"),
             "vitamin, 132 SMs, green or not, anew each time": (
-                [program], "random:min=132,max=132,whole=1"),
+                [program], "random:min_sms=132,max_sms=132,whole=1"),
             "flat pool, 120 SMs": ([program, "--arm", "flat", "--units", "15"], None),
             "flat pool, 132 SMs": ([program, "--arm", "flat", "--units", "16"], None),
             "made on demand, 120 SMs": (

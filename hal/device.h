@@ -11,8 +11,9 @@
 // which Device::errors() explains. Nothing throws, logs or exits.
 // Ownership. The creator of an object destroys it; a PhysicalContext must outlive its queues, the
 // Device everything.
-// Validation is the caller's: the runtime checks descriptor compatibility, dependencies and grants
-// before it calls, backends assert.
+// Validation. The runtime checks descriptor compatibility, dependencies and grants before it
+// calls; backends do not check them again. Set-up calls check their arguments: create_context()
+// returns kInvalidArgument for units that the device does not have.
 //
 // One split. A Device splits itself into units exactly once, when it is opened; contexts name units
 // by index (CUDA: "resources must be outputs of the same split API instance",

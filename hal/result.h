@@ -3,14 +3,22 @@
 // Results of HAL calls.
 //
 // Two kinds of result, because there are two kinds of caller:
-//   * set-up calls (open a device, create a context) return Result<T>: on failure a code to branch
-//     on and a sentence for a person;
+//   * set-up calls (open a device, create a context) return Result<T>, which must not be ignored.
+//     On failure it has a code to branch on and a message for a person;
 //   * calls on the launch path return NativeStatus: the vendor's own code, untouched, because the
 //     interposer hands it to the application as the answer of the call that the application made.
 #pragma once
 
 #include <cstdint>
 #include <string>
+
+// The attribute takes effect only in the first declaration, so this one precedes the library's.
+// Include this header, not <tl/expected.hpp>.
+namespace tl {
+template <class T, class E>
+class [[nodiscard]] expected;
+}  // namespace tl
+
 #include <tl/expected.hpp>
 
 namespace vitamin::hal {
@@ -27,8 +35,10 @@ enum class Errc : std::uint8_t {
 
 struct Error {
   Errc code = Errc::kInternal;
-  int native = 0;       // the vendor's code, 0 where no vendor call failed
-  std::string message;  // a full sentence, present tense: what failed, values in parentheses
+  int native = 0;  // the vendor's code, 0 where no vendor call failed
+  // A clause in the present tense, lower case, without a full stop, since callers put it into lines
+  // of their own: what failed, values in parentheses.
+  std::string message;
 };
 
 template <class T>

@@ -3,7 +3,8 @@
 // The one seam between a client and what decides where its work runs: an object in this process
 // (daemon/client/local_arbiter.h), or a daemon behind rings (daemon/client/remote_arbiter.h).
 //
-// Threads: called with the device lock held, but for on_change(). Nothing here blocks.
+// Threads: called with the device lock held, but for on_change(). Nothing here sleeps;
+// grant() may poll for an answer for some microseconds.
 #pragma once
 
 #include <algorithm>
@@ -86,8 +87,8 @@ class Arbiter {
   virtual bool between_processes() const { return false; }
 
   // For an arbiter elsewhere. Answers, closed gates and the end of the daemon come at any time:
-  // `wake` is then called, without the device lock, by a thread of the arbiter, and the mover
-  // (submission/pipeline.h) calls service() for as long as wants_service() says so.
+  // `wake` is then called by a thread of the arbiter, takes the device lock for a moment, and the
+  // mover (submission/pipeline.h) calls service() for as long as wants_service() says so.
   virtual void on_change(std::function<void()> wake) { (void)wake; }
   virtual bool wants_service() const { return false; }
   virtual void service() {}

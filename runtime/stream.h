@@ -23,14 +23,12 @@
 
 namespace vitamin::runtime {
 
-// A queue of bounded room, a power of two, that takes memory as it is needed.
-template <class T, std::size_t kRoom>
+// A queue that takes memory as it is needed.
+template <class T>
 class Ring {
  public:
-  static constexpr std::size_t kFirst = 8;
-  static_assert((kRoom & (kRoom - 1)) == 0 && kRoom >= kFirst);
+  static constexpr std::size_t kFirst = 8;  // a power of two
   bool empty() const { return size_ == 0; }
-  bool full() const { return size_ == kRoom; }
   std::size_t size() const { return size_; }
   T& operator[](std::size_t i) { return items_[(first_ + i) & (items_.size() - 1)]; }
   void push(T item) {
@@ -255,8 +253,11 @@ struct Stream {
     // The host waits that the runtime knows of and did not see end, oldest first. Each begins a
     // batch where a marker for the batch before it could be had.
     std::deque<HostWait> host_waits;
-    // Oldest first, and the one that is open.
-    Ring<CompletionBatch, 1024> batches;
+    // Oldest first, and the one that is open. When there are so many, the open one is closed only
+    // where the tail changes: all operations of a batch are on one partition.
+    static constexpr std::size_t kBatches = 1024;
+    bool full() const { return batches.size() >= kBatches; }
+    Ring<CompletionBatch> batches;
     CompletionBatch open;
     // Predicted time of all of it, and the places in the driver's queues that it takes, with the
     // waits and records of the runtime beside it (hal::DeviceInfo::queue_depth).

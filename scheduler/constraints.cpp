@@ -501,8 +501,9 @@ void Constraints::share_with_group(const Snapshot& snapshot, std::uint32_t index
     owner.exclusive = {};
     owner.shared |= units;
     shared_ |= units;
+    // What was reserved before stays so against the other members.
+    accounts_[common_quota(owners_[index], owner)].reserved |= units - reserved_;
     reserved_ |= units;
-    accounts_[common_quota(owners_[index], owner)].reserved |= units;
   }
   planned.row.partition = best;
   planned.row.mode = Mode::kShared;

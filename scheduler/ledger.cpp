@@ -218,6 +218,7 @@ void Ledger::count_out(const Quotas& quotas, const Grant& grant) {
     if (index == kNone) return;
     Quota& quota = quotas_[index];
     for_each_unit(pool_[grant.partition].compute, [&](unsigned number) {
+      assert(quota.grants[number] > 0 && quota.units.overlaps(unit(number)));
       if (--quota.grants[number] == 0) quota.units = quota.units - unit(number);
     });
   }
@@ -376,6 +377,7 @@ void Ledger::remove(std::uint32_t slot) {
 
 // The grant is open or revoked from now on: it counts, and holds its units if it is exclusive.
 void Ledger::attach(Stream& stream, std::uint32_t slot) {
+  assert(stream.count < kGrantsMost && grant_of(slot).state != Grant::State::kPending);
   stream.slots[stream.count++] = slot;
   const Grant& grant = grant_of(slot);
   if (grant.mode == Mode::kExclusive) take(holders_[stream.holder], pool_[grant.partition].compute);
@@ -384,7 +386,9 @@ void Ledger::attach(Stream& stream, std::uint32_t slot) {
 
 void Ledger::detach(Stream& stream, std::uint32_t slot) {
   std::uint32_t* const slots = stream.slots.data();
-  *std::find(slots, slots + stream.count, slot) = slots[stream.count - 1];
+  std::uint32_t* const found = std::find(slots, slots + stream.count, slot);
+  assert(found != slots + stream.count);
+  *found = slots[stream.count - 1];
   --stream.count;
   if (stream.open == slot) stream.open = kNone;
   const Grant& grant = grant_of(slot);
@@ -399,12 +403,15 @@ void Ledger::take(Holder& holder, ComputeSet units) {
     if (holder.grants[number]++ != 0) return;
     holder.units |= unit(number);
     (holders_on_[number]++ == 0 ? held_ : contested_) |= unit(number);
+    assert(holders_on_[number] <= holders_.size());
   });
 }
 
 void Ledger::release(Holder& holder, ComputeSet units) {
   for_each_unit(units, [&](unsigned number) {
+    assert(holder.grants[number] > 0 && holder.units.overlaps(unit(number)));
     if (--holder.grants[number] != 0) return;
+    assert(holders_on_[number] > 0 && held_.overlaps(unit(number)));
     holder.units = holder.units - unit(number);
     freed_ |= unit(number);
     switch (--holders_on_[number]) {

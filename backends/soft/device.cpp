@@ -34,7 +34,7 @@ hal::Errc errc(Status status) {
 }
 
 tl::unexpected<hal::Error> failed(const char* what, Status status) {
-  return hal::fail(errc(status), std::string(what) + " (" + status_name(status) + ").", status);
+  return hal::fail(errc(status), std::string(what) + " (" + status_name(status) + ")", status);
 }
 
 Launch translate(const hal::KernelLaunch& launch) {
@@ -149,7 +149,7 @@ class SoftContext final : public hal::PhysicalContext {
     options.priority = priority;
     soft::Queue* queue = nullptr;
     const Status status = engine_.create_queue(options, &queue);
-    if (status != kOk) return failed("A queue of a context cannot be created", status);
+    if (status != kOk) return failed("a queue of a context cannot be created", status);
     return std::make_unique<SoftQueue>(engine_, queue, true);
   }
 
@@ -167,7 +167,7 @@ class SoftKernels final : public hal::KernelInspector {
 
   hal::Result<hal::KernelLayout> layout(hal::KernelHandle kernel) override {
     if (kernel == nullptr)
-      return hal::fail(hal::Errc::kInvalidArgument, "The kernel handle is null.");
+      return hal::fail(hal::Errc::kInvalidArgument, "the kernel handle is null");
     const KernelDescriptor& from = *descriptor(kernel);
     hal::KernelLayout layout;
     for (std::uint32_t i = 0; i < from.parameter_count; ++i)
@@ -264,10 +264,10 @@ class SoftDevice final : public Device {
   hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(
       hal::ComputeSet compute) override {
     if (compute.empty() || !hal::ComputeSet::range(0, info_.units()).contains(compute))
-      return hal::fail(hal::Errc::kInvalidArgument, "A context needs units of this device (bits " +
+      return hal::fail(hal::Errc::kInvalidArgument, "a context needs units of this device (bits " +
                                                         std::to_string(compute.bits()) +
                                                         ", units " + std::to_string(info_.units()) +
-                                                        ").");
+                                                        ")");
     return std::make_unique<SoftContext>(*engine_, unit_rule_, compute);
   }
   std::unique_ptr<hal::Queue> adopt_queue(void* native_stream) override {
@@ -276,14 +276,14 @@ class SoftDevice final : public Device {
   hal::Result<std::unique_ptr<hal::Queue>> create_whole_queue(int priority) override {
     soft::Queue* queue = nullptr;
     const Status status = make_stream(SyncClass::kBlocking, priority, &queue);
-    if (status != kOk) return failed("A queue of the whole device cannot be created", status);
+    if (status != kOk) return failed("a queue of the whole device cannot be created", status);
     return std::make_unique<SoftQueue>(*engine_, queue, true);
   }
 
   hal::Result<void*> create_stream(SyncClass sync, int priority) override {
     soft::Queue* queue = nullptr;
     const Status status = make_stream(sync, priority, &queue);
-    if (status != kOk) return failed("A stream cannot be created", status);
+    if (status != kOk) return failed("a stream cannot be created", status);
     return queue;
   }
   void destroy_stream(void* native_stream) noexcept override {
@@ -294,7 +294,7 @@ class SoftDevice final : public Device {
   hal::Result<hal::Event> create_event() override {
     soft::Event* event = nullptr;
     const Status status = engine_->create_event(&event);
-    if (status != kOk) return failed("An event cannot be created", status);
+    if (status != kOk) return failed("an event cannot be created", status);
     return hal::Event{event};
   }
   hal::Result<hal::Event> create_timed_event() override { return create_event(); }
@@ -315,6 +315,7 @@ class SoftDevice final : public Device {
     if (status == kNotReady) outstanding_.fetch_add(1, std::memory_order_relaxed);
     return status;
   }
+  void keep_places_from_markers() noexcept override { info_.markers_take_places = false; }
   EventQueries event_queries() const noexcept override {
     return {queries_.load(std::memory_order_relaxed), outstanding_.load(std::memory_order_relaxed)};
   }
@@ -352,11 +353,11 @@ hal::Result<std::unique_ptr<Device>> open_device(EngineOptions options) {
   if (!engine) return tl::unexpected(engine.error());
   if ((*engine)->device().units() > hal::ComputeSet::kMaxUnits)
     return hal::fail(hal::Errc::kUnsupported,
-                     "A device has at most " + std::to_string(hal::ComputeSet::kMaxUnits) +
-                         " units here (" + std::to_string((*engine)->device().units()) + ").");
+                     "a device has at most " + std::to_string(hal::ComputeSet::kMaxUnits) +
+                         " units here (" + std::to_string((*engine)->device().units()) + ")");
   auto device = std::make_unique<SoftDevice>(std::move(*engine));
   const Status status = device->make_legacy_stream();
-  if (status != kOk) return failed("The legacy default stream cannot be created", status);
+  if (status != kOk) return failed("the legacy default stream cannot be created", status);
   return device;
 }
 

@@ -46,6 +46,8 @@ class Device : public hal::Device {
     std::uint64_t asked = 0, outstanding = 0;
   };
   virtual EventQueries event_queries() const noexcept = 0;
+  // hal::DeviceInfo::markers_take_places is false, before a runtime looks at it.
+  virtual void keep_places_from_markers() noexcept = 0;
 };
 
 hal::Result<std::unique_ptr<Device>> open_device(EngineOptions options = {});

@@ -62,12 +62,11 @@ hal::Result<std::unique_ptr<Engine>> Engine::create(EngineOptions options) {
   if (options.device.unit_sms.empty()) options.device = DeviceDescription::h200();
   std::string why;
   if (!valid(options.device, &why))
-    return hal::fail(hal::Errc::kInvalidArgument,
-                     "The device description is not valid: " + why + ".");
+    return hal::fail(hal::Errc::kInvalidArgument, "the device description is not valid: " + why);
   std::unique_ptr<Ledger> ledger;
   if (!options.ledger_path.empty()) {
     if (options.clock != Clock::kReal)
-      return hal::fail(hal::Errc::kInvalidArgument, "A device in virtual time cannot be shared.");
+      return hal::fail(hal::Errc::kInvalidArgument, "a device in virtual time cannot be shared");
     auto attached = Ledger::attach(options.ledger_path, options.device.sms());
     if (!attached) return tl::unexpected(attached.error());
     ledger = std::move(*attached);

@@ -132,8 +132,7 @@ hal::Result<LedgerFile*> map_file(const std::string& path, std::uint32_t sms) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0)
     return hal::fail(hal::Errc::kInvalidArgument,
-                     "The ledger (" + path + ") cannot be opened: " + std::strerror(errno) + ".",
-                     errno);
+                     "the ledger (" + path + ") cannot be opened: " + std::strerror(errno), errno);
   ::flock(fd, LOCK_EX);
   struct stat status {};
   ::fstat(fd, &status);
@@ -156,13 +155,12 @@ hal::Result<LedgerFile*> map_file(const std::string& path, std::uint32_t sms) {
   ::close(fd);
   if (file == nullptr && fresh)
     return hal::fail(hal::Errc::kUnavailable,
-                     "The ledger (" + path + ") cannot be made: " + std::strerror(error) + ".",
-                     error);
+                     "the ledger (" + path + ") cannot be made: " + std::strerror(error), error);
   if (file != nullptr && file->magic == kMagic && file->sms == sms) return file;
   if (file != nullptr) ::munmap(file, sizeof(LedgerFile));
   return hal::fail(
       hal::Errc::kInvalidArgument,
-      "The file (" + path + ") is not a ledger of a device with " + std::to_string(sms) + " SMs.");
+      "the file (" + path + ") is not a ledger of a device with " + std::to_string(sms) + " SMs");
 }
 
 }  // namespace
@@ -181,7 +179,7 @@ hal::Result<std::unique_ptr<Ledger>> Ledger::attach(const std::string& path, std
   ledger->unlock();
   if (ledger->row_ == kRows)
     return hal::fail(hal::Errc::kUnavailable,
-                     "The ledger (" + path + ") has no row left (" + std::to_string(kRows) + ").");
+                     "the ledger (" + path + ") has no row left (" + std::to_string(kRows) + ")");
   return ledger;
 }
 

@@ -148,7 +148,7 @@ SLICE, SETTLE = 0.25, 0.02  # seconds: length of a turn; time before it is measu
 DRAIN = 0.5  # seconds in which a busy vitamind with a CPU accepts 4,096 connections
 # The honest client takes 5 us of CPU for each operation and requests a grant every 64 of them. No
 # client waits for a lease, so a lower rate is due to vitamind's work for the attackers.
-POLICY, OPERATION_NS = "random:every=64,whole=1,min=132", 5_000
+POLICY, OPERATION_NS = "random:every=64,whole=1,min_sms=132", 5_000
 
 
 def interval_of_median(values):
@@ -259,7 +259,7 @@ def delays(node, tries):
 
 
 def idle(node, _):
-    daemon = node.daemon("--policy", "random:max=32", "--quiet")
+    daemon = node.daemon("--policy", "random:max_sms=32", "--quiet")
     holder = node.member(daemon, "hold")
     holder.stdout.readline()
     time.sleep(1)
@@ -277,7 +277,7 @@ def idle(node, _):
 def deaths(node, clients, tries):
     """Kills vitamind again and again while its clients live on: for each kill its time, and when
     each client (by process) was on its fallback partition."""
-    daemon = node.daemon("--policy", "random:max=32", "--quiet")
+    daemon = node.daemon("--policy", "random:max_sms=32", "--quiet")
     members = [node.member(daemon, "homes") for _ in range(clients)]
     lines = [[] for _ in members]
 
@@ -423,7 +423,7 @@ def kill_again_and_again(node, daemon, tries, going_on):
 def restarts(node, tries):
     """Restarts under clients that only submit."""
     clients = 16
-    daemon = node.daemon("--policy", "random:max=32", "--quiet")
+    daemon = node.daemon("--policy", "random:max_sms=32", "--quiet")
     members = [node.member(daemon, "work", 0) for _ in range(clients)]  # until told
     node.until(lambda: len(daemon.status()["clients"]) == clients, 30)
     seen = kill_again_and_again(node, daemon, tries,
@@ -483,7 +483,7 @@ def restarts_of_programs(node, tries):
     """Restarts under programs whose results show whether an operation was lost or ran twice."""
     clients = 16
     expected = Program(node, 0).native()
-    daemon = node.daemon("--policy", "random:max=32", "--quiet")
+    daemon = node.daemon("--policy", "random:max_sms=32", "--quiet")
     programs = [Program(node, number, daemon) for number in range(clients)]
     for program in programs:
         program.begin()

@@ -32,7 +32,7 @@ def in_process(policy):
 
 
 def arms(soft):
-    anew = "random" if soft else f"random:min={PROCESSORS},max={PROCESSORS},whole=1"
+    anew = "random" if soft else f"random:min_sms={PROCESSORS},max_sms={PROCESSORS},whole=1"
     common = (Arm("native"), Arm("native again"),
               Arm("in process, one entry", in_process("fifo")),
               Arm("in process, anew each time", in_process(anew)),
@@ -153,8 +153,8 @@ class Chain(Dispatch):
         return (Arm("native"), Arm("native again"),
                 Arm("whole device (fifo)", in_process("fifo")),
                 Arm("one entry, 64 SMs", in_process(entry)),
-                Arm("a move every 4", in_process("random:every=4,min=16")),
-                Arm("a move every time", in_process("random:min=16")),
+                Arm("a move every 4", in_process("random:every=4,min_sms=16")),
+                Arm("a move every time", in_process("random:min_sms=16")),
                 Arm("daemon, a standing grant", daemon="throughput"))
 
     def program(self, arm):

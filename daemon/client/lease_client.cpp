@@ -102,6 +102,7 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
         remain.push_back(drain);
       } else {
         same->outstanding += drain.outstanding;
+        same->shared = same->shared && drain.shared;
         if (same->word == kFallbackWord) same->word = drain.word;  // prefer a daemon's word
       }
     }
@@ -124,7 +125,8 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
 }
 
 void LeaseClient::report_earlier_work(LaneId id, Drain& drain, std::uint64_t now_ns) {
-  if (drain.partition == kWholeDevice && link_.daemon_minor < 8) {
+  // No other client waits for the end of work under a shared grant of the whole device.
+  if (drain.partition == kWholeDevice && (drain.shared || link_.daemon_minor < 8)) {
     drain.known = Known::kNo;
     return;
   }
@@ -205,6 +207,7 @@ Choice LeaseClient::place_in_fallback(Lane& lane, const runtime::ReadyOperation&
     lane.launches = lane.left = kUntilRevoked;
     lane.outstanding = 0;
     lane.counts_outstanding = partition != kWholeDevice;
+    lane.shared = true;
   }
   return {partition, fits ? kUntilRevoked : 1, runtime::kNever, lane.counts_outstanding};
 }
@@ -338,7 +341,10 @@ void LeaseClient::take_grants(std::uint64_t now_ns) {
     lane.launches = lane.left = grant.launches;
     lane.ahead_ns = grant.ahead_ns != protocol::kNoAheadBound ? grant.ahead_ns : runtime::kNever;
     lane.outstanding = outstanding;
-    lane.counts_outstanding = lane.partition != kWholeDevice || grant.exclusive != 0;
+    lane.shared = grant.exclusive == 0;
+    // A bound of launches is one of what is in flight: the policy hears when they have ended.
+    lane.counts_outstanding =
+        lane.partition != kWholeDevice || !lane.shared || lane.launches != kUntilRevoked;
     lane.claimed = false;
     lane.used_ns = now_ns;
     // The time without a claim goes on when one unclaimed grant replaces another.
@@ -378,7 +384,7 @@ bool LeaseClient::reopen_grant(Lane& lane, LeaseWord word) {
 void LeaseClient::close_grant(Lane& lane) {
   if (lane.partition == kNoPartition) return;
   const Known known = lane.word == kFallbackWord ? Known::kNo : Known::kYes;
-  lane.drains.push_back({lane.partition, lane.word, lane.outstanding, 0, known});
+  lane.drains.push_back({lane.partition, lane.word, lane.outstanding, 0, known, lane.shared});
   ++drains_;
   parked_ = false;
   lane.partition = kNoPartition;

@@ -54,8 +54,8 @@ struct Link {
   protocol::RequestProducer requests;
   protocol::GrantConsumer grants;
   const protocol::LeaseWords* words = nullptr;
-  protocol::ParkFlag<protocol::Native>* own_park = nullptr;
-  const protocol::ParkFlag<protocol::Native>* daemon_park = nullptr;
+  protocol::SleepFlag<protocol::Native>* own_park = nullptr;
+  const protocol::SleepFlag<protocol::Native>* daemon_park = nullptr;
   const protocol::Shared<std::uint32_t>* gate_changes = nullptr;
   protocol::Shared<std::uint64_t>* operations = nullptr;
   protocol::ClientSegment* reports = nullptr;  // null: nothing is reported
@@ -77,7 +77,7 @@ struct ClientCounters {
 
 class LeaseClient {
  public:
-  // `ring`: wakes the daemon; called when it is parked.
+  // `ring`: wakes the daemon; called when it sleeps.
   LeaseClient(const runtime::PoolLayout& layout, std::function<void()> ring);
   ~LeaseClient();
   LeaseClient(const LeaseClient&) = delete;
@@ -158,6 +158,7 @@ class LeaseClient {
     std::uint32_t outstanding = 0;
     std::uint64_t told_ns = 0;
     Known known = Known::kYes;
+    bool shared = false;  // under a shared grant
   };
   struct Lane {
     PartitionId partition =
@@ -171,6 +172,7 @@ class LeaseClient {
     std::uint32_t outstanding = 0;
     bool counts_outstanding =
         false;               // what is submitted under it counts (runtime::Arbiter::submitted)
+    bool shared = false;     // it promises nothing about other clients
     bool claimed = false;    // grant() has returned it
     bool requested = false;  // the daemon takes the lane to have something to submit
     bool waiting = false;    // an operation of the lane waits for a grant

@@ -49,8 +49,11 @@ hal::Result<runtime::MakeArbiter> local_arbiter(const std::string& policy, std::
   if (const auto known = scheduler::check(policy); !known) return tl::unexpected(known.error());
   return [=](const hal::DeviceInfo& info, runtime::PoolLimits& limits) {
     auto arbiter = std::make_unique<LocalArbiter>(runtime::PoolLayout::build(info, limits), report);
-    // check() has made it once; if its shared object cannot be loaded any more, fifo stays.
-    if (auto made = scheduler::make(policy, arbiter->context(seed))) arbiter->use(std::move(*made));
+    // check() has made it once, but not for this device. Where it cannot be made, fifo stays.
+    if (auto made = scheduler::make(policy, arbiter->context(seed)))
+      arbiter->use(std::move(*made));
+    else if (report != nullptr)
+      report((made.error().message + "; fifo decides").c_str());
     return std::unique_ptr<runtime::Arbiter>(std::move(arbiter));
   };
 }

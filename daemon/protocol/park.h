@@ -3,8 +3,8 @@
 // Sleeps without losing a wake-up; no system call while the peer is awake.
 //
 //     waiter                                   waker
-//     1  parked = 1        (seq_cst)           1  publishes work        (seq_cst)
-//     2  looks for work    (seq_cst)           2  looks whether parked  (seq_cst)
+//     1  sleeping = 1      (seq_cst)           1  publishes work        (seq_cst)
+//     2  looks for work    (seq_cst)           2  looks at sleeping     (seq_cst)
 //     3  sleeps until the doorbell rings       3  rings the doorbell if so
 //
 // Both write before they look, and all four accesses are sequentially consistent, so at least one
@@ -22,20 +22,20 @@
 namespace vitamin::protocol {
 
 template <class Platform>
-struct ParkFlag {
-  typename Platform::template Atomic<std::uint32_t> parked;  // 1: asleep, or about to be
+struct SleepFlag {
+  typename Platform::template Atomic<std::uint32_t> sleeping;  // 1: asleep, or about to be
 
   // Waiter. True: nothing to do, sleep now. `idle` must load with seq_cst.
   template <class Idle>
   bool try_park(Idle idle) {
-    parked.store(1, std::memory_order_seq_cst);
+    sleeping.store(1, std::memory_order_seq_cst);
     if (idle()) return true;
-    parked.store(0, std::memory_order_relaxed);
+    sleeping.store(0, std::memory_order_relaxed);
     return false;
   }
-  void unpark() { parked.store(0, std::memory_order_relaxed); }
+  void unpark() { sleeping.store(0, std::memory_order_relaxed); }
   // Waker, after publishing with seq_cst.
-  bool asleep() const { return parked.load(std::memory_order_seq_cst) != 0; }
+  bool asleep() const { return sleeping.load(std::memory_order_seq_cst) != 0; }
 };
 
 }  // namespace vitamin::protocol

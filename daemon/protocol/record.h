@@ -17,9 +17,9 @@
 #include <array>
 #include <cstdint>
 #include <string_view>
-#include <tl/expected.hpp>
 #include <variant>
 
+#include "hal/result.h"
 #include "runtime/pool/layout.h"
 
 namespace vitamin::protocol {

@@ -68,7 +68,7 @@ class RingProducer {
     ++next_;
     return RingState::kOk;
   }
-  // Sequentially consistent: the producer then reads whether the consumer is parked (park.h).
+  // Sequentially consistent: the producer then reads whether the consumer sleeps (park.h).
   void publish() { tail_->store(next_, std::memory_order_seq_cst); }
 
   std::uint64_t written() const { return next_; }
@@ -113,7 +113,7 @@ class RingConsumer {
     head_->store(next_, std::memory_order_release);
     released_ = next_;
   }
-  // Before parking; sequentially consistent for the same reason as publish().
+  // Before sleeping; sequentially consistent for the same reason as publish().
   bool empty() const {
     return next_ == tail_seen_ && tail_->load(std::memory_order_seq_cst) == next_;
   }

@@ -22,7 +22,7 @@
 // Any other value: the gate of that grant is closed. `generation` counts the grants of the lane and
 // their amendments, and `epoch` differs for each start of a daemon, so a value does not come back.
 //
-// After closing gates the daemon increments gate_changes, and rings when the client is parked.
+// After closing gates the daemon increments gate_changes, and rings when the client sleeps.
 #pragma once
 
 #include <array>
@@ -79,14 +79,14 @@ struct ClientSegment {
   Shared<std::uint64_t> collectives;
   alignas(64) RingIndex<Native> request_tail;
   alignas(64) RingIndex<Native> grant_head;
-  alignas(64) ParkFlag<Native> park;  // the client's
+  alignas(64) SleepFlag<Native> park;  // the client's
   alignas(64) RequestConsumer::Cells requests;
 };
 
 struct DaemonSegment {
   alignas(64) RingIndex<Native> grant_tail;
   alignas(64) RingIndex<Native> request_head;
-  alignas(64) ParkFlag<Native> park;  // the daemon's
+  alignas(64) SleepFlag<Native> park;  // the daemon's
   // Changes while the daemon's loop runs, so that a client that waits for a grant notices a stopped
   // daemon. Not a fault point, because the number of changes depends on time.
   alignas(64) std::atomic<std::uint64_t> turns{};

@@ -51,8 +51,7 @@ void Completion::submitted(Stream& stream, PhysicalQueue& queue, const Load& loa
   if (reporting_) [[unlikely]]
     note_outstanding(stream);
   if (work.tail != &queue) {
-    close_batch(stream);
-    if (work.tail != nullptr && !work.tail->whole()) leave(stream, *work.tail);
+    leave_tail(stream);
     work.tail = &queue;
     if (!queue.whole()) queue.owner = &stream;
   }
@@ -125,10 +124,16 @@ void Completion::submitted_elsewhere(Stream& stream, MarkerRef marker) {
 
 void Completion::detach_tail(Stream& stream, MarkerRef marker) {
   Stream::Submitted& work = stream.submitted;
-  close_batch(stream);
-  if (work.tail != nullptr && !work.tail->whole()) leave(stream, *work.tail);
+  leave_tail(stream);
   work.tail = nullptr;
   work.tail_marker = std::move(marker);
+}
+
+// However many batches there are: what follows is not on the partition of the tail.
+void Completion::leave_tail(Stream& stream) {
+  push_open_batch(stream);
+  PhysicalQueue* const tail = stream.submitted.tail;
+  if (tail != nullptr && !tail->whole()) leave(stream, *tail);
 }
 
 void Completion::leave(Stream& stream, PhysicalQueue& queue) {
@@ -143,10 +148,16 @@ void Completion::leave(Stream& stream, PhysicalQueue& queue) {
 void Completion::close_batch(Stream& stream) {
   Stream::Submitted& work = stream.submitted;
   if (work.open.operations == 0) return;
-  if (work.batches.full()) poll(stream);
+  if (work.full()) poll(stream);
+  if (!work.full()) push_open_batch(stream);
+}
+
+void Completion::push_open_batch(Stream& stream) {
+  Stream::Submitted& work = stream.submitted;
+  if (work.open.operations == 0) return;
   const MarkerRef marker = tail_marker(stream);
-  // Without a marker or room the batch joins the next one, whose marker comes behind it.
-  if (!marker || work.batches.full()) return;
+  // Without a marker the batch joins the next one, whose marker comes behind it.
+  if (!marker) return;
   CompletionBatch closed = std::exchange(work.open, {});
   closed.serial = stream.timeline.submitted;
   closed.marker = marker;
@@ -160,7 +171,7 @@ void Completion::close_batch(Stream& stream) {
 // fired speaks for all before it.
 void Completion::poll(Stream& stream) {
   Stream::Submitted& work = stream.submitted;
-  if (waits_for_completion() && !work.batches.full()) close_batch(stream);
+  if (waits_for_completion() && !work.full()) close_batch(stream);
   const std::uint64_t round = core_.markers.round();
   const std::size_t count = work.batches.size();
   const bool asked = round != 0 && work.asked_in == round;

@@ -65,7 +65,7 @@ class Completion {
   void detach_tail(Stream& stream, MarkerRef marker);
 
   // --- what has ended --------------------------------------------------------------------------
-  // The open batch gets its marker, and is observed complete on its own.
+  // The open batch gets its marker, and is observed complete on its own, unless there are many.
   void close_batch(Stream& stream);
   // Asks the driver how far the stream has got.
   void poll(Stream& stream);
@@ -161,7 +161,9 @@ class Completion {
   std::uint32_t batch_operations(std::uint64_t ahead_ns) const;
   bool fits_queue(Stream& stream, std::span<const Predecessor> predecessors, std::uint64_t places,
                   std::uint64_t spare_places);
+  void push_open_batch(Stream& stream);
   void end_batch(Stream& stream);
+  void leave_tail(Stream& stream);
   void leave(Stream& stream, PhysicalQueue& queue);
   const HostWait* oldest_host_wait(Stream& stream);
 

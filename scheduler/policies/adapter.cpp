@@ -46,21 +46,33 @@ class Adapter final : public AllocationPolicy {
     return client != nullptr && client->active;
   }
 
-  // What is granted stays.
+  // What Select chose stays. What the scheduler gave by itself does not: a grant of a starving
+  // stream ends with its quantum, one inside a partition that is not free yet gives way to the
+  // grant that waits for it.
   void keep_grants(const Snapshot& snapshot, Allocation& out) {
     for (const Grant& grant : snapshot.grants) {
-      if (!open_and_wanted(snapshot, grant)) continue;
+      if (!open_and_wanted(snapshot, grant) || grant.reason == Reason::kStarving) continue;
+      const Grant& chosen = grant.reason == Reason::kMeanwhile ? awaited(snapshot, grant) : grant;
       Row& row = out.rows.emplace_back();
       row.client = grant.client;
       row.stream = grant.stream;
-      row.partition = grant.partition;
-      row.mode = grant.mode;
-      row.launches = grant.launches;
-      row.run_ahead_ns = grant.run_ahead_ns;
+      row.partition = chosen.partition;
+      row.mode = chosen.mode;
+      row.launches = chosen.launches;
+      row.run_ahead_ns = chosen.run_ahead_ns;
     }
     std::sort(out.rows.begin(), out.rows.end(), [](const Row& a, const Row& b) {
       return a.client != b.client ? a.client < b.client : a.stream < b.stream;
     });
+  }
+
+  // The pending grant of the stream; this one, where it has none.
+  static const Grant& awaited(const Snapshot& snapshot, const Grant& meanwhile) {
+    for (const Grant& grant : snapshot.grants)
+      if (grant.state == Grant::State::kPending && grant.client == meanwhile.client &&
+          grant.stream == meanwhile.stream)
+        return grant;
+    return meanwhile;
   }
 
   void prepare_steps(const Snapshot& snapshot, Allocation& out) {

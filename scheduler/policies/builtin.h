@@ -19,8 +19,10 @@ Policy make_fifo();
 
 // One fixed partition for each client.
 struct StaticOptions {
-  hal::ComputeSet units;    // of the partition that all clients share; empty: `parts`
-  std::uint32_t parts = 2;  // of equal size, to clients in the order in which they come
+  hal::ComputeSet units;  // all clients share the widest partition inside; empty: `parts`
+  // Of an equal number of units, to clients in the order in which they come; as many as the device
+  // has at most.
+  std::uint32_t parts = 2;
 };
 Policy make_static(const StaticOptions& options = {});
 
@@ -45,7 +47,7 @@ struct RandomOptions {
   std::uint64_t seed = 1;
   std::uint32_t every = 1;       // draw anew after this many launches of a stream
   std::uint32_t min_sms = 1;     // narrowest partition
-  std::uint32_t max_sms = ~0U;   // widest
+  std::uint32_t max_sms = ~0U;   // widest; the narrowest one from min_sms on always counts
   bool whole = false;            // partitions as wide as the whole device count, too
   bool isolate_streams = false;  // streams of one client never overlap
 };

@@ -3,7 +3,10 @@
 
 #include <dlfcn.h>
 
+#include <array>
+#include <chrono>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "scheduler/policies/adapter.h"
@@ -94,6 +97,8 @@ struct Exchange {
   // A row of a policy that was compiled with another minor version may be larger than ours.
   static constexpr std::size_t kRowBytes = 256;
   std::shared_ptr<Library> library;
+  std::string parameters;
+  std::array<char, 256> refusal{};  // of create()
   void* self = nullptr;
   FlatSnapshot flat;
   OwnedSnapshot owned;
@@ -122,6 +127,16 @@ class Caller {
 
   Exchange& exchange() { return *exchange_; }
 
+  // Before any other call. Once a policy and not for each plan: it may use all of its time.
+  void create() {
+    const std::chrono::milliseconds processor = std::exchange(limits_.processor, limits_.clock);
+    call("create", [](Exchange& e) {
+      e.self = e.functions().create(e.parameters.c_str(), e.refusal.data(), e.refusal.size());
+      e.refusal.back() = 0;
+    });
+    limits_.processor = processor;
+  }
+
   void call(const char* name, void (*function)(Exchange&)) {
     using Outcome = Sandbox::Outcome;
     const Outcome outcome =
@@ -147,18 +162,17 @@ class Caller {
 
 class LoadedAllocation final : public AllocationPolicy {
  public:
-  LoadedAllocation(std::shared_ptr<Exchange> exchange, const SandboxLimits& limits)
-      : caller_(std::move(exchange), limits) {}
+  explicit LoadedAllocation(std::unique_ptr<Caller> caller) : caller_(std::move(caller)) {}
 
   void allocate(const Snapshot& snapshot, Allocation& out) override {
-    Exchange& e = caller_.exchange();
+    Exchange& e = caller_->exchange();
     e.flat.fill(snapshot);
     std::size_t streams = 0;
     for (const Client& client : snapshot.clients) streams += client.streams.size();
     e.capacity = static_cast<std::uint32_t>(2 * (snapshot.clients.size() + streams) + 64);
     e.rows.assign(e.capacity * Exchange::kRowBytes / sizeof(std::uint64_t), 0);
     e.wake_ns = kNever;
-    caller_.call("allocate", [](Exchange& x) {
+    caller_->call("allocate", [](Exchange& x) {
       x.written = x.functions().allocate(x.self, &x.flat.view(),
                                          reinterpret_cast<vitamin_row*>(x.rows.data()), x.capacity,
                                          &x.wake_ns);
@@ -172,42 +186,40 @@ class LoadedAllocation final : public AllocationPolicy {
       out.rows.push_back(from_flat(*VITAMIN_AT(vitamin_row, rows, i)));
     out.wake_ns = e.wake_ns;
   }
-  void forget(ClientId client) override { caller_.forget(client); }
+  void forget(ClientId client) override { caller_->forget(client); }
 
  private:
-  Caller caller_;
+  std::unique_ptr<Caller> caller_;
 };
 
 // The whole of a plan, Pick, Select and Prepare of every stream and step, is one hand-off.
 class LoadedCallbacks final : public AllocationPolicy {
  public:
-  LoadedCallbacks(std::shared_ptr<Exchange> exchange, const SandboxLimits& limits)
-      : caller_(std::move(exchange), limits) {}
+  explicit LoadedCallbacks(std::unique_ptr<Caller> caller) : caller_(std::move(caller)) {}
 
   void allocate(const Snapshot& snapshot, Allocation& out) override {
-    Exchange& e = caller_.exchange();
+    Exchange& e = caller_->exchange();
     e.flat.fill(snapshot);
     e.owned.fill(snapshot);
     e.answer.rows.clear();
     e.answer.wake_ns = kNever;
-    caller_.call("pick, select and prepare",
-                 [](Exchange& x) { x.adapter.allocation->allocate(x.owned.view(), x.answer); });
+    caller_->call("pick, select and prepare",
+                  [](Exchange& x) { x.adapter.allocation->allocate(x.owned.view(), x.answer); });
     out.rows = e.answer.rows;
     out.wake_ns = e.answer.wake_ns;
   }
-  void forget(ClientId client) override { caller_.forget(client); }
+  void forget(ClientId client) override { caller_->forget(client); }
 
  private:
-  Caller caller_;
+  std::unique_ptr<Caller> caller_;
 };
 
 class LoadedPlacement final : public PlacementPolicy {
  public:
-  LoadedPlacement(std::shared_ptr<Exchange> exchange, const SandboxLimits& limits)
-      : caller_(std::move(exchange), limits) {}
+  explicit LoadedPlacement(std::unique_ptr<Caller> caller) : caller_(std::move(caller)) {}
 
   Placement place(const Launch& launch, std::span<const PartitionId> eligible) override {
-    Exchange& e = caller_.exchange();
+    Exchange& e = caller_->exchange();
     if (e.partitions.size() != launch.pool.size()) {
       e.partitions.clear();
       for (const Partition& partition : launch.pool) e.partitions.push_back(flat(partition));
@@ -224,16 +236,16 @@ class LoadedPlacement final : public PlacementPolicy {
                 launch.demand.waiting_since_ns,
                 launch.now_ns,
                 e.partitions.data()};
-    caller_.call("place", [](Exchange& x) {
+    caller_->call("place", [](Exchange& x) {
       x.choice = x.functions().place(x.self, &x.launch, x.eligible.data(),
                                      static_cast<std::uint32_t>(x.eligible.size()));
     });
     return {partition_from_flat(e.choice.partition), e.choice.launches};
   }
-  void forget(ClientId client) override { caller_.forget(client); }
+  void forget(ClientId client) override { caller_->forget(client); }
 
  private:
-  Caller caller_;
+  std::unique_ptr<Caller> caller_;
 };
 
 // Called by the adapter, on the sandbox's thread.
@@ -297,13 +309,22 @@ hal::Result<Policy> load(const std::string& path, const std::string& parameters,
   if (!library) return tl::unexpected(library.error());
   auto exchange = std::make_shared<Exchange>();
   exchange->library = *library;
+  exchange->parameters = parameters;
   const vitamin_policy_functions& functions = exchange->functions();
-  char why[256] = "";
-  exchange->self = functions.create(parameters.c_str(), why, sizeof why);
-  why[sizeof why - 1] = 0;
+  auto caller = std::make_unique<Caller>(exchange, limits);
+  const auto refused = [&](const std::string& why) {
+    return hal::fail(Errc::kInvalidArgument,
+                     "policy library " + path + " refuses '" + parameters + "': " + why);
+  };
+  try {
+    caller->create();
+  } catch (const std::exception& error) {
+    return refused(std::string("create() failed: ") + error.what());
+  } catch (...) {
+    return refused("create() threw an exception");
+  }
   if (exchange->self == nullptr)
-    return hal::fail(Errc::kInvalidArgument, "policy library " + path + " refuses '" + parameters +
-                                                 "': " + (*why != 0 ? why : "no reason given"));
+    return refused(exchange->refusal[0] != 0 ? exchange->refusal.data() : "no reason given");
   Policy policy;
   PolicyDescription& description = policy.description;
   description.name = functions.name;
@@ -316,13 +337,13 @@ hal::Result<Policy> load(const std::string& path, const std::string& parameters,
   description.uses_returns = (functions.flags & VITAMIN_USES_RETURNS) != 0;
   description.uses_streams = (functions.flags & VITAMIN_USES_STREAMS) != 0;
   if (functions.allocate != nullptr) {
-    policy.allocation = std::make_unique<LoadedAllocation>(exchange, limits);
+    policy.allocation = std::make_unique<LoadedAllocation>(std::move(caller));
   } else if (functions.place != nullptr) {
-    policy.placement = std::make_unique<LoadedPlacement>(exchange, limits);
+    policy.placement = std::make_unique<LoadedPlacement>(std::move(caller));
   } else {
     exchange->adapter = adapt(std::make_unique<FlatCallbacks>(*exchange), description);
     description = exchange->adapter.description;
-    policy.allocation = std::make_unique<LoadedCallbacks>(exchange, limits);
+    policy.allocation = std::make_unique<LoadedCallbacks>(std::move(caller));
   }
   return policy;
 }

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A policy in a shared object (vitamin_policy.h) as a Policy. Its calls run in a Sandbox; what goes
-// wrong is thrown, and the scheduler replaces the policy.
+// wrong is thrown, and the scheduler replaces the policy. What goes wrong in create() refuses it.
+// Outside of a sandbox, before that: the library's initializers and vitamin_policy(), which returns
+// a constant; behind it: destroy().
+//
+// A file that is loaded stays as it is: while some policy of this process is of this path, the path
+// names what was loaded first, whatever the file is by then (dlopen).
 //
 // Each call works on a copy of the snapshot, because a call that exceeds its time keeps reading.
 #pragma once

@@ -6,7 +6,10 @@
 //   * no launch of those runs, or
 //   * its client scales differently (compute- against memory-bound), needs few SMs, and the
 //     best-effort work in flight is shorter than a threshold.
-// Each best-effort launch is one decision: its row has `launches` = 1, and is used up by it.
+// Each best-effort launch is one decision: its row has `launches` = 1, and is used up by it. It is
+// in flight until its grant is returned, which is when it has ended (clients count what is
+// outstanding under such a grant, on the whole device, too). One of unknown time counts as the
+// threshold: nothing goes behind it.
 #include "scheduler/policies/builtin.h"
 
 namespace vitamin::scheduler {
@@ -23,36 +26,52 @@ class Orion final : public AllocationPolicy {
 
   void allocate(const Snapshot& snapshot, Allocation& out) override {
     const Client* beside = nullptr;  // of high priority, with work that runs
-    std::uint64_t in_flight_ns = 0;  // of best effort
-    bool any_in_flight = false;
     for (const Client& client : snapshot.clients) {
       const bool high = high_priority(client);
       if (high && client.active) out.rows.emplace_back().client = client.id;
       for (const StreamDemand& stream : client.streams) {
         if (high && stream.state != StreamDemand::State::kIdle) beside = &client;
-        if (high || stream.state != StreamDemand::State::kRunning) continue;
-        in_flight_ns += stream.predicted_ns;
-        any_in_flight = true;
-        grant(client, stream, out);
+        if (!high && stream.state == StreamDemand::State::kRunning) grant(client, stream, out);
       }
     }
+    std::uint64_t in_flight_ns = best_effort_in_flight_ns(snapshot);
     for (const Client& client : snapshot.clients) {
       if (high_priority(client)) continue;
       for (const StreamDemand& stream : client.streams) {
         if (stream.state != StreamDemand::State::kWaiting) continue;
         if (beside != nullptr &&
             (memory_bound(snapshot, client) == memory_bound(snapshot, *beside) ||
-             useful_sms(snapshot, client) > options_.sms ||
-             (any_in_flight && in_flight_ns >= options_.duration_ns)))
+             useful_sms(snapshot, client) > options_.sms || in_flight_ns >= options_.duration_ns))
           continue;
-        in_flight_ns += stream.predicted_ns;
-        any_in_flight = true;
+        in_flight_ns += launch_ns(&stream);
         grant(client, stream, out);
       }
     }
   }
 
  private:
+  // Of one launch; null: of a stream that has nothing more to submit.
+  std::uint64_t launch_ns(const StreamDemand* stream) const {
+    return stream != nullptr && stream->predicted_ns != 0 ? stream->predicted_ns
+                                                          : options_.duration_ns;
+  }
+
+  // Under every grant that was not returned, one launch.
+  std::uint64_t best_effort_in_flight_ns(const Snapshot& snapshot) const {
+    std::uint64_t sum_ns = 0;
+    for (const Grant& grant : snapshot.grants) {
+      if (grant.state == Grant::State::kPending) continue;
+      const Client* const client = snapshot.find(grant.client);
+      if (client != nullptr && high_priority(*client)) continue;
+      const StreamDemand* of = nullptr;
+      if (client != nullptr)
+        for (const StreamDemand& stream : client->streams)
+          if (stream.id == grant.stream) of = &stream;
+      sum_ns += launch_ns(of);
+    }
+    return sum_ns;
+  }
+
   static void grant(const Client& client, const StreamDemand& stream, Allocation& out) {
     Row& row = out.rows.emplace_back();
     row.client = client.id;

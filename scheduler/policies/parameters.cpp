@@ -28,7 +28,31 @@ void split(std::string_view text, char separator, F function) {
   }
 }
 
+// A run of units behind a comma is taken for a parameter.
+std::string joined_hint(std::string_view name) {
+  const std::size_t dash = name.find('-');
+  std::uint32_t unit = 0;
+  const bool run = read(name.substr(0, dash), &unit) &&
+                   (dash == name.npos || read(name.substr(dash + 1), &unit));
+  return run ? ": a comma ends a parameter; join runs of units by '+', as in units=0-3+8-15" : "";
+}
+
 }  // namespace
+
+std::string units_text(hal::ComputeSet units) {
+  std::string text;
+  for (unsigned unit = 0; unit < hal::ComputeSet::kMaxUnits; ++unit) {
+    const auto has = [&](unsigned which) {
+      return which < hal::ComputeSet::kMaxUnits && units.contains(hal::ComputeSet::range(which, 1));
+    };
+    if (!has(unit)) continue;
+    text += (text.empty() ? "" : "+") + std::to_string(unit);
+    const unsigned first = unit;
+    while (has(unit + 1)) ++unit;
+    if (unit != first) text += "-" + std::to_string(unit);
+  }
+  return text;
+}
 
 Parameters Parameters::parse(std::string_view text) {
   Parameters parameters;
@@ -62,6 +86,25 @@ void Parameters::number(const std::string& name, std::uint32_t low, std::uint32_
     error_ = "parameter '" + name + "' is '" + *text + "', not a number from " +
              std::to_string(low) + " to " + std::to_string(high);
   }
+}
+
+void Parameters::flag(const std::string& name, bool* value) {
+  const std::optional<std::string> text = take(name);
+  if (!text) return;
+  if (*text == "1" || *text == "true")
+    *value = true;
+  else if (*text == "0" || *text == "false")
+    *value = false;
+  else
+    refuse("parameter '" + name + "' is '" + *text + "', not 1 or true, 0 or false");
+}
+
+bool Parameters::given(const std::string& name) const {
+  return std::find(given_.begin(), given_.end(), name) != given_.end();
+}
+
+void Parameters::refuse(std::string why) {
+  if (error_.empty()) error_ = std::move(why);
 }
 
 void Parameters::word(const std::string& name, std::initializer_list<std::string_view> known,
@@ -113,7 +156,7 @@ void Parameters::units(const std::string& name, hal::ComputeSet* value) {
   if (good && !set.empty()) {
     *value = set;
   } else if (error_.empty()) {
-    error_ = "parameter '" + name + "' is '" + *text + "', not units like 0-7 or 0-3+8-11";
+    error_ = "parameter '" + name + "' is '" + *text + "', not units like 0-7 or 0-3+8-15";
   }
 }
 
@@ -123,7 +166,7 @@ std::string Parameters::error(std::span<const Parameter> described) const {
     if (values_.contains(name) ||
         std::none_of(described.begin(), described.end(),
                      [&](const Parameter& parameter) { return parameter.name == name; }))
-      return "parameter '" + name + "' is unknown";
+      return "parameter '" + name + "' is unknown" + joined_hint(name);
   return "";
 }
 

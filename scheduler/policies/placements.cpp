@@ -18,8 +18,14 @@ class Random final : public PlacementPolicy {
   Placement place(const Launch& launch, std::span<const PartitionId> eligible) override {
     const std::uint32_t all = launch.pool.front().sms;
     const std::uint32_t least = std::max(options_.min_sms, launch.demand.min_sms);
-    const std::uint32_t most =
-        options_.whole ? options_.max_sms : std::min(options_.max_sms, all - 1);
+    const std::uint32_t below = options_.whole ? ~0U : all - 1;
+    std::uint32_t most = std::min(options_.max_sms, below);
+    // No part is that narrow: the next wider ones.
+    for (const Partition& partition : launch.pool.subspan(1))
+      if (partition.sms >= options_.min_sms && partition.sms <= below) {
+        most = std::max(most, partition.sms);
+        break;
+      }
     const auto sms = [&](PartitionId id) { return sms_of(launch, id); };
     // Partitions come narrowest first: those in the range of widths are neighbors.
     const auto first = std::ranges::lower_bound(eligible, least, {}, sms);
@@ -78,8 +84,10 @@ class Extremes final : public PlacementPolicy {
 
 constexpr Parameter kRandomParameters[] = {
     {"every", "draw anew after this many launches of a stream (default 1)"},
-    {"min", "narrowest partition in SMs (default 1)"},
-    {"max", "widest partition in SMs (default: no limit)"},
+    {"min_sms", "narrowest partition in SMs (default 1)"},
+    {"max_sms",
+     "widest partition in SMs; the narrowest one from min_sms on always counts (default: no "
+     "limit)"},
     {"whole", "1: partitions as wide as the whole device count, too (default 0)"},
     {"exclusive", "1: streams of one client never overlap (default 0)"}};
 constexpr Parameter kExtremesParameters[] = {

@@ -2,6 +2,7 @@
 #include "scheduler/policies/registry.h"
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "scheduler/policies/builtin.h"
@@ -60,10 +61,33 @@ Policy tpot_first(Parameters& parameters, const PolicyContext& context) {
   return make_tpot_first(options, context.estimator, context.pool);
 }
 
-Policy fixed(Parameters& parameters, const PolicyContext&) {
+// Of one run of units clients get the widest partition inside. Of several runs that would be one of
+// the runs, and the others would be idle.
+void check_units(Parameters& parameters, hal::ComputeSet units, std::span<const Partition> pool) {
+  const std::uint64_t run = units.bits() >> std::countr_zero(units.bits());
+  if ((run & (run + 1)) == 0) return;
+  const Partition* inside = nullptr;  // the widest
+  for (const Partition& partition : pool.subspan(1)) {
+    if (partition.compute == units) return;
+    if (units.contains(partition.compute)) inside = &partition;
+  }
+  std::string why = "this device has no partition of the units " + units_text(units);
+  if (inside != nullptr)
+    why += "; the widest inside is units=" + units_text(inside->compute) + " (" +
+           std::to_string(inside->sms) + " SMs): give this one, or one run of units";
+  parameters.refuse(why);
+}
+
+Policy fixed(Parameters& parameters, const PolicyContext& context) {
   StaticOptions options;
   parameters.units("units", &options.units);
   parameters.number("parts", 1, hal::ComputeSet::kMaxUnits, &options.parts);
+  if (parameters.given("units") && parameters.given("parts") && options.parts != 1)
+    parameters.refuse(
+        "units is one partition that all clients share, parts cuts the device into one for each: "
+        "remove one of the two");
+  if (!options.units.empty() && context.pool.size() > 1)
+    check_units(parameters, options.units, context.pool);
   return make_static(options);
 }
 
@@ -89,25 +113,23 @@ Policy orion(Parameters& parameters, const PolicyContext&) {
 
 Policy random(Parameters& parameters, const PolicyContext& context) {
   RandomOptions options;
-  std::uint32_t whole = 0, isolated = 0;
   options.seed = context.seed;
   parameters.number("every", 1, ~0U, &options.every);
-  parameters.number("min", 1, ~0U, &options.min_sms);
-  parameters.number("max", 1, ~0U, &options.max_sms);
-  parameters.number("whole", 0, 1, &whole);
-  parameters.number("exclusive", 0, 1, &isolated);
-  options.whole = whole != 0;
-  options.isolate_streams = isolated != 0;
+  parameters.number("min_sms", 1, ~0U, &options.min_sms);
+  parameters.number("max_sms", 1, ~0U, &options.max_sms);
+  parameters.flag("whole", &options.whole);
+  parameters.flag("exclusive", &options.isolate_streams);
+  if (options.min_sms > options.max_sms)
+    parameters.refuse("min_sms is " + std::to_string(options.min_sms) +
+                      ", above max_sms, which is " + std::to_string(options.max_sms) +
+                      ": lower the one or raise the other");
   return make_random(options);
 }
 
 Policy extremes(Parameters& parameters, const PolicyContext&) {
   ExtremesOptions options;
-  std::uint32_t narrow = 0, wide = 0;
-  parameters.number("narrow", 0, 1, &narrow);
-  parameters.number("wide", 0, 1, &wide);
-  options.narrow = narrow != 0;
-  options.wide = wide != 0;
+  parameters.flag("narrow", &options.narrow);
+  parameters.flag("wide", &options.wide);
   return make_extremes(options);
 }
 
@@ -118,7 +140,7 @@ constexpr BuiltIn kBuiltIn[] = {{"fifo", fifo},         {"throughput", throughpu
                                 {"orion", orion},       {"random", random},
                                 {"extremes", extremes}};
 
-// Parameters of the scheduler before this one, or values of them, for one release.
+// Parameters of earlier releases, or values of them, for one release.
 struct Former {
   std::string_view policy, parameter, now;  // `now`: what to do
 };
@@ -139,6 +161,8 @@ constexpr Former kFormer[] = {
     {"tpot-first", "floor", "use policy.starving_after of vitamin.toml"},
     {"tpot-first", "beside", "remove it: what others cost is measured"},
     {"orion", "processors", "use sms"},
+    {"random", "min", "use min_sms"},
+    {"random", "max", "use max_sms"},
     {"temporal", "quantum", "use slice, with a unit: slice=2ms"},
 };
 

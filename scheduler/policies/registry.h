@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Policies by name: "fifo", "static:units=0-7", "random:every=4,min=16".
+// Policies by name: "fifo", "static:units=0-7", "random:every=4,min_sms=16".
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,18 @@ struct PolicyContext {
 
 // Every built-in policy, in the order in which a person should read about them.
 std::span<const PolicyDescription> list();
-// A line that says what took the place of NAME or NAME=VALUE, which the policy had in the release
-// before; empty: it had no such parameter, or has it still.
+// A line that says what took the place of NAME or NAME=VALUE, which the policy had in an earlier
+// release; empty: it had no such parameter, or has it still.
 std::string former_parameter(std::string_view policy, std::string_view parameter);
 
-// The policy of a specification NAME[:PARAMETER=VALUE[,...]]. An error names what is wrong, what is
-// known and the nearest known name; of a parameter of before the present scheduler, what took its
-// place. A NAME with a '/' is the path of a shared object (scheduler/policies/loadable.h).
+// The policy of a specification NAME[:PARAMETER=VALUE[,...]]. An error is one line: what is wrong,
+// the known names and the nearest of them; of a parameter or value that former_parameter() knows,
+// what took its place. What depends on the device (units of `static`) is checked against
+// `context.pool`, and by check() not at all. A NAME with a '/' is the path of a shared object
+// (scheduler/policies/loadable.h).
 hal::Result<Policy> make(std::string_view specification, const PolicyContext& context);
 
-// Whether make() would succeed, or why not.
+// Whether make() would succeed on some device, or why not.
 struct Checked {
   bool uses_kernel_times = false, keeps_bounds = false, weighs = false;  // PolicyDescription
 };

@@ -10,17 +10,21 @@
  *              (section "Policy Interface"), asked for streams and announced steps
  *
  * Answers are values; each is validated and clipped to quotas, reservations and the starvation
- * bound before anything changes. A policy that throws, returns invalid rows, or takes longer than 8
- * ms of processor time (150 ms by the clock) is replaced by fifo, and the reason is logged. Calls
- * come one at a time, on a thread of their own; whatever a call is given is valid during the call.
+ * bound before anything changes. A policy that says so (-1), returns invalid rows, or takes longer
+ * than 8 ms of processor time (150 ms by the clock) is replaced by fifo, and the reason is logged.
+ * No exception may leave a call: vitamind and vitamin have a C++ library of their own, and end.
+ * Calls come one at a time, on a thread of their own, create() first, which has 150 ms; where that
+ * fails the policy is refused. vitamin_policy() and destroy() are called without a limit. Whatever
+ * a call is given is valid during the call.
  *
  * Compatibility: every structure that is passed by address begins with its size and only ever grows
  * at its end; step through arrays with VITAMIN_AT. A policy that was compiled for another
  * VITAMIN_POLICY_ABI is refused with a message. Version 1 asked Pick, Select and Prepare for one
  * stream at a time.
  *
- * Units: times are nanoseconds of one clock; 0 is "none" or "unknown" unless a field says
- * otherwise, VITAMIN_NEVER is "no bound"; sms are SMs or CUs.
+ * Units: times are nanoseconds of one clock; sms are SMs or CUs. In what a policy is given, a time
+ * of 0 is "none" or "unknown" unless a field says otherwise. In what it answers, "no bound" is
+ * VITAMIN_NEVER, and 0 is a time that has passed or a bound of nothing: see vitamin_row.
  *
  * Rows: at most one for each client and each stream; a stream's overrides its client's. An active
  * client without a row waits. `current` has the rows in force as they were clipped.
@@ -126,11 +130,16 @@ struct vitamin_grant {
 struct vitamin_row {
   uint32_t size;
   uint32_t client, stream, partition;
-  uint32_t mode;
+  uint32_t mode;     /* enum vitamin_mode */
   uint32_t rank;     /* among rows that want the same SMs: lower first; 0 to 255 */
   uint32_t hold;     /* kept while the client is idle */
   uint32_t launches; /* each grant ends after so many; 0: only when it is revoked */
-  uint64_t run_ahead_ns, until_ns;
+  /* Predicted work that is submitted and not complete, at most. 0: a launch is submitted when the
+   * one before it has ended. VITAMIN_NEVER: as far as the client goes. */
+  uint64_t run_ahead_ns;
+  /* The policy is asked then; the row stands until it is. A time that has passed, as 0, is in 50
+   * us. VITAMIN_NEVER: when something changes. */
+  uint64_t until_ns;
 };
 
 struct vitamin_snapshot {
@@ -171,15 +180,16 @@ struct vitamin_operation {
   uint64_t kernel, predicted_ns, since_ns, due_ns;
 };
 
+/* There is no mode to choose: a part is granted exclusively, the whole device shared. */
 struct vitamin_choice {
   uint32_t partition; /* one of the eligible ones, or VITAMIN_NO_PARTITION: not now */
   uint32_t launches;  /* the grant ends after so many; 0: only when it is revoked */
 };
 
 struct vitamin_plan {
-  uint32_t target;        /* kept for the step, or VITAMIN_NO_PARTITION */
-  uint32_t revoke_others; /* whose grants overlap it */
-  uint64_t until_ns;
+  uint32_t target;        /* kept for the step, exclusively, or VITAMIN_NO_PARTITION */
+  uint32_t revoke_others; /* 1: exclusive grants of others that overlap it are revoked */
+  uint64_t until_ns;      /* it is kept so long; a time that has passed, as 0: it is not kept */
 };
 
 /* What a policy declares (flags). */
@@ -198,7 +208,8 @@ struct vitamin_policy_functions {
   /* `parameters`: what stands behind the colon. Null, and a sentence in `error`: refused. */
   void* (*create)(const char* parameters, char* error, size_t error_size);
   void (*destroy)(void* self);
-  /* Rows written, at most `capacity`; -1: failed. `wake_ns`: when to ask again, if not before. */
+  /* Rows written, at most `capacity`; -1: failed. `wake_ns`: when to ask again, if not before
+   * (VITAMIN_NEVER, unless it is set). */
   int64_t (*allocate)(void* self, const struct vitamin_snapshot* snapshot, struct vitamin_row* rows,
                       uint32_t capacity, uint64_t* wake_ns);
   /* `eligible`: partitions that run the launch and conflict with no other client, narrowest first,
@@ -206,12 +217,17 @@ struct vitamin_policy_functions {
   struct vitamin_choice (*place)(void* self, const struct vitamin_launch* launch,
                                  const uint32_t* eligible, uint32_t count);
   void (*forget)(void* self, uint32_t client); /* may be null */
-  /* An index into `ready`, or -1 to let all of them wait. Null: the first. */
+  /* The stream to serve next: an index into `ready`, the streams that wait and have no grant, the
+   * longest wait first; -1: none of them for now. Asked again without that one, whether or not
+   * select() gave it a partition, until none is left. An index beyond `ready` is a fault. Null: the
+   * first. */
   int64_t (*pick)(void* self, const struct vitamin_operation* ready, uint32_t count,
                   const struct vitamin_snapshot* snapshot);
+  /* A partition of `eligible`, as for place(), for the launch that was picked. */
   struct vitamin_choice (*select)(void* self, const struct vitamin_operation* operation,
                                   const uint32_t* eligible, uint32_t count,
                                   const struct vitamin_snapshot* snapshot);
+  /* Asked for each step that has not begun, whenever the policy is asked. May be null. */
   struct vitamin_plan (*prepare)(void* self, const struct vitamin_step* step,
                                  const struct vitamin_snapshot* snapshot);
 };

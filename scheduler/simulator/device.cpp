@@ -580,6 +580,7 @@ Result Device::collect() {
   result.revoked = counters.revoked;
   result.starving = counters.starving;
   result.plans = counters.plans;
+  result.asked = counters.plans + counters.placements;
   result.faults = counters.faults;
   result.message = scheduler_.fault();
   return result;

@@ -177,6 +177,7 @@ void Device::obey() {
     const auto given = scheduler_.decide(now());
     result_.deciding_s +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (result_.fault_s < 0 && scheduler_.counters().faults > 0) result_.fault_s = now_ns_ * 1e-9;
     if (given.empty()) break;
     ++result_.decisions;
     const std::vector<Decision> decisions(given.begin(), given.end());

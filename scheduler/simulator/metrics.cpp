@@ -121,6 +121,7 @@ void Result::merge(const Result& other) {
   operations += other.operations;
   decisions += other.decisions;
   plans += other.plans;
+  asked += other.asked;
   grants += other.grants;
   moves += other.moves;
   revoked += other.revoked;
@@ -133,6 +134,7 @@ void Result::merge(const Result& other) {
     for (std::size_t role = 0; role < 3; ++role) occupancy[i][role] += other.occupancy[i][role];
   for (const auto& [width, seconds] : other.width_s) width_s[width] += seconds;
   if (message.empty()) message = other.message;
+  if (fault_s < 0 || (other.fault_s >= 0 && other.fault_s < fault_s)) fault_s = other.fault_s;
 }
 
 }  // namespace vitamin::sim

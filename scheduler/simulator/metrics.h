@@ -67,12 +67,14 @@ struct Result {
   // Of the scheduler: calls of the policy; grants, and those of another partition than the client's
   // grant before; revocations; starving streams served; policies that were replaced by fifo.
   std::uint64_t plans = 0, grants = 0, moves = 0, revoked = 0, starving = 0, faults = 0;
+  std::uint64_t asked = 0;  // calls of the policy, those for a placement, too
   double deciding_s = 0, wall_s = 0;
   // SMs in use by role (prefill, decode, best effort), for each of `occupancy_bin_s`.
   double occupancy_bin_s = 0;
   std::vector<std::array<double, 3>> occupancy;
   std::map<std::uint32_t, double> width_s;  // device time by the width of the partition
   std::string message;                      // why the policy was replaced
+  double fault_s = -1;                      // when it was first; negative: it was not
 
   Violations violations(const Slo& slo) const;
   Quantiles ttft() const;

@@ -117,6 +117,18 @@ class Usage(CliTest):
         self.assert_one_line(self.call("policy", "show", "sloo:objective=fair"), 125,
                              "did you mean 'slo'?")
 
+    def test_policy_test_says_what_was_tried_and_how_to_repeat_it(self):
+        done = self.call("policy", "test", "static:parts=4")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for part in ("400 requests", "4 training jobs", "finished", "asked",
+                     "not replaced by fifo: every answer was valid and in time"):
+            self.assertIn(part, done.stdout)
+        self.assertTrue(done.stdout.endswith("repeat    vitamin policy test static:parts=4\n"))
+        answer = json.loads(self.call("policy", "test", "fifo", "--json").stdout)
+        self.assertTrue(answer["behaved"])
+        self.assertIsNone(answer["fault_s"])
+        self.assertEqual(answer["repeat"], "vitamin policy test fifo")
+
     def test_policy_list_as_json_names_the_same_policies(self):
         names = self.listed_policies()
         answer = json.loads(self.call("policy", "list", "--json").stdout)

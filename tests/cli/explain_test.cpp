@@ -226,7 +226,7 @@ TEST_CASE("a client that is idle is said to be, with what is kept for it") {
 TEST_CASE("where launches are placed one by one, what is held now is told") {
   json changed = status();
   json& device = changed["devices"][0];
-  device["policy"] = "random:max=4";
+  device["policy"] = "random:max_sms=4";
   device["found"]["candidates"].clear();
   device["measures"] = false;
   json& row = device["allocation"][0];

@@ -179,14 +179,21 @@ TEST_CASE("an invalid parameter of the policy is reported at its own place") {
   CHECK(problems("[policy]\nname = \"tpot-first\"\nparameters = { target = 30 }\n") ==
         "3:16 the policy 'tpot-first' has no parameter 'target' any more: use tpot of a "
         "[[class]] of vitamin.toml\n");
+  CHECK(problems("[policy]\nname = \"random\"\nparameters = { max = 32 }\n") ==
+        "3:16 the policy 'random' has no parameter 'max' any more: use max_sms\n");
+  CHECK(problems("[policy]\nname = \"random\"\n[policy.parameters]\nmin_sms = 64\nmax_sms = 8\n")
+            .find("min_sms is 64, above max_sms, which is 8") != std::string::npos);
+  for (const char* word : {"true", "1", "\"true\""})
+    CHECK(read("policy = { name = \"random\", parameters = { whole = " + std::string(word) + " } }")
+              .valid());
   CHECK(problems("[policy]\nname = \"throughput\"\nparameters = { objective = \"paper\" }\n") ==
         "3:16 the policy 'throughput' has no parameter 'objective=paper' any more: use "
         "model=algorithm1,relative=paper\n");
   CHECK(problems("[policy]\nname = \"random\"\n[policy.parameters]\nevery = \"x\"\n").find("4") !=
         0);  // the value's own check names the parameter
   CHECK_FALSE(read("policy = { name = \"random\", parameters = { every = \"x\" } }").valid());
-  CHECK(read("policy = { name = \"random\", parameters = { every = 4, min = 16 } }")
-            .configuration.policy.specification() == "random:every=4,min=16");
+  CHECK(read("policy = { name = \"random\", parameters = { every = 4, min_sms = 16 } }")
+            .configuration.policy.specification() == "random:every=4,min_sms=16");
 }
 
 TEST_CASE("the policy and parameters of a device section are checked together") {
@@ -304,7 +311,7 @@ TEST_CASE("a bound under a policy that ignores bounds is reported as having no e
     CAPTURE(key);
     const std::string serving =
         "[[class]]\nname = \"s\"\nkind = \"latency\"\n" + key + " = \"30ms\"\n";
-    for (const char* policy : {"fifo", "throughput", "random:max=4"}) {
+    for (const char* policy : {"fifo", "throughput", "random:max_sms=4"}) {
       const Loaded loaded = read("policy.name = \"" + std::string(policy) + "\"\n" + serving);
       CHECK(loaded.valid());
       REQUIRE(loaded.no_effect.size() == 1);

@@ -132,7 +132,7 @@ class BadInput(RawClientTest):
         self.assertEqual(self.greet(daemon, hello(0, less=528))[0], refusal)
 
     def test_messages_of_any_size_and_sent_descriptors_leave_nothing_in_the_daemon(self):
-        daemon = self.daemon("--policy", "random:max=32")
+        daemon = self.daemon("--policy", "random:max_sms=32")
         honest = self.member(daemon, "work", 0)
         self.until(lambda: daemon.status()["devices"])
         counts = [daemon.descriptors() for _ in range(20)]
@@ -250,7 +250,7 @@ class BadInput(RawClientTest):
         return len(list(pathlib.Path(self.directory.name).glob("vitamin-*.lock")))
 
     def test_invented_devices_are_bounded_and_forgotten(self):
-        daemon = self.daemon("--policy", "random:max=32", "--quiet")
+        daemon = self.daemon("--policy", "random:max_sms=32", "--quiet")
         self.works(daemon)
         descriptors, resident = settled_descriptors(daemon), daemon.resident_kib()
         for i in range(1000):

@@ -33,7 +33,7 @@ def no_clients(daemon):
 
 class Clients(DaemonTest):
     def test_four_clients_share_and_their_leases_never_overlap(self):
-        daemon = self.daemon("--policy", "random:max=32")
+        daemon = self.daemon("--policy", "random:max_sms=32")
         members = [self.member(daemon, "work", 4000) for _ in range(4)]
         looks = 0
         while any(member.poll() is None for member in members):
@@ -111,7 +111,7 @@ class Clients(DaemonTest):
         self.assertTrue(any(closed_before_gone() for _ in range(20)))
 
     def test_a_client_killed_at_every_shared_access_leaves_nothing_behind(self):
-        daemon = self.daemon("--policy", "random:max=32", "--quiet")
+        daemon = self.daemon("--policy", "random:max_sms=32", "--quiet")
         count = os.path.join(self.directory.name, "count")
 
         def life(**more):
@@ -159,7 +159,7 @@ class Clients(DaemonTest):
                    len(daemon.status()["clients"]) == 1)
 
     def test_a_client_that_scribbles_is_evicted_and_the_others_are_not_affected(self):
-        daemon = self.daemon("--policy", "random:max=32", "--quiet")
+        daemon = self.daemon("--policy", "random:max_sms=32", "--quiet")
         honest = [self.member(daemon, "work", 3000) for _ in range(2)]
         for _ in range(3):
             self.member(daemon, "scribble", 300).wait(time_limit(30))
@@ -170,7 +170,7 @@ class Clients(DaemonTest):
         self.assertEqual(daemon.status()["devices"][0]["held"], [])
 
     def test_a_user_whose_clients_are_repeatedly_evicted_waits_and_is_named(self):
-        daemon = self.daemon("--policy", "random:max=32")
+        daemon = self.daemon("--policy", "random:max_sms=32")
         honest = self.member(daemon, "work", 0)
         self.until(lambda: daemon.status()["clients"])
         begin = time.monotonic()
@@ -206,7 +206,7 @@ class Clients(DaemonTest):
         honest.wait(time_limit(20))
 
     def test_ten_thousand_half_open_connections_do_not_grow_its_memory(self):
-        daemon = self.daemon("--policy", "random:max=32", "--quiet")
+        daemon = self.daemon("--policy", "random:max_sms=32", "--quiet")
         self.result(self.member(daemon, "work", 10))
         before, resident = settled_descriptors(daemon), daemon.resident_kib()
         flood = self.member(daemon, "greet", 10_000)
@@ -247,7 +247,7 @@ class Clients(DaemonTest):
 
 class Daemons(DaemonTest):
     def test_every_operation_is_submitted_though_the_daemon_dies_repeatedly(self):
-        daemon = self.daemon("--policy", "random:max=32", "--quiet")
+        daemon = self.daemon("--policy", "random:max_sms=32", "--quiet")
         members = [self.member(daemon, "work", 0) for _ in range(CLIENTS)]
         # A client that finds no daemon when it starts says so and ends.
         self.until(lambda: len(daemon.status()["clients"]) == CLIENTS or
@@ -283,7 +283,7 @@ class Daemons(DaemonTest):
 
     def test_a_daemon_killed_at_every_shared_access_costs_no_operation(self):
         count = pathlib.Path(self.directory.name, "count")
-        daemon = self.daemon("--policy", "random:max=32", "--quiet",
+        daemon = self.daemon("--policy", "random:max_sms=32", "--quiet",
                              program=os.environ["VITAMIND_FAULTY"],
                              environment={"VITAMIN_FAULT_COUNT": str(count)})
 
@@ -323,7 +323,7 @@ class Daemons(DaemonTest):
         self.assertGreater(reached, 100, lives)
 
     def test_a_stopped_daemon_delays_no_client(self):
-        daemon = self.daemon("--policy", "random:max=32", "--quiet")
+        daemon = self.daemon("--policy", "random:max_sms=32", "--quiet")
         member = self.member(daemon, "count")
 
         def submitted():
@@ -380,7 +380,7 @@ class Daemons(DaemonTest):
         self.assertFalse(os.path.exists(second.socket))
 
     def test_it_uses_no_cpu_time_while_asleep(self):
-        daemon = self.daemon("--policy", "random:max=32")
+        daemon = self.daemon("--policy", "random:max_sms=32")
         holder = self.member(daemon, "hold")
         holder.stdout.readline()
 

@@ -138,7 +138,7 @@ class Node : public daemon::GrantSink {
 
 // A device of 59 partitions under a policy that moves lanes at random: a lane may drain on each.
 struct Moving : Node {
-  explicit Moving(const std::string& policy = "random:max=16") : Node(policy, device()) {}
+  explicit Moving(const std::string& policy = "random:max_sms=16") : Node(policy, device()) {}
   explicit Moving(scheduler::Policy policy) : Node(std::move(policy), device()) {}
   static hal::DeviceInfo device() {
     return {hal::Vendor::kSoftware, "d", "GPU-0", 128, std::vector<std::uint32_t>(16, 8), 1000};

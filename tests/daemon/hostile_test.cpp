@@ -470,7 +470,7 @@ class Node final : public daemon::GrantSink {
           break;
         case 8:
           own.operations.store(random_());
-          own.park.parked.store(static_cast<std::uint32_t>(below(3)));
+          own.park.sleeping.store(static_cast<std::uint32_t>(below(3)));
           break;
         case 9:
           if (below(400) == 0) own.liveness.store(FUTEX_OWNER_DIED);
@@ -539,7 +539,7 @@ TEST_CASE("a hostile client costs correct ones no more than a greedy one") {
   const std::uint64_t seed = test::seed();
   std::uint64_t evictions = 0;
   for (const std::string policy :
-       {"random:max=16", "static:parts=4", "fifo", "throughput:model=algorithm1", "temporal"}) {
+       {"random:max_sms=16", "static:parts=4", "fifo", "throughput:model=algorithm1", "temporal"}) {
     CAPTURE(policy);
     const Result greedy = total(policy, Other::kGreedy, seed);
     const Result slow = total(policy, Other::kLong, seed);

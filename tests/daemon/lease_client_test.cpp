@@ -433,6 +433,43 @@ TEST_CASE(
   }
 }
 
+// `launches` bounds what is in flight (orion). Such a grant was returned when the next launch
+// asked, while the one before it ran.
+TEST_CASE("a shared grant of one launch is returned unasked when that launch has ended") {
+  Node node("orion");
+  node.start_daemon();
+  CHECK(node.submit(0) == runtime::kWholeDevice);
+  CHECK(node.counts_outstanding);
+  for (int i = 0; i < 3; ++i) node.turn();
+  REQUIRE(node.arbiter->held().size() == 1);
+  CHECK(node.arbiter->held()[0].shared);
+  // The next launch has a grant of its own; the one before it drains.
+  CHECK(node.submit(0) == runtime::kWholeDevice);
+  for (int i = 0; i < 3; ++i) node.turn();
+  CHECK(node.arbiter->held().size() == 2);
+  node.client.retired(runtime::kWholeDevice, 0, 1);
+  for (int i = 0; i < 3; ++i) node.turn();
+  CHECK(node.arbiter->held().size() == 1);
+  node.client.retired(runtime::kWholeDevice, 0, 1);
+  for (int i = 0; i < 3; ++i) node.turn();
+  CHECK(node.arbiter->held().empty());
+  CHECK(node.arbiter->counters().stale == 0);
+}
+
+TEST_CASE("work under a shared grant of one launch is not reported as earlier work") {
+  Node node("orion");
+  node.start_daemon();
+  CHECK(node.submit(0) == runtime::kWholeDevice);
+  node.client.lose();
+  node.start_daemon();
+  for (int i = 0; i < 3; ++i) node.turn();
+  CHECK(node.arbiter->held().empty());
+  node.client.retired(runtime::kWholeDevice, 0, 1);
+  for (int i = 0; i < 3; ++i) node.turn();
+  CHECK(node.arbiter->counters().stale == 0);
+  CHECK_FALSE(node.client.draining());
+}
+
 // The client may lose the daemon between the two, as long as the process lives.
 TEST_CASE("work under a lease of the whole device is reported, under a shared grant it is not") {
   for (const bool counts_outstanding : {true, false}) {

@@ -27,7 +27,7 @@ def may_unshare(*options):
 
 class Clients(RawClientTest):
     def test_the_thread_that_connected_may_end_before_its_process(self):
-        daemon = self.daemon("--policy", "random:max=32")
+        daemon = self.daemon("--policy", "random:max_sms=32")
         self.assertEqual(self.result(self.member(daemon, "first", 500))["submitted"], 500)
         self.until(lambda: not daemon.status()["clients"])
         self.assertEqual(self.held(daemon), [])
@@ -236,7 +236,7 @@ class Clients(RawClientTest):
 
     def test_the_status_of_a_client_with_thousands_of_grants_is_fast(self):
         daemon = self.daemon("--quiet", "--answer-within", "600", "--policy",
-                             "random:max=64")
+                             "random:max_sms=64")
         with session(daemon) as client:
             # Ready, moving on: each lane has all the grants that a lane may have.
             self.said(client, [struct.pack("<BxxxIQQQQQIHBB", 1, lane, 0, 0, 0, 0, 0, 1, 0xffff,
@@ -285,7 +285,7 @@ class Clients(RawClientTest):
     # --- clocks and namespaces -------------------------------------------------------------
 
     def in_namespace(self, *options):
-        daemon = self.daemon("--policy", "random:max=32")
+        daemon = self.daemon("--policy", "random:max_sms=32")
         ran = subprocess.run(["unshare", *options, MEMBER, str(daemon.socket), "work", "300"],
                              text=True, capture_output=True, timeout=time_limit(60), check=False)
         self.assertEqual(json.loads(ran.stdout)["submitted"], 300, ran.stderr)

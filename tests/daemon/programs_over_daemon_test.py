@@ -96,7 +96,7 @@ class Programs(UnderDaemon):
                                       capture_output=True,
                                       timeout=time_limit(60), check=True).stdout)
 
-    def share(self, names, policy="random:max=32"):
+    def share(self, names, policy="random:max_sms=32"):
         expected = {name: self.alone(name) for name in set(names)}
         # Programs that are stopped until all have connected do not answer meanwhile.
         daemon = self.daemon("--policy", policy, "--quiet", "--answer-within", "3600")
@@ -125,7 +125,7 @@ class Programs(UnderDaemon):
 
     def test_a_killed_program_does_not_affect_the_others(self):
         expected = self.alone("demo-train")
-        daemon = self.daemon("--policy", "random:max=32", "--quiet")
+        daemon = self.daemon("--policy", "random:max_sms=32", "--quiet")
         stays, goes = self.gathered(daemon, ["demo-train"] * 2, kill=1)
         goes.communicate(timeout=time_limit(60))
         output, _ = self.finish(stays)
@@ -135,7 +135,7 @@ class Programs(UnderDaemon):
 
     def test_the_bits_stay_when_the_daemon_dies_and_restarts(self):
         expected = self.alone("demo-train")
-        daemon = self.daemon("--policy", "random:max=32", "--quiet")
+        daemon = self.daemon("--policy", "random:max_sms=32", "--quiet")
         processes = self.gathered(daemon, ["demo-train"] * 2)
         for _ in range(5):
             daemon.kill()
@@ -159,7 +159,7 @@ class Programs(UnderDaemon):
         self.until(lambda: not os.path.exists(socket))
 
     def test_a_program_that_uses_no_device_does_not_connect(self):
-        daemon = self.daemon("--policy", "random:max=32")
+        daemon = self.daemon("--policy", "random:max_sms=32")
         done = subprocess.run([os.environ["VITAMIN"], "run", "--daemon", "--socket",
                                str(daemon.socket), "--quiet", "--", "sh", "-c", "echo ran; ls /"],
                               env=self.environment, text=True, capture_output=True,
@@ -214,21 +214,21 @@ class Asked(UnderDaemon):
                             *self.program("demo-train"), **changes)
 
     def test_a_policy_other_than_the_daemons_is_not_shown_as_the_one_in_force(self):
-        daemon = self.daemon("--policy", "random:max=32", "--seed", "5")
+        daemon = self.daemon("--policy", "random:max_sms=32", "--seed", "5")
         done = self.train(daemon, "--policy", "fifo", "--seed", "6")
         self.assertEqual(done.returncode, 0, done.stderr)
         line, = [line for line in done.stderr.splitlines() if "[VIT-303]" in line]
-        for part in ("--policy fifo, --seed 6 have no effect", str(daemon.socket), "random:max=32",
-                     "seed 5"):
+        for part in ("--policy fifo, --seed 6 have no effect", str(daemon.socket),
+                     "random:max_sms=32", "seed 5"):
             self.assertIn(part, line)
-        self.assertIn("launches bound (100 %), policy random:max=32", done.stderr)
+        self.assertIn("launches bound (100 %), policy random:max_sms=32", done.stderr)
         file = pathlib.Path(self.directory.name, "report")
         self.train(daemon, "--policy", "fifo", "--quiet", "--report", str(file))
-        self.assertEqual(json.loads(file.read_text())["policy"], "random:max=32")
+        self.assertEqual(json.loads(file.read_text())["policy"], "random:max_sms=32")
 
     def test_a_policy_equal_to_the_daemons_is_no_problem(self):
-        daemon = self.daemon("--policy", "random:max=32")
-        self.assertNotIn("VIT-303", self.train(daemon, "--policy", "random:max=32").stderr)
+        daemon = self.daemon("--policy", "random:max_sms=32")
+        self.assertNotIn("VIT-303", self.train(daemon, "--policy", "random:max_sms=32").stderr)
         self.assertNotIn("VIT-303", self.train(daemon).stderr)
 
     def ignored(self, daemon, *options, **changes):
@@ -336,7 +336,7 @@ class Graphs(UnderDaemon):
     def launched(graphs):
         return graphs["bound"] + sum(graphs["whole_device"].values())
 
-    def beside_each_other(self, names, policy="random:max=32"):
+    def beside_each_other(self, names, policy="random:max_sms=32"):
         expected = {name: self.alone(name) for name in set(names)}
         daemon = self.daemon("--policy", policy, "--quiet")
         processes = [self.run_under(daemon, name, i) for i, name in enumerate(names)]
@@ -386,7 +386,7 @@ class Graphs(UnderDaemon):
 
     def test_graphs_go_on_when_the_daemon_dies_and_restarts(self):
         expected = self.alone("thousands_of_replays")
-        daemon = self.daemon("--policy", "random:max=32", "--quiet")
+        daemon = self.daemon("--policy", "random:max_sms=32", "--quiet")
         process = self.run_under(daemon, "thousands_of_replays", 0)
         self.until(lambda: len(daemon.status()["clients"]) == 1)
         while process.poll() is None:

@@ -22,10 +22,10 @@ class Node final : public daemon::GrantSink {
     for (const runtime::Partition& partition : layout_.partitions())
       if (!partition.whole()) eligible_.push_back(partition.id);
     eligible_.push_back(kWholeDevice);
+    constexpr auto kSome = "random:max_sms=16,every=3", kCurves = "throughput:model=algorithm1";
     static constexpr const char* kPolicies[] = {
-        "random:max=16", "random:max=16,every=3", "static:parts=2",
-        "fifo",          "random:max=8",          "throughput",
-        "extremes",      "temporal:slice=100us",  "throughput:model=algorithm1"};
+        "random:max_sms=16", kSome,      "static:parts=2",       "fifo", "random:max_sms=8",
+        "throughput",        "extremes", "temporal:slice=100us", kCurves};
     policy_ = kPolicies[below(std::size(kPolicies))];
     if (some_have_bounds()) policy_ = options_.seed % 8 == 2 ? "slo" : "tpot-first";
     settings_.scheduler.starving_after_ns = 1'000'000;

@@ -138,7 +138,7 @@ class Unit(DaemonTest):
         with open(self.runtime / "log", "ab") as log:
             self.process = subprocess.Popen(
                 [self.program, *words, "--socket", self.socket, "--lock-directory", self.runtime,
-                 "--policy", "random:max=32"], stdout=log, stderr=log, preexec_fn=self.fence,
+                 "--policy", "random:max_sms=32"], stdout=log, stderr=log, preexec_fn=self.fence,
                 env={"NOTIFY_SOCKET": str(self.runtime / "notify"), "VITAMIN_CONFIG": "/dev/null",
                      "WATCHDOG_USEC": str(int(1e6 * watchdog)), "PATH": os.environ["PATH"]})
         self.wait_for(b"READY=1", time_limit(10))

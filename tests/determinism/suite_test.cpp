@@ -144,8 +144,8 @@ TEST_CASE("no policy changes a byte") {
   for (const scheduler::PolicyDescription& policy : scheduler::list())
     specifications.emplace_back(policy.name);
   for (const std::string& parameters :
-       some<std::string>({"random:every=4", "random:max=16", "random:whole=1", "random:exclusive=1",
-                          "extremes:narrow=1", "extremes:wide=1"}))
+       some<std::string>({"random:every=4", "random:max_sms=16", "random:whole=1",
+                          "random:exclusive=1", "extremes:narrow=1", "extremes:wide=1"}))
     specifications.push_back(parameters);
   for (const std::string& policy : specifications) {
     CAPTURE(policy);

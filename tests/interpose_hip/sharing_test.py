@@ -94,7 +94,7 @@ class Leases(Shared):
         self.assertEqual(self.overlaps(4, "occupy_with_fills", "static:parts=4")[0], 0)
 
     def test_leases_that_move_with_every_launch_never_meet_on_a_cu(self):
-        shared, reports = self.overlaps(2, "occupy", "random:max=40")
+        shared, reports = self.overlaps(2, "occupy", "random:max_sms=40")
         self.assertEqual(shared, 0)
         for report in reports:
             self.assertGreater(report["totals"]["launches"]["moved"], 10)
@@ -104,7 +104,7 @@ class Leases(Shared):
         # Without the wait nine of ten launches would run on the whole device, over the others.
         elsewhere = []
         for _ in range(5):  # on a stalled machine some waits time out
-            reports, _, _ = self.together(2, "occupy", self.daemon("random:max=40"))
+            reports, _, _ = self.together(2, "occupy", self.daemon("random:max_sms=40"))
             totals = [report["totals"] for report in reports]
             self.assertGreater(sum(t["launches"]["deferred"] for t in totals), 20, totals)
             elsewhere.append(max(t["whole_device"].get("no_queue", 0) for t in totals))

@@ -114,6 +114,38 @@ TEST_CASE("copy, fill, host, empty, event and child nodes do what they say") {
   CHECK_RESULT(cuEventQuery(event), CUDA_SUCCESS);
 }
 
+TEST_CASE("the handles inside a child graph end with its node") {
+  GraphFixture f;
+  CUgraph body, inner_graph;
+  REQUIRE_OK(cuGraphCreate(&body, 0));
+  CUgraphNode empty;
+  REQUIRE_OK(cuGraphAddEmptyNode(&empty, body, nullptr, 0));
+  // Objects of other kinds come to the addresses: the driver stops where it still knows them.
+  for (int round = 0; round < 50; ++round) {
+    CUgraphNode child, inner;
+    REQUIRE_OK(cuGraphAddChildGraphNode(&child, f.graph, nullptr, 0, body));
+    REQUIRE_OK(cuGraphChildGraphNodeGetGraph(child, &inner_graph));
+    std::size_t count = 1;
+    REQUIRE_OK(cuGraphGetNodes(inner_graph, &inner, &count));
+    REQUIRE_EQ(count, 1);
+    CUgraphNodeType type;
+    CHECK_RESULT(cuGraphNodeGetType(inner, &type), CUDA_SUCCESS);
+    REQUIRE_OK(cuGraphDestroyNode(child));
+    CHECK_RESULT(cuGraphNodeGetType(inner, &type), CUDA_ERROR_INVALID_VALUE);
+    CHECK_RESULT(cuGraphGetNodes(inner_graph, nullptr, &count), CUDA_ERROR_INVALID_VALUE);
+  }
+  CUgraphNode child;
+  REQUIRE_OK(cuGraphAddChildGraphNode(&child, f.graph, nullptr, 0, body));
+  f.run();
+  for (int round = 0; round < 50; ++round) {
+    REQUIRE_OK(cuGraphExecChildGraphNodeSetParams(f.exec, child, body));
+    CUgraph other;
+    REQUIRE_OK(cuGraphClone(&other, f.graph));
+    REQUIRE_OK(cuGraphDestroy(other));
+  }
+  REQUIRE_OK(cuGraphDestroy(body));
+}
+
 TEST_CASE("kernel node parameters can be read and replaced, before and after instantiation") {
   GraphFixture f;
   const CUgraphNode node = f.append(1);

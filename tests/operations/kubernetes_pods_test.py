@@ -65,7 +65,7 @@ class Pods(unittest.TestCase):
         pod["metadata"]["annotations"]["io.podman.annotations.init.container.type"] = "always"
         pod["spec"]["restartPolicy"] = "OnFailure"  # or podman starts it over and over
         daemon = next(c for c in pod["spec"]["containers"] if c["name"] == "vitamind")
-        daemon["command"] += ["--answer-within=3600", "--policy=random:max=32"]
+        daemon["command"] += ["--answer-within=3600", "--policy=random:max_sms=32"]
         self.node.play(pod, host_pids=True)
         self.vitamind = self.node.inspect(DAEMON)["State"]["Pid"]
         wait_until(lambda: len(self.node.kubelet.healthy("vitamin.dev/share")) == 4,

@@ -42,7 +42,7 @@ class OneNode(SlurmTest):
         alone = {name: hash_of(cluster.srun(*program(name), env=SOFT).stdout)
                  for name in users.values()}
         # No client is served for starvation, whatever its share is.
-        cluster.vitamind("--policy", "random:max=32", "--set", "policy.starving_after=1h")
+        cluster.vitamind("--policy", "random:max_sms=32", "--set", "policy.starving_after=1h")
         numbers = {int(cluster.run("id", "-u", user).stdout) for user in users}
         for _ in range(10):  # again if one job ended before the other began
             together, promised = self.side_by_side(cluster, users, alone)
@@ -145,7 +145,7 @@ class OneNode(SlurmTest):
 
     def test_a_job_that_is_killed_leaves_nothing_behind(self):
         cluster = self.cluster()
-        cluster.vitamind("--policy", "random:max=32")
+        cluster.vitamind("--policy", "random:max_sms=32")
         job = cluster.start("srun", "--vitamin=50", BUILD / "bin/demo-train", "100000",
                             user="alice", env=SOFT)
         wait_until(lambda: cluster.sees()["clients"], "the program's first launch", 60)

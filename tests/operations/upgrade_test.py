@@ -164,7 +164,8 @@ class Upgrade(programs.UnderDaemon):
         """Number of replacements while all worked; the longest time without a decision."""
         self.prefixes = prefixes
         expected = self.alone()
-        daemon = self.daemon("--policy", "random:max=32", "--answer-within", "3600",
+        # A policy whose parameters every release knows.
+        daemon = self.daemon("--policy", "extremes:narrow=1", "--answer-within", "3600",
                              program=str(prefixes[0] / "bin/vitamind"))
         self.processes = self.gathered(daemon, ["demo-train"] * self.CLIENTS)
         clients = {client["process"] for client in daemon.status()["clients"]}

@@ -13,13 +13,13 @@
 
 namespace {
 
-using vitamin::protocol::ParkFlag;
 using vitamin::protocol::QuotaLedger;
 using vitamin::protocol::Record;
 using vitamin::protocol::RetryDecision;
 using vitamin::protocol::RingConsumer;
 using vitamin::protocol::RingProducer;
 using vitamin::protocol::RingState;
+using vitamin::protocol::SleepFlag;
 
 rl::memory_order order_of(std::memory_order order) {
   switch (order) {
@@ -93,14 +93,14 @@ struct RingModel : rl::test_suite<RingModel<kPlanted>, 2> {
   }
 };
 
-// The producer publishes once and rings if the consumer is parked; the consumer parks when it sees
-// nothing. Parked with work published and no ring: a lost wake-up.
+// The producer publishes once and rings if the consumer sleeps; the consumer sleeps when it sees
+// nothing. Asleep with work published and no ring: a lost wake-up.
 template <Planted kPlanted>
-struct ParkModel : rl::test_suite<ParkModel<kPlanted>, 2> {
+struct SleepModel : rl::test_suite<SleepModel<kPlanted>, 2> {
   using Platform = Model<kPlanted>;
   typename RingProducer<Platform, 2>::Cells cells;
   vitamin::protocol::RingIndex<Platform> tail, head;
-  ParkFlag<Platform> park;
+  SleepFlag<Platform> park;
   bool rung = false, slept = false;  // each written by one thread, read when both have ended
 
   void thread(unsigned index) {
@@ -271,9 +271,9 @@ TEST_CASE("no interleaving reorders, loses or tears a record") {
 TEST_CASE("the model finds a publication that is not released") {
   CHECK_FALSE(holds<RingModel<Planted::kRelaxedPublish>>(2));
 }
-TEST_CASE("no interleaving loses a wake-up") { CHECK(holds<ParkModel<Planted::kNone>>(4)); }
-TEST_CASE("the model finds parking without sequential consistency") {
-  CHECK_FALSE(holds<ParkModel<Planted::kNoFence>>(4));
+TEST_CASE("no interleaving loses a wake-up") { CHECK(holds<SleepModel<Planted::kNone>>(4)); }
+TEST_CASE("the model finds sleeping without sequential consistency") {
+  CHECK_FALSE(holds<SleepModel<Planted::kNoFence>>(4));
 }
 
 TEST_CASE("no interleaving admits more than the quota, or refuses what fits") {

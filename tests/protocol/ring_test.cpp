@@ -114,8 +114,8 @@ TEST_CASE("a tail that goes back makes the ring broken") {
   CHECK(ring.consumer.read(record) == RingState::kBroken);
 }
 
-TEST_CASE("a waiter parks only without work, and counts as asleep only while it is parked") {
-  ParkFlag<Native> park{};
+TEST_CASE("a waiter sleeps only without work, and its flag says so only meanwhile") {
+  SleepFlag<Native> park{};
   CHECK_FALSE(park.asleep());
   CHECK_FALSE(park.try_park([] { return false; }));  // work came in the meantime
   CHECK_FALSE(park.asleep());

@@ -45,6 +45,7 @@ struct FixtureOptions {
   std::shared_ptr<runtime::Audit> audit = {};
   runtime::MakeArbiter make_arbiter = {};  // instead of one in this process
   bool blocking_covers_legacy = false;
+  bool markers_take_places = true;     // hal::DeviceInfo's
   std::function<void()> on_idle = {};  // the runtime has looked at all that it waits for
 };
 
@@ -59,6 +60,7 @@ class Fixture {
     auto opened = soft::open_device(engine_options);
     REQUIRE(opened.has_value());
     device_ = opened->get();
+    if (!options.markers_take_places) device_->keep_places_from_markers();
     engine = &device_->engine();
     runtime::DispatchOptions dispatch;
     dispatch.window.ahead_ns = options.window_ns;

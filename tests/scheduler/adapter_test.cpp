@@ -53,6 +53,26 @@ class RoundRobin final : public CallbackPolicy {
   ClientId last_ = 0;
 };
 
+// Keeps half of the device for announced decodes; best effort gets whatever is eligible.
+class Preparer final : public CallbackPolicy {
+ public:
+  Preparer(PartitionId target, bool revoke) : target_(target), revoke_(revoke) {}
+  Choice select(const Operation&, std::span<const PartitionId> eligible,
+                const State& state) override {
+    for (std::size_t i = eligible.size(); i-- > 0;)
+      if (eligible[i] != kWholeDevice) return {eligible[i], 0};
+    return {eligible.back(), state.snapshot.pool.empty() ? 1U : 0U};
+  }
+  Plan prepare(const Step& step, const State&) override {
+    if (step.kind != StepKind::kDecode) return {};
+    return {target_, revoke_, step.due_ns};
+  }
+
+ private:
+  PartitionId target_;
+  bool revoke_;
+};
+
 TEST_CASE("Pick orders, and Select places on partitions that conflict with no other client") {
   const PoolLayout layout = h200();
   auto owned = std::make_unique<RoundRobin>(0);
@@ -91,6 +111,67 @@ TEST_CASE("a grant of so many launches comes back, and Pick decides who is next"
     CHECK(world.longest_wait() <=
           options.starving_after_ns + 12 * (options.quantum_ns + 2 * world.longest_kernel()));
   }
+}
+
+TEST_CASE("a starving stream has its quantum, and the next grant is Select's again") {
+  // Four clients whose grants have no end: two fit, the others are served only when they starve.
+  class Halves final : public CallbackPolicy {
+   public:
+    Choice select(const Operation&, std::span<const PartitionId> eligible,
+                  const State& state) override {
+      for (const PartitionId id : eligible)
+        if (2 * state.snapshot.pool[id].sms >= state.snapshot.pool.front().sms) return {id, 0};
+      return {};
+    }
+  };
+  const PoolLayout layout = four_units();
+  SchedulerOptions options;
+  options.starving_after_ns = 20'000'000;
+  options.quantum_ns = 4'000'000;
+  World world(layout, adapted(std::make_unique<Halves>()), options);
+  std::vector<Work> work(4);
+  for (ClientId client = 1; client <= 4; ++client) {
+    work[client - 1].client = client;
+    work[client - 1].kernels = 10'000;
+    work[client - 1].kernel_ns = 100'000;
+  }
+  world.run(work, 300'000'000);
+  CHECK(world.scheduler().counters().starving >= 4);
+  std::uint32_t granted = 0;
+  for (const Planned& planned : world.scheduler().plan()) {
+    if (planned.row.mode == Mode::kPaused || planned.reason == Reason::kStarving) continue;
+    CHECK(layout.at(planned.row.partition).sms >= 16);
+    ++granted;
+  }
+  CHECK(granted > 0);
+  for (ClientId client = 1; client <= 4; ++client) CHECK(world.ran_ns(client) > 10'000'000);
+}
+
+TEST_CASE("a stream inside of what is kept for it gets all of it when that is free") {
+  const PoolLayout layout = h200();
+  const PartitionId half = layout.find(ComputeSet::range(0, 8));
+  Scheduler scheduler(layout.partitions(), adapted(std::make_unique<Preparer>(half, true)));
+  // Earlier work of client 1 runs on a quarter.
+  const GrantId earlier = scheduler.adopt(1, 0, part(layout, 0, 4), Mode::kExclusive, 1);
+  REQUIRE(earlier != kNoGrant);
+  Step step;
+  step.id = 1;
+  step.client = 2;
+  step.kind = StepKind::kDecode;
+  step.due_ns = 50'000'000;
+  scheduler.step_expected(step, 10);
+  scheduler.wants(2, demand(0), 20);
+  auto decisions = decide(scheduler, 20);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].reason == Reason::kMeanwhile);
+  // The step begins, and the policy is asked again.
+  scheduler.step_begin(step, 30);
+  decide(scheduler, 30);
+  scheduler.returned(1, 0, earlier, 40);
+  decisions = decide(scheduler, 40);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].client == 2);
+  CHECK(decisions[0].partition == half);
 }
 
 TEST_CASE("streams that come and go are picked without a wait for their age") {
@@ -141,26 +222,6 @@ TEST_CASE("Pick that defers, and Select that answers nothing, starve no stream")
     CHECK(world.longest_wait() <= options.starving_after_ns + 3 * options.quantum_ns);
   }
 }
-
-// Keeps half of the device for announced decodes; best effort gets whatever is eligible.
-class Preparer final : public CallbackPolicy {
- public:
-  Preparer(PartitionId target, bool revoke) : target_(target), revoke_(revoke) {}
-  Choice select(const Operation&, std::span<const PartitionId> eligible,
-                const State& state) override {
-    for (std::size_t i = eligible.size(); i-- > 0;)
-      if (eligible[i] != kWholeDevice) return {eligible[i], 0};
-    return {eligible.back(), state.snapshot.pool.empty() ? 1U : 0U};
-  }
-  Plan prepare(const Step& step, const State&) override {
-    if (step.kind != StepKind::kDecode) return {};
-    return {target_, revoke_, step.due_ns};
-  }
-
- private:
-  PartitionId target_;
-  bool revoke_;
-};
 
 TEST_CASE(
     "Prepare drains what is in the way before the step comes, which is then granted at once") {

@@ -219,35 +219,40 @@ void check(const Scene& scene, const Constraints& constraints, const hal::Device
   }
 }
 
-TEST_CASE("no result violates a limit, whatever rows come in") {
-  const hal::DeviceInfo infos[] = {device(4, 8, 8), device(16, 8, 12), device(5, 4, 6)};
-  const auto property = [&] {
-    std::mt19937_64 random(*rc::gen::arbitrary<std::uint64_t>());
-    for (const hal::DeviceInfo& info : infos) {
-      const PoolLayout layout = PoolLayout::build(info);
-      Constraints constraints(layout.partitions());
-      for (int i = 0; i < 20; ++i) {
-        Scene scene = random_scene(layout, random, i % 4 != 0);
-        const bool isolate = i % 5 == 0;
-        const std::uint64_t unmet = constraints.corrections().unmet;
-        if (const char* problem = scene.clip(constraints, isolate); problem != nullptr) {
-          REQUIRE(scene.out.empty());
-          continue;
-        }
-        check(scene, constraints, info, unmet == constraints.corrections().unmet, isolate);
-        // Equal arguments, equal results.
-        const std::vector<Planned> before = scene.out;
-        REQUIRE(scene.clip(constraints, isolate) == nullptr);
-        REQUIRE(before.size() == scene.out.size());
-        for (std::size_t k = 0; k < before.size(); ++k) {
-          REQUIRE(before[k].row == scene.out[k].row);
-          REQUIRE(before[k].reason == scene.out[k].reason);
-        }
+// Sixty random scenes, which the number chooses.
+void check_random_scenes(std::uint64_t number) {
+  std::mt19937_64 random(number);
+  for (const hal::DeviceInfo& info : {device(4, 8, 8), device(16, 8, 12), device(5, 4, 6)}) {
+    const PoolLayout layout = PoolLayout::build(info);
+    Constraints constraints(layout.partitions());
+    for (int i = 0; i < 20; ++i) {
+      Scene scene = random_scene(layout, random, i % 4 != 0);
+      const bool isolate = i % 5 == 0;
+      const std::uint64_t unmet = constraints.corrections().unmet;
+      if (const char* problem = scene.clip(constraints, isolate); problem != nullptr) {
+        REQUIRE(scene.out.empty());
+        continue;
+      }
+      check(scene, constraints, info, unmet == constraints.corrections().unmet, isolate);
+      // Equal arguments, equal results.
+      const std::vector<Planned> before = scene.out;
+      REQUIRE(scene.clip(constraints, isolate) == nullptr);
+      REQUIRE(before.size() == scene.out.size());
+      for (std::size_t k = 0; k < before.size(); ++k) {
+        REQUIRE(before[k].row == scene.out[k].row);
+        REQUIRE(before[k].reason == scene.out[k].reason);
       }
     }
-  };
-  CHECK(test::holds(property));
+  }
 }
+
+TEST_CASE("no result violates a limit, whatever rows come in") {
+  CHECK(test::holds([] { check_random_scenes(*rc::gen::arbitrary<std::uint64_t>()); }));
+}
+
+// Found by the test above. 87609911: a client came to units that are reserved for another one,
+// after a third of their common group had shared with that one.
+TEST_CASE("random scenes that violated a limit no longer do") { check_random_scenes(87609911); }
 
 TEST_CASE("an oldest starving stream always has a row that runs its launch") {
   const auto property = [&] {

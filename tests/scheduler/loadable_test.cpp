@@ -7,6 +7,8 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 #include <random>
 #include <string>
 #include <vector>
@@ -225,8 +227,86 @@ TEST_CASE("what is no policy of this version is refused with a sentence") {
         std::string::npos);
   CHECK(refusal(kPlugins + "scheduler_bad_policy.so", "refuse")
             .find("refuses 'refuse': I do not like these parameters") != std::string::npos);
-  CHECK(refusal(kExamples + "round_robin.so", "share=0").find("is not share=N") !=
+  for (const char* bad : {"share=0", "share=2,x", "share=-1", "share="})
+    CHECK_MESSAGE(
+        refusal(kExamples + "round_robin.so", bad).find("is not share=N") != std::string::npos,
+        bad);
+}
+
+TEST_CASE("a path stands for what was loaded first, for as long as a policy of it lives") {
+  char directory[] = "/tmp/vitamin-policy-XXXXXX";
+  REQUIRE(::mkdtemp(directory) != nullptr);
+  const std::filesystem::path path = std::filesystem::path(directory) / "mine.so";
+  const auto put = [&](const char* what) {
+    std::filesystem::copy_file(kPlugins + what, path.string() + ".new");
+    std::filesystem::rename(path.string() + ".new", path);
+  };
+  put("scheduler_bad_policy.so");
+  {
+    const Policy first = loaded(path, {}, kPatient);
+    put("scheduler_bad_placement.so");
+    CHECK(loaded(path, {}, kPatient).allocation != nullptr);
+    CHECK(first.allocation != nullptr);
+  }
+  std::filesystem::remove_all(directory);
+}
+
+TEST_CASE("a library that fails while its policy is created is refused, within limits") {
+  const auto why = [](const char* parameter, const SandboxLimits& limits) {
+    const auto policy = load(kPlugins + "scheduler_bad_policy.so", parameter, limits);
+    return policy ? "it was loaded" : policy.error().message;
+  };
+  CHECK(
+      why("create-throw", kPatient).ends_with("refuses 'create-throw': create() failed: planted"));
+  CHECK(why("create-loop", {std::chrono::milliseconds(8), std::chrono::milliseconds(300)})
+            .find("refuses 'create-loop': create() failed: no answer to create within 300 ms") !=
         std::string::npos);
+}
+
+// Two launches at a time would fit; clients without a part are served when another's are used up.
+TEST_CASE("the example in C gives more clients than there are parts their turns") {
+  const PoolLayout layout = four_units();
+  SchedulerOptions options;
+  options.starving_after_ns = 1'000'000'000;
+  World world(layout, loaded(kExamples + "round_robin.so", "share=2", kPatient), options);
+  std::vector<Work> work(4);
+  for (ClientId client = 1; client <= 4; ++client) {
+    work[client - 1].client = client;
+    work[client - 1].kernels = 100'000;
+    work[client - 1].kernel_ns = 100'000;
+  }
+  world.run(work, 2'000'000'000);
+  CHECK(world.scheduler().counters().starving == 0);
+  CHECK(world.longest_wait() < 100'000'000);
+  for (ClientId client = 1; client <= 4; ++client) {
+    CAPTURE(client);
+    CHECK(world.ran_ns(client) > 900'000'000);
+    CHECK(world.ran_ns(client) < 1'100'000'000);
+  }
+}
+
+TEST_CASE("narrow_first places what is known to be short first, on parts that run it") {
+  class Flat final : public Estimates {  // as fast on any part
+    Speed speed(ClientId, Configuration) const override { return {1, 0.01F}; }
+  };
+  const Flat flat_speeds;
+  const PoolLayout layout = four_units();
+  Scheduler scheduler(layout.partitions(), loaded(kExamples + "narrow_first.so", {}, kPatient), {},
+                      &flat_speeds);
+  StreamDemand unknown = demand(0, 24), wide = demand(0, 16), narrow = demand(0);
+  wide.predicted_ns = 20'000;
+  narrow.predicted_ns = 10'000;
+  scheduler.wants(1, unknown, 1);
+  scheduler.wants(2, wide, 1);
+  scheduler.wants(3, narrow, 1);
+  decide(scheduler, 1);
+  std::uint32_t sms[4] = {};
+  for (const Planned& planned : scheduler.plan()) {
+    sms[planned.row.client] = layout.at(planned.row.partition).sms;
+    if (planned.row.client != 1) CHECK(planned.reason == Reason::kPolicy);
+  }
+  CHECK(sms[3] == 8);
+  CHECK(sms[2] == 16);
 }
 
 TEST_CASE("a library that misbehaves is replaced by fifo, with the reason") {

@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "scheduler/policies/builtin.h"
@@ -113,6 +114,28 @@ TEST_CASE("static gives parts of equal size in order of arrival, and a full part
   decisions = decide(scheduler, 4);
   REQUIRE(decisions.size() == 1);
   CHECK(layout.at(decisions[0].partition).compute == ComputeSet::range(8, 8));
+}
+
+TEST_CASE("static cuts a device that no number of units divides into parts of an equal number") {
+  const PoolLayout layout = h200();
+  for (const unsigned parts : {1U, 2U, 3U, 4U, 5U, 8U, 9U, 16U, 20U}) {
+    CAPTURE(parts);
+    Scheduler scheduler(layout.partitions(), make_static({ComputeSet(), parts}));
+    for (ClientId client = 1; client <= parts; ++client) scheduler.wants(client, demand(0), 1);
+    const unsigned there = std::min(parts, 16U);
+    ComputeSet used;
+    std::set<PartitionId> all;
+    for (const Decision& decision : decide(scheduler, 1)) {
+      const ComputeSet units = layout.at(decision.partition).compute;
+      // The pool has partitions of 1, 2, 4, 8 and 16 units, and what they leave.
+      CHECK(units.count() == (parts <= 2 ? 16 / parts : parts <= 4 ? 4 : parts <= 8 ? 2 : 1));
+      if (all.insert(decision.partition).second) {
+        CHECK_FALSE(units.overlaps(used));
+        used |= units;
+      }
+    }
+    CHECK(all.size() == there);
+  }
 }
 
 TEST_CASE("static with one part lets its clients share instead of waiting for each other") {
@@ -228,6 +251,29 @@ TEST_CASE("random draws every part in its range, the same for the same seed") {
   CHECK(seen == expected);
 }
 
+TEST_CASE("random below the narrowest part draws narrowest parts, and launches move") {
+  const PoolLayout layout = h200();
+  for (const auto& [low, high, expected] :
+       {std::tuple{1U, 4U, 8U}, std::tuple{10U, 12U, 12U}, std::tuple{17U, 19U, 20U}}) {
+    CAPTURE(low);
+    RandomOptions options;
+    options.min_sms = low;
+    options.max_sms = high;
+    Scheduler scheduler(layout.partitions(), make_random(options));
+    std::set<PartitionId> seen;
+    std::uint64_t now = 1;
+    for (int i = 0; i < 100; ++i) {
+      scheduler.wants(1, demand(0), now);
+      const auto decisions = decide(scheduler, now);
+      REQUIRE(decisions.size() == 1);
+      CHECK(layout.at(decisions[0].partition).sms == expected);
+      seen.insert(decisions[0].partition);
+      scheduler.returned(1, 0, decisions[0].grant, ++now);
+    }
+    if (expected == 8) CHECK(seen.size() > 5);
+  }
+}
+
 TEST_CASE("extremes alternates between a narrowest part and the widest one") {
   const PoolLayout layout = h200();
   Scheduler scheduler(layout.partitions(), make_extremes());
@@ -341,6 +387,51 @@ TEST_CASE("orion lets best effort run one launch at a time, and not beside what 
   REQUIRE(decisions.size() == 1);
   CHECK(decisions[0].client == 2);
   CHECK(decisions[0].launches == 1);
+}
+
+// As a client of vitamind does it: it asks for the next launch while the one before it runs.
+TEST_CASE("orion counts a launch as in flight until its grant is returned") {
+  class Narrow final : public Estimates {  // client 1 compute-bound, the others memory-bound
+   public:
+    Speed speed(ClientId client, Configuration configuration) const override {
+      const auto share = static_cast<float>(layout.at(configuration[0].partition).sms) / 132;
+      return {client == 1 ? share : 1, 0.01F};
+    }
+    PoolLayout layout = h200();
+  };
+  const Narrow curves;
+  OrionOptions options;
+  options.duration_ns = 250'000;
+  for (const std::uint64_t predicted_ns : {100'000U, 0U}) {  // 0: unknown
+    CAPTURE(predicted_ns);
+    Scheduler scheduler(curves.layout.partitions(), make_orion(options), {}, &curves);
+    ClientTerms critical;
+    critical.slo.latency_ns = 1;
+    scheduler.attach(1, critical, 0);
+    scheduler.wants(1, demand(0), 1);
+    StreamDemand launch = demand(0);
+    launch.predicted_ns = predicted_ns;
+    std::vector<GrantId> in_flight;
+    std::uint64_t now = 1;
+    const auto ask = [&](ClientId client) {
+      scheduler.wants(client, launch, ++now);
+      for (const Decision& decision : decide(scheduler, now)) {
+        if (decision.client != client) continue;
+        in_flight.push_back(decision.grant);
+        scheduler.idle(client, 0, now);  // used up
+        return true;
+      }
+      return false;
+    };
+    const std::size_t fit = predicted_ns == 0 ? 1 : 3;
+    for (std::size_t i = 0; i < fit; ++i) CHECK(ask(2));
+    CHECK_FALSE(ask(2));
+    CHECK_FALSE(ask(3));
+    scheduler.returned(2, 0, in_flight.front(), ++now);
+    const auto next = decide(scheduler, now);
+    REQUIRE(next.size() == 1);
+    CHECK(next[0].client == 2);
+  }
 }
 
 }  // namespace

@@ -58,6 +58,43 @@ TEST_CASE("a bad specification is refused with what is known and what may have b
   CHECK(refusal("").find("unknown") != std::string::npos);
 }
 
+TEST_CASE("parameters that contradict each other are refused with what to do") {
+  CHECK(refusal("random:min_sms=64,max_sms=8").find("min_sms is 64, above max_sms, which is 8: ") !=
+        std::string::npos);
+  CHECK(refusal("static:units=0-3,parts=2").find("remove one of the two") != std::string::npos);
+  CHECK(check("static:units=0-3,parts=1").has_value());
+  CHECK(refusal("static:units=0-3,8-11").find("join runs of units by '+'") != std::string::npos);
+  CHECK(refusal("static:units=0-3,8").find("join runs of units by '+'") != std::string::npos);
+  for (const char* good : {"random:whole=true,exclusive=false", "random:whole", "random:whole=0",
+                           "extremes:narrow=true", "extremes:wide=1"})
+    CHECK_MESSAGE(check(good).has_value(), good);
+  CHECK(refusal("random:whole=yes").find("'yes', not 1 or true, 0 or false") != std::string::npos);
+}
+
+TEST_CASE("static refuses runs of units that are no partition of the device together") {
+  const PoolLayout layout = h200();
+  Made made(layout);
+  const auto refused = make("static:units=0-3+8-11", {layout.partitions(), made.estimator});
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().message.find("no partition of the units 0-3+8-11; the widest inside is "
+                                     "units=8-11 (32 SMs): give this one") != std::string::npos);
+  Scheduler scheduler(layout.partitions(), made.policy("static:units=0-3+8-15", layout));
+  scheduler.wants(1, StreamDemand(), 1);
+  const auto decisions = scheduler.decide(1);
+  REQUIRE(decisions.size() == 1);
+  CHECK(layout.at(decisions[0].partition).compute.count() == 12);
+}
+
+TEST_CASE("units are written as they are read") {
+  CHECK(units_text(ComputeSet()) == "");
+  for (const char* text : {"0", "63", "0-7", "0-3+8-15", "1+3+5-6", "0-63"}) {
+    Parameters parameters = Parameters::parse("units=" + std::string(text));
+    ComputeSet units;
+    parameters.units("units", &units);
+    CHECK(units_text(units) == text);
+  }
+}
+
 TEST_CASE("a duration has a unit") {
   for (const char* good : {"temporal:slice=2ms", "salus:quiet=1us", "orion:duration=1s"})
     CHECK_MESSAGE(check(good).has_value(), good);
@@ -97,6 +134,8 @@ TEST_CASE("a parameter of the scheduler before is refused with what took its pla
   CHECK(refusal("throughput:model=measured,objective=paper") ==
         "the policy 'throughput' has no parameter 'objective=paper' any more: use "
         "model=algorithm1,relative=paper");
+  CHECK(refusal("random:min=16").ends_with("any more: use min_sms"));
+  CHECK(refusal("random:every=4,max=16").ends_with("any more: use max_sms"));
   CHECK(refusal("orion:processors=66").ends_with("any more: use sms"));
   CHECK(refusal("temporal:quantum=2000").ends_with("any more: use slice, with a unit: slice=2ms"));
   for (const char* gone : {"look=1", "launches=1"})

@@ -11,6 +11,7 @@
 #include <deque>
 #include <random>
 
+#include "scheduler/scheduler.h"
 #include "tests/scheduler/synthetic_world.h"
 
 namespace vitamin::scheduler {
@@ -386,6 +387,33 @@ TEST_CASE("A step that never ends is lost, and others run again") {
   MESSAGE("beside a step that never ends: harvest " << world.harvest() << ", at first " << before);
   CHECK(world.latencies_ms.empty());
   CHECK(world.harvest() >= 0.4);
+}
+
+// docs/protect-latency.md: a share bounds a service as any client; what it leaves then is idle.
+TEST_CASE("beside a service with a quota that has to work alone the rest of the device is idle") {
+  const runtime::PoolLayout layout = h200();
+  Estimator estimator(layout.partitions(), 1);
+  Scheduler scheduler(layout.partitions(), make_slo({}, estimator, layout.partitions()), {},
+                      &estimator);
+  ClientTerms serves;
+  serves.slo.latency_ns = 30 * kMs;
+  serves.limits.max_sms = 66;
+  serves.limits.may_share = false;
+  scheduler.attach(1, serves, 0);
+  for (const ClientId client : {1U, 2U}) {
+    StreamDemand demand;
+    demand.id = 0;
+    demand.min_sms = 1;
+    scheduler.wants(client, demand, 1);
+  }
+  scheduler.decide(1);
+  REQUIRE(scheduler.plan().size() == 2);
+  for (const Planned& planned : scheduler.plan()) {
+    if (planned.row.client == 2) CHECK(planned.row.mode == Mode::kPaused);
+    if (planned.row.client != 1) continue;
+    CHECK(planned.row.mode == Mode::kExclusive);
+    CHECK(layout.at(planned.row.partition).sms == 64);
+  }
 }
 
 }  // namespace

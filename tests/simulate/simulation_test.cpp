@@ -257,6 +257,42 @@ TEST_CASE("Clients that share a part slow each other down on it") {
   }
 }
 
+// 64 launches each, and the next client has its turn: on half of the device, never on what a
+// starving client is given.
+TEST_CASE("The round robin of the examples keeps four jobs on halves") {
+  const Setup setup = training({"resnet152", "resnet152", "resnet152", "resnet152"}, 10);
+  const Result result = run(setup, EXAMPLES "/round_robin.so:share=2");
+  CHECK(result.faults == 0);
+  CHECK(result.starving == 0);
+  double narrow_s = 0, all_s = 0;
+  for (const auto& [sms, seconds] : result.width_s) {
+    all_s += seconds;
+    if (sms < 64) narrow_s += seconds;
+  }
+  CHECK(narrow_s < 0.01 * all_s);
+  CHECK(all_s > 1.9 * result.simulated_s);  // both halves are busy
+  double least = 1e9, most = 0;
+  for (const TrainingResult& job : result.training) {
+    least = std::min(least, job.steps_per_s);
+    most = std::max(most, job.steps_per_s);
+  }
+  CHECK(most < 1.1 * least);
+}
+
+TEST_CASE("A policy that fails is reported with the time and the reason") {
+  Setup setup;
+  setup.trace = steady(3, 1, 64, 4);
+  setup.trace.requests[0].at_s = 0.5;
+  const Result result = run(setup, PLUGINS "/scheduler_bad_policy.so:throw");
+  CHECK(result.faults == 1);
+  CHECK(result.message == "bad: allocate() failed: planted");
+  CHECK(result.fault_s >= 0);
+  CHECK(result.fault_s <= 0.5);
+  CHECK(result.asked >= 1);
+  CHECK(run(setup, "random").asked > 100);
+  CHECK(run(setup, "fifo").fault_s < 0);
+}
+
 TEST_CASE("The same setup gives the same result") {
   Setup setup;
   setup.gpus = 3;

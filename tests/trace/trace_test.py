@@ -187,7 +187,7 @@ class OfDaemon(TraceTest):
         self.assertEqual(vitamin("trace", "export", self.trace).returncode, 0)
 
     def test_leases_are_drawn_nested_with_a_counter(self):
-        self.daemon_trace("random:max=32")
+        self.daemon_trace("random:max_sms=32")
         events = self.export()
         events.check_nesting()
         events.check_counters(132)
@@ -302,7 +302,7 @@ class OfPrograms(TraceTest):
                 self.assertGreaterEqual(event["ts"] + 0.0015, event["args"]["submitted_us"])
 
     def test_a_program_and_its_vitamind_are_recorded_together(self):
-        self.record("demo-train", 40, "--daemon", "--policy", "random:max=32")
+        self.record("demo-train", 40, "--daemon", "--policy", "random:max_sms=32")
         self.assertEqual(len(list(self.trace.glob("*.trace"))), 2)
         result = vitamin("trace", "replay", self.trace)
         self.assertEqual(result.returncode, 0, result.stderr)

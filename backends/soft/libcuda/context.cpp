@@ -130,7 +130,7 @@ Context& unused_context(ContextKind kind) {
   auto made = std::make_unique<Context>();
   Context& context = *made;
   context.sync_group = self.next_sync_group++;
-  self.objects.emplace(&context, Kind::kContext);
+  self.remember(&context, Kind::kContext);
   self.contexts.push_back(std::move(made));
   return context;
 }

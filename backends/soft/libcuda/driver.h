@@ -15,6 +15,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>
@@ -332,9 +333,14 @@ class Driver {
                ? static_cast<T*>(const_cast<void*>(handle))
                : nullptr;
   }
+  // From here on the handle is one. An address that is still known is an object that was freed
+  // without being forgotten: a handle of one kind would be taken for another.
+  void remember(const void* handle, Kind kind) {
+    if (!objects.emplace(handle, kind).second) std::abort();
+  }
   template <class T>
   T* own(std::unique_ptr<T> object, Kind kind) {
-    objects.emplace(object.get(), kind);
+    remember(object.get(), kind);
     return object.release();
   }
   // Forgets the handle and frees the object.

@@ -19,16 +19,34 @@ CUgraphNode handle_of(const GraphNode* node) {
   return reinterpret_cast<CUgraphNode>(const_cast<GraphNode*>(node));
 }
 
-void forget_nodes(Graph& graph) {
-  for (const auto& node : graph.nodes) {
-    driver().objects.erase(node.get());
-    if (auto* child = std::get_if<ChildGraphCommand>(&node->command)) {
-      forget_nodes(child->body->graph);
-      driver().objects.erase(&child->body->graph);
-    }
-  }
+// The node's handle and those inside its child graph.
+void remember_handles(const GraphNode& node) {
+  driver().remember(&node, Kind::kGraphNode);
+  remember_child(node);
 }
 
+void forget_handles(const GraphNode& node) {
+  driver().objects.erase(&node);
+  forget_child(node);
+}
+
+// Adds a node that has no handle.
+GraphNode* link_node(Graph& graph, const std::vector<GraphNode*>& dependencies,
+                     CUgraphNodeType type, Context* context, Command command) {
+  auto made = std::make_unique<GraphNode>();
+  GraphNode* node = made.get();
+  node->graph = &graph;
+  node->type = type;
+  node->context = context;
+  node->command = std::move(command);
+  node->dependencies = dependencies;
+  for (GraphNode* dependency : dependencies) dependency->dependents.push_back(node);
+  graph.nodes.push_back(std::move(made));
+  note_graph_free(*node);
+  return node;
+}
+
+// The copies have no handles.
 void copy_nodes(const Graph& from, Graph& to) {
   std::map<const GraphNode*, GraphNode*> copies;
   for (const GraphNode* node : topological_order(from)) {
@@ -38,7 +56,7 @@ void copy_nodes(const Graph& from, Graph& to) {
     Command command = node->command;
     if (auto* child = std::get_if<ChildGraphCommand>(&command))
       command = make_child(child->body->graph);
-    GraphNode* copy = add_node(to, dependencies, node->type, node->context, std::move(command));
+    GraphNode* copy = link_node(to, dependencies, node->type, node->context, std::move(command));
     copy->cloned_from = node;
     copies[node] = copy;
   }
@@ -169,18 +187,23 @@ GraphNode* find_node(CUgraphNode handle) {
 
 GraphNode* add_node(Graph& graph, const std::vector<GraphNode*>& dependencies, CUgraphNodeType type,
                     Context* context, Command command) {
-  auto made = std::make_unique<GraphNode>();
-  GraphNode* node = made.get();
-  node->graph = &graph;
-  node->type = type;
-  node->context = context;
-  node->command = std::move(command);
-  node->dependencies = dependencies;
-  for (GraphNode* dependency : dependencies) dependency->dependents.push_back(node);
-  graph.nodes.push_back(std::move(made));
-  driver().objects.emplace(node, Kind::kGraphNode);
-  note_graph_free(*node);
+  GraphNode* node = link_node(graph, dependencies, type, context, std::move(command));
+  remember_handles(*node);
   return node;
+}
+
+void remember_child(const GraphNode& node) {
+  const auto* child = std::get_if<ChildGraphCommand>(&node.command);
+  if (child == nullptr) return;
+  driver().remember(&child->body->graph, Kind::kGraph);
+  for (const auto& inner : child->body->graph.nodes) remember_handles(*inner);
+}
+
+void forget_child(const GraphNode& node) {
+  const auto* child = std::get_if<ChildGraphCommand>(&node.command);
+  if (child == nullptr) return;
+  driver().objects.erase(&child->body->graph);
+  for (const auto& inner : child->body->graph.nodes) forget_handles(*inner);
 }
 
 CUgraphNodeType type_of(const Command& command) {
@@ -208,18 +231,18 @@ ChildGraphCommand make_child(const Graph& graph) {
   ChildGraphCommand child{std::make_shared<GraphBody>()};
   child.body->graph.owned_by_node = true;
   copy_nodes(graph, child.body->graph);
-  driver().objects.emplace(&child.body->graph, Kind::kGraph);
   return child;
 }
 
 std::unique_ptr<Graph> clone_graph(const Graph& graph) {
   auto clone = std::make_unique<Graph>();
   copy_nodes(graph, *clone);
+  for (const auto& node : clone->nodes) remember_handles(*node);
   return clone;
 }
 
 void destroy_graph(Graph* graph) {
-  forget_nodes(*graph);
+  for (const auto& node : graph->nodes) forget_handles(*node);
   driver().release(graph);
 }
 
@@ -471,7 +494,7 @@ CUresult api::cuGraphDestroyNode(CUgraphNode handle) {
   if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (GraphNode* dependency : node->dependencies) unlink(dependency->dependents, node);
   for (GraphNode* dependent : node->dependents) unlink(dependent->dependencies, node);
-  driver().objects.erase(node);
+  forget_handles(*node);
   auto& nodes = node->graph->nodes;
   nodes.erase(std::find_if(nodes.begin(), nodes.end(),
                            [&](const auto& owned) { return owned.get() == node; }));

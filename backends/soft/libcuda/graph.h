@@ -74,6 +74,10 @@ GraphNode* find_node(CUgraphNode handle);
 GraphNode* add_node(Graph& graph, const std::vector<GraphNode*>& dependencies, CUgraphNodeType type,
                     Context* context, Command command);
 CUgraphNodeType type_of(const Command& command);
+// The handles of the child graph that the node's command holds, if any: what replaces the command
+// of a node that has a handle forgets the old one's and remembers the new one's.
+void remember_child(const GraphNode& node);
+void forget_child(const GraphNode& node);
 
 std::unique_ptr<Graph> clone_graph(const Graph& graph);
 void destroy_graph(Graph* graph);  // forgets the handles of its nodes; frees an owned graph

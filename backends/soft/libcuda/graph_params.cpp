@@ -376,8 +376,10 @@ CUresult api::cuGraphNodeSetParams(CUgraphNode handle, CUgraphNodeParams* parame
     return CUDA_ERROR_INVALID_VALUE;
   NodeContent content{node->command, node->context};
   if (const CUresult error = content_of(*parameters, &content); error != CUDA_SUCCESS) return error;
+  forget_child(*node);
   node->command = std::move(content.command);
   node->context = content.context;
+  remember_child(*node);
   return CUDA_SUCCESS;
 }
 

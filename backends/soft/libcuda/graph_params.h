@@ -23,6 +23,7 @@ CUresult fill_content(const CUDA_MEMSET_NODE_PARAMS& fill, CUcontext context, No
 CUresult event_content(CUevent event, bool record, NodeContent* content);
 CUresult content_of(const CUgraphNodeParams& parameters, NodeContent* content);
 
+// A copy of the graph, whose nodes have no handles until a node of a graph holds it.
 ChildGraphCommand make_child(const Graph& graph);
 
 }  // namespace vitamin::soft::driver

@@ -167,7 +167,7 @@ Function* function_of(Module& module, const KernelDescriptor* descriptor) {
     made->descriptor = descriptor;
     made->image = module.image;
     made->module = &module;
-    driver().objects.emplace(made.get(), Kind::kFunction);
+    driver().remember(made.get(), Kind::kFunction);
   }
   return made.get();
 }
@@ -179,7 +179,7 @@ Function* kernel_of(Library& library, const KernelDescriptor* descriptor) {
     made->descriptor = descriptor;
     made->image = library.image;
     made->library = &library;
-    driver().objects.emplace(made.get(), Kind::kKernel);
+    driver().remember(made.get(), Kind::kKernel);
   }
   return made.get();
 }
@@ -201,7 +201,7 @@ Module* module_of(Library& library, Context& context) {
     made = std::make_unique<Module>();
     made->context = context.root;
     made->image = library.image;
-    driver().objects.emplace(made.get(), Kind::kModule);
+    driver().remember(made.get(), Kind::kModule);
   }
   return made.get();
 }

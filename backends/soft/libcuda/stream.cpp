@@ -113,7 +113,7 @@ CUresult create_stream(Context& context, StreamClass kind, unsigned flags, int p
     return error;
   stream->queue = QueueRef(queue, QueueDeleter{&engine});
   context.streams.insert(stream.get());
-  driver().objects.emplace(stream.get(), Kind::kStream);
+  driver().remember(stream.get(), Kind::kStream);
   *result = std::move(stream);
   return CUDA_SUCCESS;
 }

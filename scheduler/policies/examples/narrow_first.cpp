@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each client on the narrowest free partition that loses less than a tenth of the best speed, the
-// one with the shortest next launch first; clients for which nothing is left, or nothing is known,
-// share the rest: a policy in C++, with the estimator's speeds.
+// Each client on the narrowest free partition that runs its next launches and loses less than a
+// tenth of the best speed, the one with the shortest next launch first, those of unknown time last;
+// clients for which nothing is left, or nothing is known, share the rest: a policy in C++, with the
+// estimator's speeds.
 //
 //     c++ -std=c++20 -shared -fPIC -I.. -o narrow_first.so narrow_first.cpp
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "vitamin_policy.h"
@@ -20,7 +22,8 @@ struct NarrowFirst {
 };
 
 void* create(const char* parameters, char* error, size_t error_size) {
-  auto* const self = new NarrowFirst;
+  auto* const self = new (std::nothrow) NarrowFirst;
+  if (self == nullptr) return nullptr;
   if (*parameters == 0) return self;
   char* end = nullptr;
   if (std::strncmp(parameters, "tolerated=", 10) == 0)
@@ -35,11 +38,21 @@ const vitamin_partition& partition_at(const vitamin_snapshot& snapshot, uint32_t
   return *VITAMIN_AT(vitamin_partition, snapshot.partitions, index);
 }
 
+// predicted_ns 0: unknown.
 uint64_t next_launch_ns(const vitamin_client& client) {
   uint64_t shortest = VITAMIN_NEVER;
   for (uint32_t i = 0; i < client.streams_count; ++i)
-    shortest = std::min(shortest, VITAMIN_AT(vitamin_stream, client.streams, i)->predicted_ns);
+    if (const auto* stream = VITAMIN_AT(vitamin_stream, client.streams, i);
+        stream->predicted_ns != 0)
+      shortest = std::min(shortest, stream->predicted_ns);
   return shortest;
+}
+
+uint32_t needed_sms(const vitamin_client& client) {
+  uint32_t needed = 1;
+  for (uint32_t i = 0; i < client.streams_count; ++i)
+    needed = std::max(needed, VITAMIN_AT(vitamin_stream, client.streams, i)->min_sms);
+  return needed;
 }
 
 // Beside the units that are taken; 0: none, or the speed is not known.
@@ -48,6 +61,7 @@ uint32_t choose(const NarrowFirst& self, const vitamin_snapshot& snapshot,
   for (uint32_t i = 1; i < snapshot.partitions_count; ++i) {
     float speed = 0, error = 0;
     if ((partition_at(snapshot, i).units & taken) == 0 &&
+        partition_at(snapshot, i).sms >= needed_sms(client) &&
         snapshot.speed(&snapshot, client.id, i, &speed, &error) != 0 && speed * self.tolerated >= 1)
       return i;
   }
@@ -61,8 +75,9 @@ uint32_t rest(const vitamin_snapshot& snapshot, uint64_t taken) {
   return VITAMIN_WHOLE_DEVICE;
 }
 
+// No exception may leave a call (vitamin_policy.h).
 int64_t allocate(void* state, const vitamin_snapshot* snapshot, vitamin_row* rows,
-                 uint32_t capacity, uint64_t*) {
+                 uint32_t capacity, uint64_t*) try {
   auto& self = *static_cast<NarrowFirst*>(state);
   self.order.clear();
   for (uint32_t i = 0; i < snapshot->clients_count; ++i)
@@ -84,6 +99,8 @@ int64_t allocate(void* state, const vitamin_snapshot* snapshot, vitamin_row* row
   for (uint32_t i = 0; i < count; ++i)
     if (rows[i].mode == VITAMIN_SHARED) rows[i].partition = rest(*snapshot, taken);
   return count;
+} catch (...) {
+  return -1;
 }
 
 }  // namespace

@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Round robin over clients, on a quarter of the device each: the smallest policy in the paper's
- * three callbacks. Prepare keeps a client's quarter for a decode that it has announced.
+ * three callbacks. Pick is asked when a stream waits, which it does again after LAUNCHES launches.
+ * Prepare keeps a client's quarter for a decode that it has announced.
  *     cc -shared -fPIC -I.. -o round_robin.so round_robin.c
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "vitamin_policy.h"
+
+/* Of one turn. Without a bound a client keeps its part for good, and those for which there is none
+ * wait until they starve. */
+enum { LAUNCHES = 64 };
 
 struct round_robin {
   uint32_t share; /* each gets one share-th of the SMs */
@@ -16,20 +21,22 @@ struct round_robin {
 
 static void* create(const char* parameters, char* error, size_t error_size) {
   struct round_robin* self = malloc(sizeof *self);
+  int share = 4, end = 0;
   if (self == NULL) return NULL;
-  *self = (struct round_robin){4, 0};
-  if (*parameters != 0 && (sscanf(parameters, "share=%u", &self->share) != 1 || !self->share)) {
+  if (*parameters != 0 &&
+      (sscanf(parameters, "share=%d%n", &share, &end) != 1 || parameters[end] != 0 || share < 1)) {
     snprintf(error, error_size, "'%s' is not share=N", parameters);
     free(self);
     return NULL;
   }
+  *self = (struct round_robin){(uint32_t)share, 0};
   return self;
 }
 
 /* The next client after the last one; the lowest number when there is none after it. */
 static int64_t pick(void* state, const struct vitamin_operation* ready, uint32_t count,
                     const struct vitamin_snapshot* snapshot) {
-  struct round_robin* self = state;
+  const struct round_robin* self = state;
   uint32_t best = 0;
   (void)snapshot;
   for (uint32_t i = 1; i < count; ++i) {
@@ -37,7 +44,6 @@ static int64_t pick(void* state, const struct vitamin_operation* ready, uint32_t
     uint32_t b = VITAMIN_AT(struct vitamin_operation, ready, best)->client - self->last - 1;
     if (a < b) best = i;
   }
-  self->last = VITAMIN_AT(struct vitamin_operation, ready, best)->client;
   return best;
 }
 
@@ -48,10 +54,11 @@ static uint32_t sms_of(const struct vitamin_snapshot* snapshot, uint32_t partiti
 static struct vitamin_choice choose(void* state, const struct vitamin_operation* operation,
                                     const uint32_t* eligible, uint32_t count,
                                     const struct vitamin_snapshot* snapshot) {
-  uint32_t wanted = snapshot->partitions->sms / ((struct round_robin*)state)->share, i = 0;
-  (void)operation;
+  struct round_robin* self = state;
+  uint32_t wanted = snapshot->partitions->sms / self->share, i = 0;
+  self->last = operation->client; /* here: one that was picked may find no part */
   while (i + 1 < count && sms_of(snapshot, eligible[i]) < wanted) ++i;
-  return (struct vitamin_choice){eligible[i], 0};
+  return (struct vitamin_choice){eligible[i], LAUNCHES};
 }
 
 static struct vitamin_plan prepare(void* state, const struct vitamin_step* step,

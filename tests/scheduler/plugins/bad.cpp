@@ -30,6 +30,8 @@ void* create(const char* parameters, char* error, std::size_t size) {
     std::strncpy(error, "I do not like these parameters", size - 1);
     return nullptr;
   }
+  if (std::strcmp(parameters, "create-throw") == 0) throw std::runtime_error("planted");
+  if (std::strcmp(parameters, "create-loop") == 0) loop();
   return new std::string(parameters);
 }
 

@@ -281,15 +281,51 @@ int simulate(const SimulateOptions& options) {
   return 0;
 }
 
-int test_policy(const std::string& specification, bool json) {
-  // Bursts, a steady stream and training jobs, more clients than there are units.
+namespace {
+
+// Bursts, a steady stream and training jobs, more clients than there are units.
+constexpr int kTestRequests = 400, kTestServices = 6;
+constexpr double kTestLimitS = 60;
+
+sim::Setup test_setup() {
   sim::Setup setup;
-  setup.services = 6;
+  setup.services = kTestServices;
   setup.training = {"resnet152", "qwen3-0.6b", "resnet152", "qwen3-0.6b"};
-  for (int i = 0; i < 400; ++i)
+  for (int i = 0; i < kTestRequests; ++i)
     setup.trace.requests.push_back({(i / 10) * 0.5, 64U << (i % 6), 1U + (i * 37U) % 60U});
-  setup.device.limit_s = 60;
+  setup.device.limit_s = kTestLimitS;
   setup.device.warm_up_s = 0;
+  return setup;
+}
+
+void print_test(const std::string& specification, const sim::Setup& setup,
+                const sim::Result& result, std::size_t finished, double us) {
+  fmt::print(
+      "{}, on a simulated H200 (132 SMs)\n"
+      "tried     {} requests, ten each half second, to {} clients that prefill and {} that decode; "
+      "{} training jobs\n"
+      "asked     {} times, {:.1f} us a decision; {} grants, {} of them moves; {} revoked\n"
+      "finished  {} of {} requests within {:.0f} s\n",
+      specification, setup.trace.requests.size(), setup.services, setup.services,
+      setup.training.size(), result.asked, us, result.grants, result.moves, result.revoked,
+      finished, result.requests.size(), result.simulated_s);
+  if (result.starving > 0)
+    fmt::print(
+        "starving  {} times a stream had waited for a second: the scheduler served it, not the "
+        "policy\n",
+        result.starving);
+  if (result.faults > 0)
+    fmt::print("FAILED    at {:.6f} s the policy was replaced by fifo: {}\n", result.fault_s,
+               result.message);
+  else
+    fmt::print("not replaced by fifo: every answer was valid and in time\n");
+  fmt::print("repeat    vitamin policy test {}\n", shell_word(specification));
+}
+
+}  // namespace
+
+int test_policy(const std::string& specification, bool json) {
+  const sim::Setup setup = test_setup();
   const auto result = sim::simulate(setup, specification);
   if (!result) {
     say(Problem::kPolicy, sentence(result.error().message) + " See `vitamin policy list`.");
@@ -308,22 +344,22 @@ int test_policy(const std::string& specification, bool json) {
                             {"behaved", behaved},
                             {"faults", result->faults},
                             {"message", result->message},
+                            {"fault_s", behaved ? Json() : Json(result->fault_s)},
+                            {"asked", result->asked},
                             {"grants", result->grants},
                             {"moves", result->moves},
                             {"revoked", result->revoked},
                             {"aged", result->starving},
                             {"requests", result->requests.size()},
                             {"finished", finished},
-                            {"decision_us", us}}
+                            {"simulated_s", result->simulated_s},
+                            {"training", setup.training},
+                            {"decision_us", us},
+                            {"repeat", "vitamin policy test " + shell_word(specification)}}
                            .dump(2));
-    return behaved ? 0 : 1;
+  } else {
+    print_test(specification, setup, *result, finished, us);
   }
-  fmt::print(
-      "{}: {} grants, {} of them moves; {} revoked, {} starving streams served\n"
-      "{} of {} requests finished in {:.0f} simulated seconds; {:.1f} us a decision\n{}{}\n",
-      specification, result->grants, result->moves, result->revoked, result->starving, finished,
-      result->requests.size(), result->simulated_s, us, result->message,
-      behaved ? "not replaced by fifo" : "\nREPLACED by fifo");
   return behaved ? 0 : 1;
 }
 

@@ -47,7 +47,8 @@ std::string name_with(const Schedule& schedule, std::uint64_t seed) {
 std::string default_tenant() {
   std::error_code error;
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  const fs::path program = self.parent_path() / "demo-train";
+  const bool amd = fs::exists("/dev/kfd", error) && !fs::exists("/dev/nvidiactl", error);
+  const fs::path program = self.parent_path() / (amd ? "demo-train-hip" : "demo-train");
   if (error || !fs::exists(program, error)) return "";
   return fmt::format("exec '{}' 1000000", program.native());
 }
