@@ -90,7 +90,7 @@ hal::Status Server::open() {
   pending_ = std::make_unique<PendingConnections>(std::move(*listener), settings_,
                                                   [this](int fd) { watch(fd); });
   const auto directory = std::filesystem::path(settings_.socket).parent_path();
-  mps_ = std::make_unique<Mps>(settings_.configuration.mps, (directory / "mps").native());
+  mps_ = std::make_unique<MpsDomains>(settings_.configuration, (directory / "mps").native());
   started_ns_ = no_session_since_ns_ = worked_ns_ = configured_ns_ = now_ns();
   // Room for as many sessions again, for clients that reconnect or replace others.
   const std::size_t sessions = std::size_t{2} * settings_.configuration.daemon.clients;
@@ -371,6 +371,7 @@ void Server::read_configuration() {
     settings_.configuration = loaded.configuration;
     settings_.files = loaded.files;
     configured_ns_ = polled_ns_;
+    mps_->apply(settings_.configuration);
     memory_quotas_.apply(settings_.configuration);
     apply_limits(polled_ns_);
     log::info("the configuration was read again ({} files)", loaded.files.size());

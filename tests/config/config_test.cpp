@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "daemon/config/classes.h"
+#include "daemon/config/isolation.h"
 #include "daemon/config/load.h"
 #include "daemon/config/pattern.h"
 #include "daemon/config/schema.h"
@@ -425,6 +427,46 @@ TEST_CASE("classes that can never match or contradict themselves are problems") 
   CHECK(problems("[class]\nname = \"x\"\n").find("double brackets") != std::string::npos);
   CHECK(problems("[[class]]\nname = \"x\"\ncomand = \"y\"\n") ==
         "3:1 a class has no 'comand'; did you mean 'command'?\n");
+}
+
+TEST_CASE("a class's isolation comes before the node's, and programs without a class share") {
+  const auto isolation = [](const std::string& text, const std::string& name) {
+    const Configuration configuration = read(text).configuration;
+    return isolation_of(configuration, configuration.find_class(name));
+  };
+  const std::string classes =
+      "[[class]]\nname = \"a\"\n[[class]]\nname = \"b\"\nisolation = \"exclusive\"\n"
+      "[[class]]\nname = \"c\"\nisolation = \"shared\"\n";
+  using enum Isolation;
+  struct Case {
+    std::string node;
+    Isolation none, a, b, c;
+  };
+  for (const Case& each :
+       {Case{"", kShared, kShared, kExclusive, kShared},
+        {"isolation = \"class\"\n", kShared, kClass, kExclusive, kShared},
+        {"isolation = \"exclusive\"\n", kExclusive, kExclusive, kExclusive, kShared}}) {
+    CHECK(isolation(each.node + classes, "") == each.none);
+    CHECK(isolation(each.node + classes, "a") == each.a);
+    CHECK(isolation(each.node + classes, "b") == each.b);
+    CHECK(isolation(each.node + classes, "c") == each.c);
+  }
+  CHECK_FALSE(isolates(read("[[class]]\nname = \"a\"\n").configuration));
+  CHECK(isolates(read(classes).configuration));
+}
+
+TEST_CASE("each class has a directory of MPS of its own, whatever its name") {
+  CHECK(directory_of_class("/run/mps", "serving-1") == "/run/mps.serving-1");
+  std::set<std::string> directories = {"/m", directory_without_mps("/m")};
+  const std::string long_name(63, 'x');
+  for (const std::string& name :
+       {std::string("a"), std::string("A"), std::string("a/b"), std::string("a b"),
+        std::string(".."), std::string("none"), std::string("-none"), long_name, long_name + "y"}) {
+    const std::string directory = directory_of_class("/m", name);
+    CHECK(directory.find('/', 1) == directory.npos);
+    CHECK(directory.size() < 40);
+    CHECK(directories.insert(directory).second);
+  }
 }
 
 TEST_CASE("patterns match lists, number ranges, '*' and '?'") {

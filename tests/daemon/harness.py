@@ -19,7 +19,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "dae
 
 from holds import held_twice  # noqa: E402
 
-MAJOR, MINOR = 1, 9  # daemon/protocol/version.h
+MAJOR, MINOR = 1, 10  # daemon/protocol/version.h
 
 
 def open_width(status, clients):

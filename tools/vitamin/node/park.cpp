@@ -179,10 +179,12 @@ bool is_client_with_mps(pid_t process, const std::string& socket) {
   const auto status = ask_daemon(daemon_socket(socket), "status");
   if (!status) return false;
   const json mps = status->value("mps", json::object());
-  if (mps.value("state", "off") == "off" || mps.value("directory", "").empty()) return false;
+  const bool shared = mps.value("state", "off") != "off" && !mps.value("directory", "").empty();
   const json clients = status->value("clients", json::array());
   return std::any_of(clients.begin(), clients.end(), [&](const json& client) {
-    return client.value("process", pid_t{0}) == process;
+    const std::string domain = client.value("domain", "");  // "process NUMBER" is outside of MPS
+    return client.value("process", pid_t{0}) == process &&
+           (domain.empty() ? shared : domain.starts_with("class "));
   });
 }
 
