@@ -111,6 +111,7 @@ int not_started(const vitamin::hal::Error& error, bool if_none) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): what escapes ends the process with its text
 int main(int argc, char** argv) {
   using namespace vitamin;
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) std::signal(signal, &on_signal);
@@ -180,7 +181,10 @@ int main(int argc, char** argv) {
   auto server = daemon::Server::create(settings);
   if (!server) return not_started(server.error(), if_none);
   std::unique_ptr<daemon::MetricsServer> scraped;
-  if (!metrics.empty() && !(scraped = serve_metrics(metrics, settings.socket))) return 1;
+  if (!metrics.empty()) {
+    scraped = serve_metrics(metrics, settings.socket);
+    if (scraped == nullptr) return 1;
+  }
   running = server->get();
   if (early_signal != 0) on_signal(early_signal);
   log::info("listens at {}, policy {}", settings.socket,

@@ -264,7 +264,7 @@ struct Copy {
     runtime::stats::Counter& copies = way.page().other.copies_queued;
     auto operation = runtime::call_kept_if(
         [via, &copies, context = way.record->context->handle,
-         ... kept = Kept<Args>(args)](void* native) {
+         ... kept = Kept<Args>{args}](void* native) {
           const CurrentContext current(context);
           copies.add();
           return hal::NativeStatus(via.real(with_stream(kept.get(), native)...));

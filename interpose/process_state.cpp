@@ -117,7 +117,10 @@ protocol::Claim claim_of_environment() {
     const char* value = std::getenv(name);
     return std::string(value != nullptr ? value : "");
   };
-  protocol::Claim claim{text(environment::kClass), text(environment::kJob)};
+  protocol::Claim claim;
+  claim.workload_class = text(environment::kClass);
+  claim.job = text(environment::kJob);
+  claim.mps_directory = text("CUDA_MPS_PIPE_DIRECTORY");
   std::uint64_t share = 0;
   if (!decimal(environment::kShare, share)) return claim;
   if (share >= 1 && share <= 100)

@@ -89,7 +89,8 @@ class Arbiter {
   // For an arbiter elsewhere. Answers, closed gates and the end of the daemon come at any time:
   // `wake` is then called by a thread of the arbiter, takes the device lock for a moment, and the
   // mover (submission/pipeline.h) calls service() for as long as wants_service() says so.
-  virtual void on_change(std::function<void()> wake) { (void)wake; }
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): overrides keep it
+  virtual void on_change(std::function<void()> /*wake*/) {}
   virtual bool wants_service() const { return false; }
   virtual void service() {}
   // Grants were closed on which work is outstanding: a thread must look for its end.

@@ -41,6 +41,7 @@ struct ReadyOperation {
 // asks no more. kNoPartition: not now.
 inline constexpr std::uint32_t kUntilRevoked = 0xffffffff;
 struct Choice {
+  // NOLINTNEXTLINE(google-explicit-constructor): a partition is a choice
   constexpr Choice(PartitionId of = kWholeDevice, std::uint32_t count = 1,
                    std::uint64_t ahead = kNever, bool counts = false)
       : partition(of), counts_outstanding(counts), launches(count), ahead_ns(ahead) {}

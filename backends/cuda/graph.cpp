@@ -97,11 +97,13 @@ void RememberedGraph::forget_reading() {
 hal::Result<hal::GraphContents> RememberedGraph::look(hal::KernelInspector& kernels) {
   const std::lock_guard lock(mutex_);
   if (const hal::Status status = read(kernels); !status) return tl::unexpected(status.error());
-  for (const CUcontext context : reading_->contexts)
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): read() has filled it
+  const GraphReading& reading = *reading_;
+  for (const CUcontext context : reading.contexts)
     if (context != options_.context)
       return hal::fail(hal::Errc::kInvalidArgument,
                        "a kernel of the graph belongs to another context");
-  return hal::GraphContents{shape_, reading_->kernels};
+  return hal::GraphContents{shape_, reading.kernels};
 }
 
 hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
@@ -127,6 +129,7 @@ hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
         return hal::fail(hal::Errc::kUnsupported, "a node of a child graph is disabled");
       disabled.push_back(found->second);
     }
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): read() has filled it
     if (const hal::Status status = moved->clone(graph_, reading_->handles); !status)
       return tl::unexpected(status.error());
   }
@@ -168,6 +171,7 @@ bool RememberedGraph::bring_up_to_date(ExecutableGraph& executable) {
   for (std::size_t at = 0; done && at < changed_in_.size(); ++at) {
     if (changed_in_[at] <= executable.change) continue;
     same = false;
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the executable is of this reading
     done = executable.moved->renew(at, reading_->handles[at], reading_->description.nodes[at])
                .has_value();
   }
@@ -251,6 +255,7 @@ hal::Followed RememberedGraph::set_child(CUgraphNode node, CUgraph child) {
   std::erase_if(replaced_, [&](const auto& pair) { return pair.first == node; });
   replaced_.emplace_back(node, made);
   if (const auto found = index_.find(own); found != index_.end()) {
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): what is in the index was read
     reading_->handles[found->second] = made;
     index_.emplace(made, found->second);
     index_.erase(own);

@@ -33,10 +33,11 @@ int KernelInspector::shared_bytes_max() const {
 
 hal::Result<hal::KernelLayout> KernelInspector::layout(hal::KernelHandle handle) {
   if (handle == nullptr) return hal::fail(hal::Errc::kInvalidArgument, "the kernel handle is null");
-  if (!as_kernel(handle).layout)
+  const auto& layout = as_kernel(handle).layout;
+  if (!layout)
     return hal::fail(hal::Errc::kUnsupported,
                      "the kernel's code object has no readable metadata (" + name(handle) + ")");
-  return *as_kernel(handle).layout;
+  return *layout;
 }
 
 std::string KernelInspector::name(hal::KernelHandle handle) {

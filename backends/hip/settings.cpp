@@ -44,7 +44,7 @@ Limits limits_of(const Settings& settings, unsigned queue_budget) {
   }
   limits.plain = plain;
   limits.slots = std::max(1U, queue_budget - std::min(queue_budget, plain));
-  if (plain > kPlainQueues && !limits.confined)
+  if (settings.max_hw_queues && plain > kPlainQueues && !limits.confined)
     limits.notices.push_back("GPU_MAX_HW_QUEUES=" + *settings.max_hw_queues + " leaves room for " +
                              std::to_string(limits.slots) + " CU-masked queue(s) of the " +
                              std::to_string(queue_budget) +

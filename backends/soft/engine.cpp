@@ -428,6 +428,18 @@ void Engine::clear_fault() {
   impl_->fault = kOk;
 }
 
+void Engine::lose_context(Status status) {
+  const Lock lock(impl_->mutex);
+  if (impl_->fault != kOk) return;
+  impl_->lost = status;
+  impl_->wake_device();
+}
+
+void Engine::on_fault(std::function<void(Status)> told) {
+  const Lock lock(impl_->mutex);
+  impl_->told_of_fault = std::move(told);
+}
+
 void Engine::inject(const InjectedFault& fault) {
   const Lock lock(impl_->mutex);
   impl_->faults.push_back(fault);

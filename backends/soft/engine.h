@@ -421,6 +421,10 @@ class Engine {
   // The sticky error, kOk if none. clear_fault() is a device reset: it requires an idle device.
   Status fault() const;
   void clear_fault();
+  // As if a kernel had faulted, which another process's kernel did. Nothing after a fault.
+  void lose_context(Status status);
+  // Called by the thread of the engine, with its lock held, when a kernel of its own faults.
+  void on_fault(std::function<void(Status)> told);
   void inject(const InjectedFault& fault);
   void clear_injected();
   void set_trace(TraceSink sink);  // empty: off

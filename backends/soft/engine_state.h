@@ -294,6 +294,8 @@ struct Engine::Impl {
   Random random;
   Status fault = kOk;
   bool abort_pending = false;
+  Status lost = kOk;  // of lose_context(), until the next step
+  std::function<void(Status)> told_of_fault;
   std::uint64_t outstanding = 0;
   void set_outstanding(std::uint64_t operations) {
     outstanding = operations;

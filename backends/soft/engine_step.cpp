@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "backends/soft/engine_state.h"
 
@@ -77,6 +78,11 @@ bool Engine::Impl::has_pollable() const {
 }
 
 Engine::Impl::Step Engine::Impl::step(Lock& lock) {
+  if (const Status status = std::exchange(lost, kOk); status != kOk && fault == kOk) {
+    fault = status;
+    abort_everything();
+    return Step::kMoved;
+  }
   const std::size_t host_choices = real ? 0 : host_calls.size();
   if (const std::size_t choices = ready.size() + host_choices; choices != 0) {
     const std::size_t choice = random.below(choices);

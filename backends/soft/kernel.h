@@ -411,6 +411,7 @@ struct Layout {
     std::array<ParameterInfo, kCount> result{};
     [[maybe_unused]] std::uint32_t end = 0;
     [[maybe_unused]] std::size_t i = 0;
+    // NOLINTNEXTLINE(bugprone-sizeof-expression): a pointer is a value here
     ((result[i] =
           ParameterInfo{align(end, alignof(Parameters)), sizeof(Parameters), alignof(Parameters)},
       end = result[i].offset + result[i].size, ++i),
@@ -429,8 +430,9 @@ struct Layout {
 
 template <class T>
 T read_parameter(const void* parameters, std::uint32_t offset) {
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): a pointer is a value here
   alignas(T) unsigned char storage[sizeof(T)];
-  std::memcpy(storage, static_cast<const unsigned char*>(parameters) + offset, sizeof(T));
+  std::memcpy(storage, static_cast<const unsigned char*>(parameters) + offset, sizeof storage);
   return *std::launder(reinterpret_cast<T*>(storage));
 }
 

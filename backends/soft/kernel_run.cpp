@@ -371,6 +371,7 @@ void Engine::Impl::end_run_if_done(KernelRun& run) {
 void Engine::Impl::raise(BlockFault what) {
   fault = what == BlockFault::kIllegalAddress ? kIllegalAddress : kLaunchFailure;
   abort_pending = true;
+  if (told_of_fault) told_of_fault(fault);
 }
 
 // After a fault everything in flight ends now, and the operations behind it end without being run.

@@ -17,6 +17,7 @@ sys.path.insert(0, str(HERE.parent))
 import decisions  # noqa: E402
 import harness  # noqa: E402
 import micro  # noqa: E402
+from holds import held_twice  # noqa: E402
 
 
 class Surroundings:
@@ -100,14 +101,6 @@ class Daemon:
                                 capture_output=True, text=True, timeout=20, check=False)
         return json.loads(answer.stdout) if answer.returncode == 0 and answer.stdout else None
 
-    @staticmethod
-    def conflict(a, b):
-        """Whether two clients have what one of them was promised alone. An exclusive grant opens
-        when exclusive grants of others are over; work of a shared one may still drain there."""
-        return a["client"] != b["client"] and a["units"] & b["units"] and (
-            not (a["shared"] or b["shared"]) or
-            a["shared"] != b["shared"] and a["open"] and b["open"])
-
     def watch(self):
         while not self.over.wait(0.02):
             now = time.monotonic()
@@ -117,12 +110,8 @@ class Daemon:
             self.looks += 1
             self.last = status
             for device in status["devices"]:
-                held = [h for h in device["held"] if not h["whole"]]
                 self.most = max(self.most, len({h["client"] for h in device["held"]}))
-                for i, a in enumerate(held):
-                    for b in held[i + 1:]:
-                        if self.conflict(a, b):
-                            self.overlaps.append([a, b])
+                self.overlaps += map(list, held_twice(device))
             self.seen.append((now, [c["process"] for c in status["clients"]]))
 
     def counters(self):

@@ -31,7 +31,8 @@ struct Calls {
 };
 
 std::uint64_t median(std::vector<std::uint64_t> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
   return values[values.size() / 2];
 }
 

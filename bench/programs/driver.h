@@ -150,8 +150,9 @@ class Device {
     for (const char* name : {"portable_kernels.fatbin", "portable_kernels.so"}) {
       std::ifstream file(directory / name, std::ios::binary);
       const std::string image{std::istreambuf_iterator<char>(file), {}};
-      if (!image.empty() && (status = cu.cuModuleLoadData(&module_, image.data())) == CUDA_SUCCESS)
-        return;
+      if (image.empty()) continue;
+      status = cu.cuModuleLoadData(&module_, image.data());
+      if (status == CUDA_SUCCESS) return;
     }
     Driver::stop("the kernels of " + directory.native() +
                  " cannot be loaded: " + std::to_string(static_cast<int>(status)));

@@ -106,6 +106,10 @@ VITAMIN_KERNEL(fault, [[maybe_unused]] std::uint32_t* word) {
   VITAMIN_ONCE { VITAMIN_ILLEGAL_ADDRESS(); }
 }
 
+VITAMIN_KERNEL(fault_by_trap, [[maybe_unused]] std::uint32_t* word) {
+  VITAMIN_ONCE { VITAMIN_TRAP(); }
+}
+
 // One rank's part of a collective: hands over `count` floats, waits until every rank has handed
 // over those of this round, and takes all of them in the order of the ranks. `board`: two halves
 // of world * count floats, and `rounds`: a word for each rank and block, in memory that all ranks

@@ -27,21 +27,25 @@ Devices::Devices(const Settings& settings, std::uint32_t epoch, GrantSink& sink)
 
 namespace {
 
-// Equal for equal descriptions of a device.
-std::string key_of(const hal::DeviceInfo& info) {
+bool is_of_process(const std::string& domain) { return domain.starts_with("process "); }
+
+// Equal for equal descriptions of a device in one domain.
+std::string key_of(const hal::DeviceInfo& info, const std::string& domain) {
   std::string key = info.uuid + '\n' + info.name + '\n' +
                     std::to_string(static_cast<unsigned>(info.vendor)) + '\n' +
                     std::to_string(info.sms);
   for (const std::uint32_t unit : info.sms_per_unit) key += ',' + std::to_string(unit);
+  if (!domain.empty()) key += '\n' + domain;
   return key;
 }
 
 }  // namespace
 
-hal::Result<Device*> Devices::begin_session(const protocol::Hello& hello, uid_t user) {
+hal::Result<Device*> Devices::begin_session(const protocol::Hello& hello, uid_t user,
+                                            const std::string& domain) {
   auto info = protocol::device_of(hello);
   if (!info) return tl::unexpected(info.error());
-  const std::string key = key_of(*info);
+  const std::string key = key_of(*info, domain);
   auto found = known_.find(key);
   for (const auto& [other, device] : known_)
     if (device.drained && device.info.uuid == info->uuid)
@@ -53,11 +57,12 @@ hal::Result<Device*> Devices::begin_session(const protocol::Hello& hello, uid_t 
     lock = std::move(*taken);
   }
   if (found == known_.end()) {
-    if (auto room = make_room(user); !room) return tl::unexpected(room.error());
-    auto made = make(std::move(*info));
+    if (auto room = make_room(user, domain); !room) return tl::unexpected(room.error());
+    auto made = make(std::move(*info), domain);
     if (!made) return tl::unexpected(made.error());
     for (const auto& [other, device] : known_)
-      if (device.info.uuid == made->info.uuid) made->view = std::max(made->view, device.view + 1);
+      if (device.info.uuid == made->info.uuid && device.domain == domain)
+        made->view = std::max(made->view, device.view + 1);
     found = known_.emplace(key, std::move(*made)).first;
     pin_near_gpus();
   }
@@ -90,7 +95,8 @@ hal::Result<std::shared_ptr<protocol::DeviceLock>> Devices::lock_of(const hal::D
 
 const Device* Devices::other_view(const Device& device) const {
   for (const auto& [key, other] : known_)
-    if (&other != &device && other.info.uuid == device.info.uuid && other.sessions > 0)
+    if (&other != &device && other.info.uuid == device.info.uuid && other.domain == device.domain &&
+        other.sessions > 0)
       return &other;
   return nullptr;
 }
@@ -111,13 +117,14 @@ void Devices::end_session(Device& device) {
   if (--device.sessions > 0) return;
   device.lock = nullptr;
   device.left = ++left_;
-  if (other_view(device) != nullptr && !device.drained && device.trace == nullptr)
-    known_.erase(key_of(device.info));
+  const bool superseded = device.of_process || other_view(device) != nullptr;
+  if (superseded && !device.drained && device.trace == nullptr)
+    known_.erase(key_of(device.info, device.domain));
 }
 
 // Forgets the device whose last session ended longest ago: one of this user's if it has too many,
 // else any if there are too many.
-hal::Status Devices::make_room(uid_t user) {
+hal::Status Devices::make_room(uid_t user, const std::string& domain) {
   auto forget = [&](auto concerns) {
     auto oldest = known_.end();
     for (auto it = known_.begin(); it != known_.end(); ++it) {
@@ -130,11 +137,14 @@ hal::Status Devices::make_room(uid_t user) {
     known_.erase(oldest);
     return true;
   };
-  const auto is_of_user = [&](const Device& device) { return device.user == user; };
+  // Domains of processes end with their sessions, of which a user may have only so many.
+  const auto is_of_user = [&](const Device& device) {
+    return device.user == user && !device.of_process;
+  };
   const Budgets& budgets = settings_.budgets;
   const auto of_user = static_cast<std::size_t>(std::count_if(
       known_.begin(), known_.end(), [&](const auto& d) { return is_of_user(d.second); }));
-  if (of_user >= budgets.devices_of_user && !forget(is_of_user))
+  if (!is_of_process(domain) && of_user >= budgets.devices_of_user && !forget(is_of_user))
     return hal::fail(hal::Errc::kUnavailable, "user " + std::to_string(user) +
                                                   " uses as many devices (" +
                                                   std::to_string(of_user) + ") as one user may");
@@ -143,8 +153,10 @@ hal::Status Devices::make_room(uid_t user) {
   return {};
 }
 
-hal::Result<Device> Devices::make(hal::DeviceInfo info) {
+hal::Result<Device> Devices::make(hal::DeviceInfo info, const std::string& domain) {
   Device device;
+  device.domain = domain;
+  device.of_process = is_of_process(domain);
   const config::Configuration mine = settings_.configuration.for_device(info.uuid, info.name);
   device.policy = mine.policy.specification();
   device.seed = mine.policy.seed;
@@ -154,8 +166,9 @@ hal::Result<Device> Devices::make(hal::DeviceInfo info) {
   auto policy = scheduler::make(device.policy, device.arbiter->context(device.seed));
   if (!policy) return tl::unexpected(policy.error());
   device.arbiter->use(std::move(*policy));
-  log::info("device {} ({}): {} SMs in {} units, {} partitions, policy {}", info.uuid, info.name,
-            info.sms, info.units(), device.arbiter->layout().size(), device.policy);
+  log::info("device {} ({}): {} SMs in {} units, {} partitions, policy {}{}", info.uuid, info.name,
+            info.sms, info.units(), device.arbiter->layout().size(), device.policy,
+            domain.empty() ? "" : ", isolation domain '" + domain + "'");
   for (const config::WorkloadClass& each : settings_.configuration.classes)
     if (each.reservation > info.sms)
       log::warn(

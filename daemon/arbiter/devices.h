@@ -9,6 +9,9 @@
 // with a wrong description affects no client of another view, and no lease of another view
 // restrains it: it is in the position of a process that is not a client.
 //
+// Each isolation domain (daemon/config/isolation.h) has views of its own, too: contexts of two
+// domains are never on the device at once, so leases of one do not concern the other.
+//
 // The lock of a device is held while any of its views has sessions. A view without sessions is kept
 // for its metrics until there are too many, or until another view of the device is in use; drained
 // views and views with a trace are always kept.
@@ -31,7 +34,9 @@ namespace vitamin::daemon {
 
 struct Device {
   hal::DeviceInfo info;
-  unsigned view = 1;                                // number among the views of this UUID
+  std::string domain;                               // isolation domain; empty: the shared one
+  bool of_process = false;                          // the domain of one process
+  unsigned view = 1;                                // number among the views of UUID and domain
   std::shared_ptr<protocol::DeviceLock> lock;       // shared by all views; null: no sessions
   std::unique_ptr<runtime::trace::Recorder> trace;  // null: none
   std::unique_ptr<DeviceArbiter> arbiter;
@@ -55,8 +60,9 @@ class Devices {
   Devices(const Settings& settings, std::uint32_t epoch, GrantSink& sink);
 
   // Counts a session on the device that a client of this user describes. The device is valid until
-  // end_session(). The error is a sentence for the user.
-  hal::Result<Device*> begin_session(const protocol::Hello& hello, uid_t user);
+  // end_session(). `domain`: of the client. The error is a sentence for the user.
+  hal::Result<Device*> begin_session(const protocol::Hello& hello, uid_t user,
+                                     const std::string& domain = {});
   // May destroy the device.
   void end_session(Device& device);
   // Applies another configuration: all of it, or nothing if some device cannot take it.
@@ -79,11 +85,11 @@ class Devices {
  private:
   using Known = std::map<std::string, Device>;
   hal::Result<std::shared_ptr<protocol::DeviceLock>> lock_of(const hal::DeviceInfo& info);
-  // Another view of the same device that has sessions; null: none.
+  // Another view of the same device in the same domain that has sessions; null: none.
   const Device* other_view(const Device& device) const;
   void warn_of_other_view(const Device& device) const;
-  hal::Result<Device> make(hal::DeviceInfo info);
-  hal::Status make_room(uid_t user);
+  hal::Result<Device> make(hal::DeviceInfo info, const std::string& domain);
+  hal::Status make_room(uid_t user, const std::string& domain);
   void start_trace(Device& device, const ArbiterSettings& settings);
   void pin_near_gpus();
 

@@ -160,9 +160,10 @@ void DeviceArbiter::transfer_older_sessions(ClientId to, Client& newer, std::uin
     held.unconfirmed = true;
     held.answered_ns = now_ns;
     const std::vector<HeldGrant>& grants = newer.lanes[lane_id].grants;
-    const bool again = std::any_of(grants.begin(), grants.end(), [&](const HeldGrant& other) {
-      return other.partition == held.partition;
-    });
+    const bool again = std::any_of(grants.begin(), grants.end(),
+                                   [partition = held.partition](const HeldGrant& other) {
+                                     return other.partition == partition;
+                                   });
     if (again || !held.is_awaited()) continue;
     adopt(to, newer, lane_id, held, now_ns);
   }

@@ -58,9 +58,11 @@ ProcessIdentity identity_of(pid_t process) {
               : ProcessIdentity{};
 }
 
-std::uint64_t key_of_device(const std::string& uuid, std::uint64_t pool_hash) {
+std::uint64_t key_of_device(const std::string& uuid, const std::string& domain,
+                            std::uint64_t pool_hash) {
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : uuid) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  for (const char c : domain.empty() ? uuid : uuid + '\n' + domain)
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return (hash ^ pool_hash) * 0x100000001b3;
 }
 

@@ -44,7 +44,9 @@ struct ProcessIdentity {
 ProcessIdentity identity_of(pid_t process);
 
 // Identifies a device and its pool: for equal keys, equal partition numbers mean equal partitions.
-std::uint64_t key_of_device(const std::string& uuid, std::uint64_t pool_hash);
+// `domain`: the isolation domain; empty: the shared one.
+std::uint64_t key_of_device(const std::string& uuid, const std::string& domain,
+                            std::uint64_t pool_hash);
 
 class LeaseRecord {
  public:

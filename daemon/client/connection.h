@@ -4,6 +4,7 @@
 // daemon's Welcome.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -20,6 +21,7 @@ struct Connection {
   protocol::Peer daemon;
   protocol::ClientMemory memory;
   protocol::Welcome welcome;
+  std::atomic<bool> lost{false};  // its daemon is gone; set before LeaseClient::lose()
 
   // Refers to this object, which must outlive it.
   Link link();

@@ -98,6 +98,8 @@ void RemoteArbiter::service() {
 void RemoteArbiter::adopt(std::unique_ptr<Connection> connection) {
   std::swap(connection_, connection);
   client_.connect(connection_->link(), now_ns());
+  // lose() may have come before: what it stored is overwritten by now.
+  if (connection_->lost.load()) client_.lose();
   turn_seen_ns_ = 0;
   previous_.push_back(std::move(connection));  // client_ does not refer to it any more
 }
@@ -131,6 +133,7 @@ void RemoteArbiter::run() {
   Connection* watched = connection_.get();  // not replaced before this thread sets next_
   for (;;) {
     if (!watch(*watched)) return;
+    watched->lost.store(true);
     client_.lose();
     raise_attention();
     report("vitamind is gone; the program continues in its fallback partition");

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "daemon/config/isolation.h"
 #include "daemon/config/pattern.h"
 #include "scheduler/policies/nearest.h"
 #include "scheduler/policies/registry.h"
@@ -226,9 +227,45 @@ void check_classes(const std::vector<Layer::Class>& read, Loaded& loaded) {
   }
 }
 
+// An isolation that needs an MPS server, and cannot have one.
+void check_isolation(const Merged& merged, Loaded& loaded) {
+  const Configuration& configuration = loaded.configuration;
+  const Mps& mps = configuration.mps;
+  const auto complain = [&](const PlacedValue* where, const std::string& whose,
+                            std::string_view workload_class) {
+    const std::string directory =
+        mps.directory.empty() ? "" : directory_of_class(mps.directory, workload_class);
+    if (mps.mode == MpsMode::kOff)
+      loaded.problems.push_back(problem_at(
+          where, whose + " is \"class\", which needs MPS, and mps.mode is \"off\": set mps.mode to "
+                         "\"auto\" or \"external\", or isolation to \"exclusive\""));
+    else if (directory.size() > kMpsDirectoryMax)
+      loaded.problems.push_back(problem_at(where, "the directory of the MPS server of the class '" +
+                                                      std::string(workload_class) + "' would be " +
+                                                      directory + ", which is longer than " +
+                                                      std::to_string(kMpsDirectoryMax) +
+                                                      " characters: take a shorter mps.directory"));
+  };
+  const PlacedValue* const top = placed_value(merged.settings, "isolation");
+  for (std::size_t i = 0; i < merged.classes.size(); ++i) {
+    const WorkloadClass& made = configuration.classes[i];
+    if (isolation_of(configuration, &made) != Isolation::kClass) continue;
+    const PlacedValue* const own = placed_value(merged.classes[i].settings, "isolation");
+    if (own != nullptr && made.isolation == ClassIsolation::kClass)
+      complain(own, "'isolation' of the class '" + made.name + "'", made.name);
+    else
+      complain(top, "'isolation'", made.name);
+    if (own == nullptr && mps.mode == MpsMode::kOff) return;  // once for all such classes
+  }
+  if (configuration.isolation == Isolation::kClass && merged.classes.empty())
+    loaded.no_effect.push_back(
+        problem_at(top, "'isolation' is \"class\", and there is no class: it has no effect"));
+}
+
 }  // namespace
 
 void check(const Merged& merged, Loaded& loaded) {
+  check_isolation(merged, loaded);
   check_policy(loaded.configuration.policy, merged.settings, loaded.problems);
   for (const Layer::Device& device : merged.devices)
     if (placed_value(device.settings, "policy.name") ||

@@ -73,6 +73,10 @@ struct Mps {
   std::uint64_t check_every_ns = 1'000'000'000;
 };
 
+// Which programs a fault on the GPU may end beside the one that faults (isolation.h).
+enum class Isolation : std::uint8_t { kShared, kClass, kExclusive };
+enum class ClassIsolation : std::uint8_t { kUnspecified, kShared, kClass, kExclusive };
+
 struct Metrics {
   std::string listen;  // PORT on loopback, HOST:PORT or the path of a Unix socket; empty: nowhere
   std::string accounting;  // file that gets a line for each client at its end; empty: none
@@ -116,6 +120,7 @@ struct WorkloadClass {
   GroupOf share_of = GroupOf::kProcess;
   std::string memory;  // quota: memory_bound() in value.h; empty: none
   GroupOf memory_of = GroupOf::kProcess;
+  ClassIsolation isolation = ClassIsolation::kUnspecified;  // unspecified: the configuration's
 };
 
 // Settings for the devices whose UUID or name matches, over those for all devices.
@@ -125,6 +130,7 @@ struct DeviceRule {
 };
 
 struct Configuration {
+  Isolation isolation = Isolation::kShared;
   Daemon daemon;
   runtime::PoolLimits pool;
   Policy policy;

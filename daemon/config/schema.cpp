@@ -51,8 +51,8 @@ Key<Target> within(std::int64_t low, std::int64_t high, Key<Target> key) {
   return key;
 }
 template <class Target>
-Key<Target> one_of(std::vector<std::string> choices, Key<Target> key) {
-  key.choices = std::move(choices);
+Key<Target> one_of(const std::vector<std::string>& choices, Key<Target> key) {
+  key.choices = choices;
   return key;
 }
 SettingKey of_device(SettingKey key) {
@@ -134,6 +134,13 @@ std::vector<SettingKey> device_keys() {
 
 std::vector<SettingKey> operation_keys() {
   return {
+      one_of({"shared", "class", "exclusive"},
+             VITAMIN_SETTING(kChoice, isolation, "isolation",
+                             "NVIDIA: whose work a program's fault on the GPU ends; shared: that "
+                             "of all programs; class: that of programs of its class, for which "
+                             "vitamind runs an MPS server; exclusive: its own only, outside of "
+                             "MPS; programs that are isolated from each other take turns on the "
+                             "GPU")),
       one_of({"open", "closed"},
              VITAMIN_SETTING(kChoice, failure.absent, "failure.absent",
                              "vitamind is not running when a program starts: open: it runs "
@@ -232,6 +239,10 @@ std::span<const ClassKey> class_keys() {
       one_of({"process", "user", "container", "job", "class"},
              VITAMIN_CLASS(kChoice, memory_of,
                            "group of processes that share the quota of memory, as for share_of")),
+      one_of({"unspecified", "shared", "class", "exclusive"},
+             VITAMIN_CLASS(kChoice, isolation,
+                           "whose work a fault on the GPU of a program of the class ends; "
+                           "unspecified: as the node's isolation says")),
   };
   return *keys;
 }
@@ -377,6 +388,10 @@ ordered_json sections(F wanted) {
   for (const SettingKey& key : setting_keys()) {
     if (!wanted(key)) continue;
     const std::size_t dot = key.path.find('.');
+    if (dot == key.path.npos) {
+      properties[key.path] = schema_of(key);
+      continue;
+    }
     ordered_json& section = properties[key.path.substr(0, dot)];
     if (section.is_null()) section = object(ordered_json::object());
     section["properties"][key.path.substr(dot + 1)] = schema_of(key);

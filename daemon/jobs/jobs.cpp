@@ -29,8 +29,10 @@ hal::Result<Job> parse_job(const std::vector<std::string_view>& words) {
   job.user = *user;
   job.share = *share;
   if (words[3] != "-") job.workload_class = words[3];
-  if (words.size() == 6 && !(job.memory = config::memory_bound(words[5])))
-    return fail("that is no size of memory");
+  if (words.size() == 6) {
+    job.memory = config::memory_bound(words[5]);
+    if (!job.memory) return fail("that is no size of memory");
+  }
   if (words[4] == "-") return job;
   for (const std::string_view device : split(words[4], ',')) {
     if (!is_job_name(device)) return fail("that is no list of devices");
@@ -152,6 +154,7 @@ nlohmann::json Jobs::status() const {
                     {"user", job.user},
                     {"share", job.share},
                     {"class", job.workload_class},
+                    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the same line asks
                     {"memory", job.memory ? config::memory_text(*job.memory) : ""},
                     {"devices", job.devices}});
   return list;

@@ -43,6 +43,7 @@ void Server::label_devices() {
                        {"UUID", device.info.uuid},
                        {"model", device.info.name}};
       if (device.view > 1) device.labels.emplace_back("view", std::to_string(device.view));
+      if (!device.domain.empty()) device.labels.emplace_back("domain", device.domain);
     }
     ++order;
   }
@@ -75,6 +76,7 @@ std::string Server::metrics() {
   counter("vitamind_let_go_total", "Clients evicted for breaking the protocol.", counters_.evicted);
   counter("vitamind_mps_faults_total",
           "Faults on the GPU that took their contexts from MPS clients.", mps_->facts().faults);
+  add_domain_metrics(out);
   out.family("vitamind_deaths_total", "counter", "Deaths of clients, by what reported them first.");
   out.sample({{"seen_by", "life_line"}}, static_cast<double>(counters_.deaths_by_life_line));
   out.sample({{"seen_by", "pidfd"}}, static_cast<double>(counters_.deaths_by_pidfd));

@@ -104,6 +104,7 @@ void MpsLog::take(std::string_view line, std::vector<MpsFault>& faults) {
 }
 
 void MpsLog::finish(std::vector<MpsFault>& faults) {
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): called while a fault is open
   faults.push_back(std::move(*open_));
   open_.reset();
   lists_ = late_ = false;

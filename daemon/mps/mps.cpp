@@ -33,6 +33,13 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
+// A restart ends every server of the control daemon, also one of another user.
+bool servers_are_all(const std::string& list, const std::vector<std::string>& servers) {
+  const std::vector<std::string> words = words_of(list);
+  return static_cast<std::size_t>(std::count_if(words.begin(), words.end(), &is_number)) ==
+         servers.size();
+}
+
 bool found_in_path(const std::string& program) {
   if (program.find('/') != program.npos) return ::access(program.c_str(), X_OK) == 0;
   const char* const path = std::getenv("PATH");
@@ -45,15 +52,17 @@ bool found_in_path(const std::string& program) {
 }  // namespace
 
 const char* name_of(MpsState state) {
-  constexpr const char* kNames[] = {"off", "ready", "fault", "failed"};
+  constexpr const char* kNames[] = {"off", "starting", "ready", "fault", "failed"};
   return kNames[static_cast<int>(state)];
 }
 
-Mps::Mps(const config::Mps& settings, const std::string& directory) : settings_(settings) {
+Mps::Mps(const config::Mps& settings, const std::string& directory, MpsRole role, std::string name)
+    : settings_(settings), role_(role), name_(std::move(name)) {
   if (settings.mode == MpsMode::kOff) return;
   if (!found_in_path(settings.control)) {
     // A machine without NVIDIA's driver is a problem only if the configuration says that MPS runs.
-    if (settings.mode == MpsMode::kExternal)
+    if (role == MpsRole::kClass) facts_.directory = settings.directory;
+    if (settings.mode == MpsMode::kExternal || role == MpsRole::kClass)
       fail(settings.control + " is not there: install NVIDIA's driver, or set mps.mode to off");
     return;
   }
@@ -64,7 +73,10 @@ Mps::Mps(const config::Mps& settings, const std::string& directory) : settings_(
   if (directory_.empty()) directory_ = directory;
   facts_.directory = directory_;
   if (settings.mode == MpsMode::kAuto) log_.emplace(directory_ + "/server.log");
-  check();
+  if (role == MpsRole::kShared)
+    check();
+  else
+    facts_.state = MpsState::kStarting;
   thread_ = std::thread([this] { run(); });
 }
 
@@ -93,6 +105,7 @@ void Mps::terminate(const std::vector<pid_t>& processes) {
 }
 
 void Mps::run() {
+  if (role_ != MpsRole::kShared) check();
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait_for(lock, nanoseconds(settings_.check_every_ns),
@@ -120,7 +133,7 @@ void Mps::terminate_clients(const std::vector<pid_t>& processes) {
       const std::string client = std::to_string(process);
       if (std::find(clients.begin(), clients.end(), client) == clients.end()) continue;
       if (!control("terminate_client " + server + " " + client)) continue;
-      log::info("MPS: terminated the work of process {}, because its job has ended", client);
+      log::info("{}: terminated the work of process {}, because its job has ended", name_, client);
       const std::lock_guard lock(mutex_);
       ++facts_.terminated;
     }
@@ -141,7 +154,7 @@ hal::Result<std::string> Mps::control(const std::string& command) {
 
 void Mps::fail(const std::string& problem) {
   const std::lock_guard lock(mutex_);
-  if (facts_.problem != problem) log::warn("MPS: {}", problem);
+  if (facts_.problem != problem) log::warn("{}: {}", name_, problem);
   facts_.state = MpsState::kFailed;
   facts_.problem = problem;
 }
@@ -166,9 +179,10 @@ void Mps::start() {
   if (started && started->code == 0 && control("get_server_list")) {
     started_ = true;
     failures_ = 0;
-    log::info("MPS started in {}", directory_);
+    log::info("{} started in {}", name_, directory_);
     const std::lock_guard lock(mutex_);
     ++facts_.starts;
+    facts_.last_start_ns = runtime::now_ns();
     facts_.state = MpsState::kReady;
     facts_.problem.clear();
     return;
@@ -183,10 +197,22 @@ void Mps::start() {
        "it outside and set mps.mode to external");
 }
 
-// Called when all clients of a faulted server have ended, or the control daemon has.
+// Called when all clients of a faulted server have ended or have lost their contexts.
 void Mps::restart() {
+  if (role_ == MpsRole::kClass) {
+    const std::lock_guard lock(mutex_);
+    facts_.state = MpsState::kStarting;
+  }
   (void)control("quit -t 2");
   start();
+}
+
+bool Mps::all_have_lost_their_contexts(const std::vector<std::string>& clients) {
+  const std::lock_guard lock(mutex_);
+  return std::all_of(clients.begin(), clients.end(), [this](const std::string& client) {
+    return std::find(facts_.affected.begin(), facts_.affected.end(), client) !=
+           facts_.affected.end();
+  });
 }
 
 void Mps::check_log() {
@@ -196,10 +222,10 @@ void Mps::check_log() {
     for (const std::string& process : fault.affected)
       processes += (processes.empty() ? "" : ", ") + process;
     log::warn(
-        "MPS: a client's fault on the GPU destroyed the contexts of all clients of server {}: "
+        "{}: a client's fault on the GPU destroyed the contexts of all clients of server {}: "
         "processes {} get errors from now on; end them and start them again. MPS does not say "
         "which of them has failed: run each by itself to find out",
-        fault.server, processes.empty() ? "unknown" : processes);
+        name_, fault.server, processes.empty() ? "unknown" : processes);
     if (counted_by_status_.erase(fault.server) == 0) {
       counted_by_log_.insert(fault.server);
       count_fault(fault);
@@ -228,21 +254,22 @@ void Mps::check() {
   if (!servers) {
     if (settings_.mode == MpsMode::kAuto) return start();
     return fail("no control daemon answers in " + directory_ +
-                ": start one there (systemctl start vitamin-mps has /run/vitamin-mps), or let "
-                "vitamind do it (mps.mode = \"auto\")");
+                (role_ == MpsRole::kClass
+                     ? ": start one there (systemctl start vitamin-mps@CLASS has "
+                       "/run/vitamin-mps.CLASS)"
+                     : ": start one there (systemctl start vitamin-mps has /run/vitamin-mps)") +
+                ", or let vitamind do it (mps.mode = \"auto\")");
   }
   started_ = settings_.mode == MpsMode::kAuto;  // even if an earlier vitamind has started it
-  std::vector<std::string> faulted;
-  std::size_t clients = 0;
+  std::vector<std::string> faulted, left;
   for (const std::string& server : words_of(*servers)) {
     if (!is_number(server)) continue;
     const auto status = control("get_server_status " + server);
     if (!status || status->find("FAULT") == status->npos) continue;
     faulted.push_back(server);
-    if (const auto list = control("get_client_list " + server)) {
-      const std::vector<std::string> left = words_of(*list);
-      clients += static_cast<std::size_t>(std::count_if(left.begin(), left.end(), &is_number));
-    }
+    if (const auto list = control("get_client_list " + server))
+      for (std::string& client : words_of(*list))
+        if (is_number(client)) left.push_back(std::move(client));
   }
   for (const std::string& server : faulted) {
     if (std::find(faulted_.begin(), faulted_.end(), server) != faulted_.end()) continue;
@@ -251,8 +278,14 @@ void Mps::check() {
     count_fault({server, {}});
   }
   faulted_ = faulted;
-  if (!faulted.empty() && clients == 0) {
+  // A fault is over by itself when its clients end, which takes some a moment.
+  constexpr unsigned kChecksForTheirEnd = 3;
+  const bool lost = role_ == MpsRole::kClass && !faulted.empty() && !left.empty() &&
+                    servers_are_all(*servers, faulted) && all_have_lost_their_contexts(left);
+  lost_checks_ = lost ? lost_checks_ + 1 : 0;
+  if (!faulted.empty() && (left.empty() || lost_checks_ >= kChecksForTheirEnd)) {
     faulted_.clear();
+    lost_checks_ = 0;
     if (settings_.mode == MpsMode::kAuto) return restart();
   }
   const auto share = control("get_default_active_thread_percentage");
@@ -265,12 +298,12 @@ void Mps::check() {
     problem = "a client's fault ended server " + faulted.front() +
               ": all its clients get errors, "
               "and no new one is admitted before the " +
-              std::to_string(clients) + " that are left have ended; end them";
+              std::to_string(left.size()) + " that are left have ended; end them";
   else if (narrowed)
     problem = "its default thread percentage is " + words_of(*share).front() +
               ": programs see a smaller device and compute other bits; "
               "set_default_active_thread_percentage 100";
-  if (problem != facts_.problem && !problem.empty()) log::warn("MPS: {}", problem);
+  if (problem != facts_.problem && !problem.empty()) log::warn("{}: {}", name_, problem);
   facts_.problem = problem;
 }
 

@@ -35,10 +35,11 @@
 namespace vitamin::daemon {
 
 enum class MpsState : std::uint8_t {
-  kOff,     // as configured, or because there is no NVIDIA control program
-  kReady,   // the control daemon answers, no server is in fault
-  kFault,   // a client's fault ended a server; not all of its clients have ended
-  kFailed,  // MPS does not run; `problem` says why
+  kOff,       // as configured, or because there is no NVIDIA control program
+  kStarting,  // of a class: the first check is not over, or MPS is being restarted
+  kReady,     // the control daemon answers, no server is in fault
+  kFault,     // a client's fault ended a server; not all of its clients have ended
+  kFailed,    // MPS does not run; `problem` says why
 };
 const char* name_of(MpsState state);
 
@@ -47,6 +48,7 @@ struct MpsFacts {
   std::string directory;  // CUDA_MPS_PIPE_DIRECTORY for clients; empty: none
   std::string problem;    // cause and remedy, or empty
   std::uint64_t starts = 0;
+  std::uint64_t last_start_ns = 0;  // runtime/clock.h; 0: this vitamind has not started it
   std::uint64_t faults = 0;
   std::uint64_t last_fault_ns = 0;    // when it was noticed (runtime/clock.h); 0: there was none
   std::vector<std::string> affected;  // processes that lost their context by it, if known
@@ -54,11 +56,22 @@ struct MpsFacts {
   std::uint64_t terminated = 0;  // clients whose work was terminated because their job had ended
 };
 
+// The programs that a control daemon is for (daemon/config/isolation.h).
+enum class MpsRole : std::uint8_t {
+  // Without NVIDIA's control program there is none. The constructor waits for the first check.
+  kShared,
+  // Of one class: the control program must be there, and the constructor does not wait. When every
+  // process that is left at a faulted server has lost its context, they lose nothing more: the
+  // server is ended with them, so that the class's new programs need not wait for their end.
+  kClass,
+};
+
 class Mps {
  public:
-  // Starts MPS if it is to be started, and waits for the result. `directory`: MPS's directory
-  // unless the configuration sets one.
-  Mps(const config::Mps& settings, const std::string& directory);
+  // Starts MPS if it is to be started. `directory`: MPS's directory unless the configuration sets
+  // one. `name`: for the log.
+  Mps(const config::Mps& settings, const std::string& directory, MpsRole role = MpsRole::kShared,
+      std::string name = "MPS");
   // Ends MPS if this object has started it.
   ~Mps();
   Mps(const Mps&) = delete;
@@ -77,15 +90,19 @@ class Mps {
   void terminate_clients(const std::vector<pid_t>& processes);
   void start();
   void restart();
+  bool all_have_lost_their_contexts(const std::vector<std::string>& clients);
   void fail(const std::string& problem);
   hal::Result<std::string> control(const std::string& command);
 
   config::Mps settings_;
+  const MpsRole role_;
+  const std::string name_;
   std::string directory_;
   bool started_ = false;
   std::uint32_t failures_ = 0;        // consecutive failed starts
   std::uint64_t skip_checks_ = 0;     // checks to skip before the next start is tried
   std::vector<std::string> faulted_;  // servers in fault, not all of whose clients have ended
+  unsigned lost_checks_ = 0;          // consecutive checks with none but lost clients
   std::optional<MpsLog> log_;         // empty: the directory is another user's
   // The log and the status both report a fault, in either order: servers whose fault was counted by
   // the one and not reported by the other yet.

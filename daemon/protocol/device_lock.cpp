@@ -116,7 +116,8 @@ hal::Result<DeviceLock> DeviceLock::between_processes(const std::string& directo
     // flock() has decided; the record lock only lets others find the process id.
     static_cast<void>(lock.record(F_RDLCK, kBetween, 1));
     // Otherwise the previous holder has released the lock and removed the file since open().
-    if ((lock.removes_ = lock.is_at_path())) return lock;
+    lock.removes_ = lock.is_at_path();
+    if (lock.removes_) return lock;
   }
   struct stat facts {};
   ::fstat(lock.file_.get(), &facts);

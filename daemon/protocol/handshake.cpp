@@ -119,11 +119,12 @@ Hello hello_of(const hal::DeviceInfo& info, std::string_view program, const Clai
   hello.workload_class.set(claim.workload_class);
   hello.job.set(claim.job);
   hello.share = claim.share;
+  hello.mps_directory.set(claim.mps_directory);
   return hello;
 }
 
 Claim claim_of(const Hello& hello) {
-  Claim claim{hello.workload_class.get(), hello.job.get(), hello.share};
+  Claim claim{hello.workload_class.get(), hello.job.get(), hello.share, hello.mps_directory.get()};
   if (claim.share > 100) claim.share = 0;
   return claim;
 }

@@ -55,6 +55,7 @@ struct Claim {
   std::string workload_class;  // of vitamin.toml; empty: none
   std::string job;             // the step of a Slurm job, "12.0"; empty: none
   std::uint32_t share = 0;     // percent of the device, at most; 0: no claim
+  std::string mps_directory;   // pipe directory of MPS that the process has; empty: none is named
 };
 
 struct Hello {
@@ -70,6 +71,7 @@ struct Hello {
   Text<64> program;         // for messages only
   Text<64> workload_class;  // since 1.1: Claim
   Text<64> job;             // since 1.3
+  Text<128> mps_directory;  // since 1.10
 };
 
 struct Welcome {

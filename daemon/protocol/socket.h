@@ -53,6 +53,7 @@ class PlacedFile {
 hal::Result<Fd> listen_at(const std::string& path, mode_t mode, PlacedFile* file = nullptr);
 // How long a call may wait, and what ends the wait early.
 struct WaitLimit {
+  // NOLINTNEXTLINE(google-explicit-constructor): a duration is a limit
   WaitLimit(std::chrono::milliseconds time = {}, int descriptor = -1)
       : at_most(time), cancel(descriptor) {}
   std::chrono::milliseconds at_most;

@@ -9,6 +9,6 @@
 namespace vitamin::protocol {
 
 inline constexpr std::uint16_t kMajor = 1;
-inline constexpr std::uint16_t kMinor = 9;
+inline constexpr std::uint16_t kMinor = 10;
 
 }  // namespace vitamin::protocol

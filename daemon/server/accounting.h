@@ -22,6 +22,7 @@ namespace vitamin::daemon {
 // Whose usage it is: the labels of the usage metrics.
 struct UsageOwner {
   std::string uuid, user, workload_class, job, pod_namespace, pod;
+  // NOLINTNEXTLINE(modernize-use-nullptr): the check takes what the compiler compares for a null
   friend auto operator<=>(const UsageOwner&, const UsageOwner&) = default;
 };
 

@@ -117,6 +117,7 @@ std::optional<FirstMessage> PendingConnections::next_admitted(std::uint64_t now_
       first = it;
   if (first == waiting_.end()) return std::nullopt;
   auto node = waiting_.extract(first);
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the loop takes none without
   return FirstMessage{std::move(node.mapped().connection), *node.mapped().hello};
 }
 

@@ -90,7 +90,7 @@ hal::Status Server::open() {
   pending_ = std::make_unique<PendingConnections>(std::move(*listener), settings_,
                                                   [this](int fd) { watch(fd); });
   const auto directory = std::filesystem::path(settings_.socket).parent_path();
-  mps_ = std::make_unique<Mps>(settings_.configuration.mps, (directory / "mps").native());
+  mps_ = std::make_unique<MpsDomains>(settings_.configuration, (directory / "mps").native());
   started_ns_ = no_session_since_ns_ = worked_ns_ = configured_ns_ = now_ns();
   // Room for as many sessions again, for clients that reconnect or replace others.
   const std::size_t sessions = std::size_t{2} * settings_.configuration.daemon.clients;
@@ -198,14 +198,14 @@ bool Server::read_requests(Session& session, std::uint64_t now_ns) {
 
 // Reads one cache line of each client, and is called only when the policy needs it.
 void Server::read_progress(Device& device, std::uint64_t now_ns) {
-  constexpr auto relaxed = std::memory_order_relaxed;
+  constexpr auto kRelaxed = std::memory_order_relaxed;
   for (const auto& [id, session] : sessions_) {
     if (session->device != &device) continue;
     const protocol::ClientSegment& own = *session->memory.client;
     device.arbiter->set_progress(
         id,
-        {own.work.load(relaxed), own.busy_ns.load(relaxed), own.misplaced.load(relaxed),
-         own.launches.load(relaxed), own.collectives.load(relaxed)},
+        {own.work.load(kRelaxed), own.busy_ns.load(kRelaxed), own.misplaced.load(kRelaxed),
+         own.launches.load(kRelaxed), own.collectives.load(kRelaxed)},
         now_ns);
   }
 }
@@ -288,9 +288,10 @@ int Server::sleep_limit(std::uint64_t now_ns) const {
 // Parks in every session, then sleeps unless a request arrived meanwhile. False: there is work.
 bool Server::try_sleep(std::uint64_t now_ns) {
   bool idle = true;
-  for (const auto& [id, session] : sessions_)
-    idle = session->memory.daemon->park.try_park([&] { return session->rings.requests.empty(); }) &&
-           idle;
+  for (const auto& [id, session] : sessions_) {
+    const auto nothing = [&rings = session->rings] { return rings.requests.empty(); };
+    idle = session->memory.daemon->park.try_park(nothing) && idle;
+  }
   if (idle) ++counters_.sleeps;
   poll_descriptors(idle ? sleep_limit(now_ns) : 0);
   for (const auto& [id, session] : sessions_) session->memory.daemon->park.unpark();
@@ -370,6 +371,7 @@ void Server::read_configuration() {
     settings_.configuration = loaded.configuration;
     settings_.files = loaded.files;
     configured_ns_ = polled_ns_;
+    mps_->apply(settings_.configuration);
     memory_quotas_.apply(settings_.configuration);
     apply_limits(polled_ns_);
     log::info("the configuration was read again ({} files)", loaded.files.size());

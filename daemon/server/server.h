@@ -39,7 +39,7 @@
 #include "daemon/jobs/jobs.h"
 #include "daemon/jobs/pods.h"
 #include "daemon/metrics/prometheus_text.h"
-#include "daemon/mps/mps.h"
+#include "daemon/mps/domains.h"
 #include "daemon/protocol/handshake.h"
 #include "daemon/protocol/session_memory.h"
 #include "daemon/protocol/socket.h"
@@ -106,6 +106,12 @@ class Server final : public GrantSink {
     bool gates_closed = false;         // gates were closed and the client not notified yet
     std::uint32_t bounds_refused = 0;  // bits of StepKind: bounds whose refusal was logged
   };
+  struct Placement {
+    std::string domain;     // daemon/mps/domains.h
+    std::string directory;  // CUDA_MPS_PIPE_DIRECTORY in it; empty: none
+    std::string state;      // name_of(MpsState)
+    std::string problem;    // of its MPS
+  };
   explicit Server(const Settings& settings);
   hal::Status open();
 
@@ -169,6 +175,14 @@ class Server final : public GrantSink {
   void add_device_counters(PrometheusText& out) const;
   nlohmann::json mps_status() const;
   nlohmann::json configuration_status() const;
+  nlohmann::json domains_status() const;
+  void add_domain_metrics(PrometheusText& out) const;
+  const config::WorkloadClass* class_of_process(const protocol::Peer& peer,
+                                                const protocol::Claim& claim,
+                                                const std::string& program);
+  Placement placement_of(const protocol::Peer& peer, const config::WorkloadClass* workload) const;
+  std::string domain_of(const protocol::Peer& peer, const protocol::Hello& hello);
+  std::string answer_isolation(const protocol::Peer& peer, const std::string& rest);
   nlohmann::json evicted_users() const;
 
   void read_configuration();
@@ -179,7 +193,7 @@ class Server final : public GrantSink {
   protocol::Fd epoll_, stop_, reload_;
   std::unique_ptr<PendingConnections> pending_;
   std::unique_ptr<LivenessWatcher> liveness_watcher_;
-  std::unique_ptr<Mps> mps_;
+  std::unique_ptr<MpsDomains> mps_;
   LeaseRecord record_;
   Devices devices_;
   Classes classes_;

@@ -40,7 +40,11 @@ void Server::answer(const Connection& tool, const std::string& verb) {
     return log::info("'{}' of process {} is withdrawn: it waited no longer for the answer", verb,
                      tool.peer.pid);
   if (verb.starts_with("memory-quotas")) return answer_memory_quotas(tool, verb);
-  if (const auto sent = protocol::send_answer(tool.socket, execute(verb, tool.peer.uid)); !sent)
+  constexpr std::string_view kIsolation = "isolation ";
+  const std::string text = verb.starts_with(kIsolation)
+                               ? answer_isolation(tool.peer, verb.substr(kIsolation.size()))
+                               : execute(verb, tool.peer.uid);
+  if (const auto sent = protocol::send_answer(tool.socket, text); !sent)
     log::warn("the answer to process {} cannot be sent: {}", tool.peer.pid, sent.error().message);
 }
 
@@ -378,7 +382,7 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
     return pending_->refuse(client, "vitamind has as many clients as it may have");
   auto memory = protocol::make_session_memory();
   if (!memory) return pending_->refuse(client, memory.error().message);
-  auto device = devices_.begin_session(hello, client.peer.uid);
+  auto device = devices_.begin_session(hello, client.peer.uid, domain_of(client.peer, hello));
   if (!device) return pending_->refuse(client, device.error().message);
 
   auto session = std::make_unique<Session>();
@@ -419,7 +423,8 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
 
 // Reserves what processes of the former daemon may still use until they have reported.
 void Server::reserve_for_absent(Device& device, std::uint64_t now_ns) {
-  device.key = key_of_device(device.info.uuid, protocol::hash_of(device.arbiter->layout()));
+  device.key =
+      key_of_device(device.info.uuid, device.domain, protocol::hash_of(device.arbiter->layout()));
   for (const ProcessIdentity& process : record_.absent(device.key)) {
     const auto id = static_cast<pid_t>(process.process);
     protocol::Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, id, 0)));

@@ -56,25 +56,35 @@ json shares_status(const std::vector<GroupShare>& shares, std::uint32_t sms) {
   return all;
 }
 
+// The grants on a device.
+json held_status(const DeviceArbiter& arbiter) {
+  json held = json::array();
+  const std::vector<DeviceArbiter::GrantStatus> holds = grouped(arbiter.held());
+  for (auto hold = holds.begin(); hold != holds.end();) {
+    const auto next = std::find_if(hold, holds.end(), [&](const DeviceArbiter::GrantStatus& other) {
+      return key_of(other) != key_of(*hold);
+    });
+    const runtime::Partition& partition = arbiter.layout().at(hold->partition);
+    held.push_back({{"client", hold->client},
+                    {"lane", hold->lane},  // the first of them
+                    {"lanes", next - hold},
+                    {"entry", hold->partition},
+                    {"whole", partition.whole()},
+                    {"units", partition.compute.bits()},
+                    {"processors", partition.sms},
+                    {"shared", hold->shared},
+                    {"open", hold->open},
+                    {"adopted", hold->adopted}});
+    hold = next;
+  }
+  return held;
+}
+
 std::vector<pid_t> others_alone(const Device& device) {
   return device.lock != nullptr ? device.lock->others().alone : std::vector<pid_t>();
 }
 
 }  // namespace
-
-json Server::mps_status() const {
-  const MpsFacts facts = mps_->facts();
-  return {
-      {"state", name_of(facts.state)},
-      {"directory", facts.directory},
-      {"problem", facts.problem},
-      {"starts", facts.starts},
-      {"faults", facts.faults},
-      {"checks", facts.checks},
-      {"terminated", facts.terminated},
-      {"since_fault_ns", facts.last_fault_ns != 0 ? runtime::now_ns() - facts.last_fault_ns : 0},
-      {"affected", facts.affected}};
-}
 
 // Users whose clients were evicted lately. The names of the fields are published.
 json Server::evicted_users() const {
@@ -116,11 +126,11 @@ json Server::configuration_status() const {
 }
 
 UsageTotals Server::used_by(const Session& session, std::uint64_t now_ns) const {
-  constexpr auto relaxed = std::memory_order_relaxed;
+  constexpr auto kRelaxed = std::memory_order_relaxed;
   Usage usage = session.device->arbiter->usage(session.id, now_ns);
-  usage.busy(session.memory.client->busy_ns.load(relaxed), now_ns);
+  usage.busy(session.memory.client->busy_ns.load(kRelaxed), now_ns);
   UsageTotals used = usage.totals(now_ns);
-  used.operations = session.memory.client->operations.load(relaxed);
+  used.operations = session.memory.client->operations.load(kRelaxed);
   return used;
 }
 
@@ -168,6 +178,7 @@ json Server::client_status(const Session& session) const {
           {"user", session.peer.uid},
           {"device", session.device->info.uuid},
           {"view", session.device->view},
+          {"domain", session.device->domain},
           {"dying", session.dying},
           {"completed", session.memory.client->launches.load(std::memory_order_relaxed)},
           {"up_ns", polled_ns_ - session.since_ns}};
@@ -191,6 +202,7 @@ json Server::status() const {
                 {"rings", counters_.rings},
                 {"sleeps", counters_.sleeps}}},
               {"mps", mps_status()},
+              {"domains", domains_status()},
               {"configuration", configuration_status()},
               {"devices", json::array()},
               {"clients", json::array()},
@@ -198,35 +210,18 @@ json Server::status() const {
               {"claims", claims_.status()},
               {"memory", memory_quotas_.status(polled_ns_)},
               {"let_go_users", evicted_users()}};
-  std::map<std::string, std::size_t> in_use;  // views of each device
+  // Views of each device in each domain.
+  std::map<std::pair<std::string, std::string>, std::size_t> in_use;
   for (const auto& [key, device] : devices_)
-    in_use[device.info.uuid] += device.sessions > 0 ? 1 : 0;
+    in_use[{device.info.uuid, device.domain}] += device.sessions > 0 ? 1 : 0;
   for (const auto& [key, device] : devices_) {
     const DeviceArbiter& arbiter = *device.arbiter;
     const scheduler::SchedulerCounters& decided = arbiter.scheduler().counters();
     const scheduler::LedgerCounters& moved = arbiter.scheduler().ledger().counters();
-    json held = json::array();
-    const std::vector<DeviceArbiter::GrantStatus> holds = grouped(arbiter.held());
-    for (auto hold = holds.begin(); hold != holds.end();) {
-      const auto next = std::find_if(
-          hold, holds.end(),
-          [&](const DeviceArbiter::GrantStatus& other) { return key_of(other) != key_of(*hold); });
-      const runtime::Partition& partition = arbiter.layout().at(hold->partition);
-      held.push_back({{"client", hold->client},
-                      {"lane", hold->lane},  // the first of them
-                      {"lanes", next - hold},
-                      {"entry", hold->partition},
-                      {"whole", partition.whole()},
-                      {"units", partition.compute.bits()},
-                      {"processors", partition.sms},
-                      {"shared", hold->shared},
-                      {"open", hold->open},
-                      {"adopted", hold->adopted}});
-      hold = next;
-    }
     json shown{{"uuid", device.info.uuid},
                {"view", device.view},
-               {"views_in_use", in_use[device.info.uuid]},
+               {"views_in_use", in_use[{device.info.uuid, device.domain}]},
+               {"domain", device.domain},
                {"name", device.info.name},
                {"processors", device.info.sms},
                {"processors_per_unit", device.info.sms_per_unit},
@@ -234,7 +229,7 @@ json Server::status() const {
                {"drained", device.drained},
                {"not_clients", others_alone(device)},
                {"waiting", arbiter.scheduler().waiting()},
-               {"held", held},
+               {"held", held_status(arbiter)},
                {"fault", arbiter.scheduler().fault()},
                {"requests", arbiter.counters().requests},
                {"grants", decided.grants},

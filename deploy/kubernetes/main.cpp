@@ -46,6 +46,7 @@ vitamin::hal::Status write_cdi(const std::string& directory,
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): what escapes ends the process with its text
 int main(int argc, char** argv) {
   using namespace vitamin;
   kubernetes::Options options;

@@ -149,7 +149,7 @@ hal::Result<Allocation> allocate(std::span<const std::string> ids, std::span<con
   for (const auto& [uuid, of_it] : held) {
     allocation.gpus.push_back(uuid);
     const auto gpu = std::find_if(gpus.begin(), gpus.end(),
-                                  [&](const Gpu& known) { return known.uuid == uuid; });
+                                  [&name = uuid](const Gpu& known) { return known.uuid == name; });
     const auto percent = static_cast<std::uint32_t>(100 * of_it.size() / gpu->shares);
     allocation.percent = std::min(allocation.percent, std::max<std::uint32_t>(percent, 1));
   }

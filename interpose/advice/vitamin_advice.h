@@ -82,10 +82,12 @@ static inline const struct vitamin_advice_functions* vitamin_advice_of(int vendo
     } symbol;
     symbol.address =
         dlsym(RTLD_DEFAULT, vendor == 0 ? "vitamin_advice_cuda" : "vitamin_advice_hip");
+    // NOLINTBEGIN(modernize-use-nullptr): C, too, reads this header
     if (symbol.address != NULL) {
       found[vendor] = symbol.offer();
       if (found[vendor] != NULL && found[vendor]->abi != VITAMIN_ADVICE_ABI) found[vendor] = NULL;
     }
+    // NOLINTEND(modernize-use-nullptr)
     looked[vendor] = 1;
   }
   return found[vendor];

@@ -149,6 +149,7 @@ struct CopySides {
   bool device = false;
   // Fills and copies on the device are work of its copy engines, or take no part of it that we
   // hand out.
+  // NOLINTNEXTLINE(readability-identifier-naming): HIP's is a variable of the same name
   static constexpr bool kernel = false;
 
   template <Addresses kAddresses, class... Args>

@@ -239,7 +239,8 @@ void Pipeline::defer(Stream& stream, Submission& submission) {
   submission.waits_for = nullptr;
   ordering_.default_streams().issue(stream);
   deferred_.push(stream, std::move(submission));
-  submission.operation = nullptr;  // it belongs to the stream now
+  // NOLINTNEXTLINE(bugprone-use-after-move): the stream owns the operation now
+  submission.operation = nullptr;
 }
 
 void Pipeline::recorded(Stream& stream, EventState& event) {

@@ -2,6 +2,7 @@
 #include "scheduler/simulator/program.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "scheduler/simulator/workloads.h"
 
@@ -46,7 +47,7 @@ const std::vector<double>& Program::ends(std::uint32_t sms) const {
 
 double Program::stretch(std::uint32_t sms, double others) const {
   constexpr double kGrid = 64;  // as fine as it needs to be
-  const auto step = static_cast<std::uint64_t>(others * kGrid + 0.5);
+  const auto step = static_cast<std::uint64_t>(std::llround(others * kGrid));
   if (step == 0) return 1;
   const auto [at, fresh] = stretches_.try_emplace(step << 32 | sms);
   if (!fresh) return at->second;

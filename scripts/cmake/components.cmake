@@ -28,12 +28,19 @@ function(vitamin_component directory)
   add_subdirectory(${PROJECT_SOURCE_DIR}/${directory})
 endfunction()
 
-# Which of PLAIN_ONLY and ONE_THREAD the caller was given.
-function(_vitamin_marks result)
+# Which tests have which mark (scripts/cmake/forms.cmake).
+set(_VITAMIN_MARKS PLAIN_ONLY ONE_THREAD ${VITAMIN_NOT_WITH_SANITIZERS})
+
+# The marks that the caller was given, and whether this build has the test at all.
+function(_vitamin_marks result has_test)
   set(marks "")
-  foreach(mark PLAIN_ONLY ONE_THREAD)
+  set(${has_test} TRUE PARENT_SCOPE)
+  foreach(mark IN LISTS _VITAMIN_MARKS)
     if(arg_${mark})
       list(APPEND marks ${mark})
+      if(VITAMIN_SANITIZE AND mark IN_LIST VITAMIN_NOT_WITH_SANITIZERS)
+        set(${has_test} FALSE PARENT_SCOPE)
+      endif()
     endif()
   endforeach()
   set(${result} "${marks}" PARENT_SCOPE)
@@ -42,25 +49,28 @@ endfunction()
 # vitamin_test(<target> COMPONENT <label> SOURCES <files>
 #              [LIBRARIES <targets>] [DEPENDS <targets>] [ENVIRONMENT <NAME=value>...]
 #              [ARGUMENTS <words>] [TIMEOUT <seconds>] [OWN_MAIN] [SERIAL]
-#              [PLAIN_ONLY] [ONE_THREAD])
+#              [PLAIN_ONLY] [ONE_THREAD] [MEASURES])
 #
 # A doctest program. Each TEST_CASE becomes one ctest test named "<target>: <test case>", labelled
 # with its component, so that a failure names the sentence that is false and a missing suite shows
 # in the counts (tests/expected_counts.txt). SERIAL: never beside another test. PLAIN_ONLY,
-# ONE_THREAD: not in the short form of a build with sanitizers, or with ThreadSanitizer
-# (scripts/cmake/forms.cmake). A test that hangs is ended by `ctest --timeout` (scripts/test), for
-# all tests the same and no verdict on speed; TIMEOUT sets another limit above 600 s. Where a test
-# does not say otherwise VITAMIN_LOCK_DIRECTORY is empty: tests side by side are no neighbours on
-# a GPU, and VITAMIN_LOCK_RULE is set (hal/lock_rule.h).
+# ONE_THREAD: not in the short form of a build with sanitizers, or with ThreadSanitizer; MEASURES:
+# in no form of those (scripts/cmake/forms.cmake). A test that hangs is ended by `ctest --timeout`
+# (scripts/test), for all tests the same and no verdict on speed; TIMEOUT sets another limit above
+# 600 s. Where a test does not say otherwise VITAMIN_LOCK_DIRECTORY is empty: tests side by side are
+# no neighbours on a GPU, and VITAMIN_LOCK_RULE is set (hal/lock_rule.h).
 function(vitamin_test target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;SERIAL;PLAIN_ONLY;ONE_THREAD"
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;SERIAL;${_VITAMIN_MARKS}"
                         "COMPONENT;TIMEOUT"
                         "SOURCES;LIBRARIES;DEPENDS;ENVIRONMENT;ARGUMENTS")
   if(NOT arg_COMPONENT OR NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "vitamin_test(${target}): COMPONENT and SOURCES are needed; "
                         "not understood: '${arg_UNPARSED_ARGUMENTS}'")
   endif()
-  _vitamin_marks(marks)
+  _vitamin_marks(marks has_test)
+  if(NOT has_test)
+    return()
+  endif()
   vitamin_labels(labels ${arg_COMPONENT} ${marks})
   add_executable(${target} ${arg_SOURCES})
   vitamin_compile_quickly(${target})
@@ -104,15 +114,19 @@ endfunction()
 # vitamin_python_tests(COMPONENT <label> FILE <file> [NAME <instead of the file's>]
 #                      [CLASSES <only these>...] [DEPENDS <targets>]
 #                      [ENVIRONMENT <NAME=value>...] [TIMEOUT <seconds>] [PLAIN_ONLY]
-#                      [DEBIAN_PYTHON])
+#                      [ONE_THREAD] [MEASURES] [SOURCE_TREE] [DEBIAN_PYTHON])
 #
 # A file of unittest classes. Each method is one ctest test; what is built for them is built with
-# the component. They find the modules of tests/ itself. DEBIAN_PYTHON: they import modules of
-# Debian's packages, which another Python of the path does not have.
+# the component. They find the modules of tests/ itself, and in FIRST what must be preloaded ahead
+# of a library of this build: the runtime of its sanitizer, or nothing. DEBIAN_PYTHON: they import
+# modules of Debian's packages, which another Python of the path does not have.
 function(vitamin_python_tests)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "PLAIN_ONLY;ONE_THREAD;DEBIAN_PYTHON"
+  cmake_parse_arguments(PARSE_ARGV 0 arg "DEBIAN_PYTHON;${_VITAMIN_MARKS}"
                         "COMPONENT;FILE;NAME;TIMEOUT" "DEPENDS;ENVIRONMENT;CLASSES")
-  _vitamin_marks(marks)
+  _vitamin_marks(marks has_test)
+  if(NOT has_test)
+    return()
+  endif()
   vitamin_labels(labels ${arg_COMPONENT} ${marks})
   get_filename_component(file ${arg_FILE} ABSOLUTE)
   get_filename_component(stem ${arg_FILE} NAME_WE)
@@ -121,6 +135,7 @@ function(vitamin_python_tests)
   endif()
   set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_DIRECTORY="
       "VITAMIN_LOCK_RULE=1" "VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}"
+      "FIRST=${VITAMIN_SANITIZER_RUNTIME}"
       "PYTHONPATH=${PROJECT_SOURCE_DIR}/tests")
   set(python ${VITAMIN_PYTHON})
   if(arg_DEBIAN_PYTHON)

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Which tests run in which build. `scripts/test` runs the short form of each; `scripts/test --long`
-# runs everything in every build.
+# Which tests run in which build. `scripts/test` runs the short form of each, `scripts/test --long`
+# the long form.
 #
-#   without sanitizers      the short form is everything
-#   address,undefined       the components of code that handles memory
-#   thread                  the components of code that has threads
+#   without sanitizers      both forms are everything
+#   address,undefined       short: the components of code that handles memory
+#   thread                  short: the components of code that has threads
 #
 # A test that is not in the short form of its build has the label "long" beside its component's, and
 # `tests-short` builds nothing for it. Within a component of the table vitamin_test and
 # vitamin_python_tests mark what a sanitizer shows nothing new with: PLAIN_ONLY (any of them) and
-# ONE_THREAD (ThreadSanitizer).
+# ONE_THREAD (ThreadSanitizer). The long form has these tests.
+#
+# Builds with sanitizers do not have, in any form, the tests with one of these marks:
+#
+#   MEASURES      instructions or rates, which a sanitizer changes
+#   SOURCE_TREE   the sources, scripts and pages, which are the same bytes in each build
+set(VITAMIN_NOT_WITH_SANITIZERS MEASURES SOURCE_TREE)
+
 set(VITAMIN_SHORT_MEMORY cli config cuda daemon differential hal hip interpose libcuda metrics
     protocol runtime scheduler soft trace)
 set(VITAMIN_SHORT_THREADS daemon hal interpose libcuda metrics protocol runtime soft trace)

@@ -39,8 +39,10 @@ class CliTest(unittest.TestCase):
         result = {name: value for name, value in os.environ.items()
                   if not name.startswith(("VITAMIN", "FAKE", "LD_", "CUDA_"))}
         result |= {"XDG_RUNTIME_DIR": str(self.directory / "run"), "LC_ALL": "C.UTF-8",
-                   # The fake must load into programs that were built without a sanitizer.
-                   "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0:handle_segv=0"}
+                   # The fake must load into programs that were built without a sanitizer, and a
+                   # signal must end them as it does without one.
+                   "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0:handle_segv=0",
+                   "TSAN_OPTIONS": "handle_segv=0"}
         result |= changes
         return {name: value for name, value in result.items() if value is not None}
 

@@ -439,7 +439,9 @@ class NoRoom(CliTest):
                      "import subprocess\n"
                      "print(subprocess.run(['sh', '-c', 'exit 9']).returncode)\n"],
                     capture_output=True, text=True, timeout=time_limit(100),
-                    stdin=subprocess.DEVNULL, env=self.environment(FAKE_PAGE=BOUND))
+                    # ThreadSanitizer writes a file there when a process begins, if it can.
+                    stdin=subprocess.DEVNULL, env=self.environment(FAKE_PAGE=BOUND,
+                                                                   TMPDIR="/nonexistent"))
                 self.assertEqual(result.stdout, "9\n")
                 self.assert_one_line(result, 0, self.NO_ROOM)
 

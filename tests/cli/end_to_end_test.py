@@ -71,11 +71,13 @@ class EndToEnd(unittest.TestCase):
     def test_statistics_without_room_end_nothing_and_are_said_once(self):
         program = [PREFIX / "bin/demo-train", "12"]
         alone = self.native(*program)
-        for limit in (100_000, 200_000):
+        # Code of a sanitized build is too large for the first, when the software driver copies it.
+        for limit in (200_000,) if os.environ["FIRST"] else (100_000, 200_000):
             with self.subTest(limit=limit):
                 result = subprocess.run(
                     program, capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL,
-                    env=self.environment(LD_PRELOAD=str(PREFIX / "lib/libvitamin_cuda.so"),
+                    env=self.environment(LD_PRELOAD=f"{os.environ['FIRST']} "
+                                                    f"{PREFIX / 'lib/libvitamin_cuda.so'}",
                                          VITAMIN_RUN_DIR=str(self.directory)),
                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
                 self.assertEqual(result.returncode, 0, result.stderr)

@@ -186,8 +186,10 @@ TEST_CASE("every reason has a sentence of its own") {
                                   {"fallback", "the policy failed and fifo decides"},
                                   {"paused", "policy throughput pauses it now"},
                                   {"no room", "quotas, reservations and others leave no part"},
-                                  {"none", "policy throughput places each launch by itself"}})
-    CHECK_MESSAGE(sentence(why).find(said) != std::string::npos, sentence(why));
+                                  {"none", "policy throughput places each launch by itself"}}) {
+    const std::string found = sentence(why);
+    CHECK_MESSAGE(found.find(said) != std::string::npos, found);
+  }
 }
 
 TEST_CASE("a policy that compares nothing, and a choice that has ended, are said") {

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """vitamin park and resume over the software driver, whose checkpoints go through its ledger.
 
-Needs in the environment: PREFIX (build directory), FAULT_KERNELS, FAKE_DRIVER, FAKE_NVML.
+Needs in the environment: PREFIX (build directory), FAULT_KERNELS, FAKE_DRIVER, FAKE_NVML, FIRST
+(what must be preloaded ahead of a library of the build: the runtime of a sanitizer, or nothing).
 """
 import json
 import os
@@ -77,7 +78,7 @@ class SoftTest(unittest.TestCase):
         result = {name: value for name, value in os.environ.items()
                   if not name.startswith(("VITAMIN", "LD_", "CUDA_", "FAKE"))}
         result |= {"LD_LIBRARY_PATH": str(PREFIX / "lib/soft"), "LC_ALL": "C.UTF-8",
-                   "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0",
+                   "LD_PRELOAD": os.environ["FIRST"], "ASAN_OPTIONS": "detect_leaks=0",
                    "VITAMIN_SOFT_LEDGER": str(self.directory / "ledger"),
                    "VITAMIN_LOCK_DIRECTORY": str(self.directory),
                    "XDG_RUNTIME_DIR": str(self.directory)}

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "daemon/config/classes.h"
+#include "daemon/config/isolation.h"
 #include "daemon/config/load.h"
 #include "daemon/config/pattern.h"
 #include "daemon/config/schema.h"
@@ -29,7 +31,8 @@ std::string problems(const std::string& text) {
   return all;
 }
 
-Program program(const std::string& command, std::map<std::string, std::string> variables = {}) {
+Program program(const std::string& command,
+                const std::map<std::string, std::string>& variables = {}) {
   return {command, {"1000", "ada"}, [variables](const std::string& name) {
             const auto found = variables.find(name);
             return found == variables.end() ? std::nullopt : std::optional(found->second);
@@ -187,7 +190,7 @@ TEST_CASE("an invalid parameter of the policy is reported at its own place") {
   CHECK(problems("[policy]\nname = \"throughput\"\nparameters = { objective = \"paper\" }\n") ==
         "3:16 the policy 'throughput' has no parameter 'objective=paper' any more: use "
         "model=algorithm1,relative=paper\n");
-  CHECK(problems("[policy]\nname = \"random\"\n[policy.parameters]\nevery = \"x\"\n").find("4") !=
+  CHECK(problems("[policy]\nname = \"random\"\n[policy.parameters]\nevery = \"x\"\n").find('4') !=
         0);  // the value's own check names the parameter
   CHECK_FALSE(read("policy = { name = \"random\", parameters = { every = \"x\" } }").valid());
   CHECK(read("policy = { name = \"random\", parameters = { every = 4, min_sms = 16 } }")
@@ -426,6 +429,46 @@ TEST_CASE("classes that can never match or contradict themselves are problems") 
         "3:1 a class has no 'comand'; did you mean 'command'?\n");
 }
 
+TEST_CASE("a class's isolation comes before the node's, and programs without a class share") {
+  const auto isolation = [](const std::string& text, const std::string& name) {
+    const Configuration configuration = read(text).configuration;
+    return isolation_of(configuration, configuration.find_class(name));
+  };
+  const std::string classes =
+      "[[class]]\nname = \"a\"\n[[class]]\nname = \"b\"\nisolation = \"exclusive\"\n"
+      "[[class]]\nname = \"c\"\nisolation = \"shared\"\n";
+  using enum Isolation;
+  struct Case {
+    std::string node;
+    Isolation none, a, b, c;
+  };
+  for (const Case& each :
+       {Case{"", kShared, kShared, kExclusive, kShared},
+        {"isolation = \"class\"\n", kShared, kClass, kExclusive, kShared},
+        {"isolation = \"exclusive\"\n", kExclusive, kExclusive, kExclusive, kShared}}) {
+    CHECK(isolation(each.node + classes, "") == each.none);
+    CHECK(isolation(each.node + classes, "a") == each.a);
+    CHECK(isolation(each.node + classes, "b") == each.b);
+    CHECK(isolation(each.node + classes, "c") == each.c);
+  }
+  CHECK_FALSE(isolates(read("[[class]]\nname = \"a\"\n").configuration));
+  CHECK(isolates(read(classes).configuration));
+}
+
+TEST_CASE("each class has a directory of MPS of its own, whatever its name") {
+  CHECK(directory_of_class("/run/mps", "serving-1") == "/run/mps.serving-1");
+  std::set<std::string> directories = {"/m", directory_without_mps("/m")};
+  const std::string long_name(63, 'x');
+  for (const std::string& name :
+       {std::string("a"), std::string("A"), std::string("a/b"), std::string("a b"),
+        std::string(".."), std::string("none"), std::string("-none"), long_name, long_name + "y"}) {
+    const std::string directory = directory_of_class("/m", name);
+    CHECK(directory.find('/', 1) == directory.npos);
+    CHECK(directory.size() < 40);
+    CHECK(directories.insert(directory).second);
+  }
+}
+
 TEST_CASE("patterns match lists, number ranges, '*' and '?'") {
   CHECK(matches("gpu[1-64]", "gpu64"));
   CHECK_FALSE(matches("gpu[1-64]", "gpu65"));
@@ -469,7 +512,8 @@ TEST_CASE("sizes have binary and decimal units, and the shortest text is the uni
                                                                     {"10kB", 10'000},
                                                                     {"7B", 7}}) {
     const auto bound = memory_bound(text);
-    REQUIRE_MESSAGE(bound.has_value(), text);
+    const std::string size = text;
+    REQUIRE_MESSAGE(bound.has_value(), size);
     CHECK(bound->bytes == bytes);
     CHECK(memory_bound(memory_text(*bound)) == bound);
   }

@@ -138,8 +138,8 @@ class Schema(unittest.TestCase):
         for setting in shown:
             if setting["key"].startswith(("class", "devices")):
                 continue
-            section, key = setting["key"].split(".")
-            self.assertIn(key, properties[section]["properties"])
+            section, _, key = setting["key"].rpartition(".")
+            self.assertIn(key, properties[section]["properties"] if section else properties)
 
     def test_it_accepts_the_example_and_refuses_what_check_refuses(self):
         try:
@@ -150,7 +150,8 @@ class Schema(unittest.TestCase):
         example = pathlib.Path(EXAMPLE).read_text()
         self.assertEqual(list(validator.iter_errors(tomllib.loads(example))), [])
         for wrong in ('policy.quantum = 4', 'policy.quantun = "4ms"', 'pool.leaf_units = 65',
-                      'mps.mode = "on"', '[[class]]\nuser = "x"', '[class]\nname = "x"',
+                      'mps.mode = "on"', 'isolation = "clas"',
+                      '[[class]]\nuser = "x"', '[class]\nname = "x"',
                       '[nodes."a"]\npoool = 1', '[devices."a".mps]\nmode = "off"'):
             with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
                 file.write(wrong)

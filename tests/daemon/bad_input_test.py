@@ -120,15 +120,16 @@ class BadInput(RawClientTest):
     def test_a_client_of_another_minor_version_is_accepted(self):
         daemon = self.daemon()
         welcome, refusal = 2, 3
-        self.assertEqual(self.greet(daemon, hello(0, less=128))[0], welcome)  # before classes
-        self.assertEqual(self.greet(daemon, hello(1, less=64))[0], welcome)
-        self.assertEqual(self.greet(daemon, hello(2, less=64))[0], welcome)  # before jobs
-        self.assertEqual(self.greet(daemon, hello(3))[0], welcome)  # before progress
+        self.assertEqual(self.greet(daemon, hello(0, less=256))[0], welcome)  # before classes
+        self.assertEqual(self.greet(daemon, hello(1, less=192))[0], welcome)
+        self.assertEqual(self.greet(daemon, hello(2, less=192))[0], welcome)  # before jobs
+        self.assertEqual(self.greet(daemon, hello(3, less=128))[0], welcome)  # before progress
+        self.assertEqual(self.greet(daemon, hello(9, less=128))[0], welcome)  # before domains
         self.assertEqual(self.greet(daemon, hello(MINOR))[0], welcome)
         self.assertEqual(self.greet(daemon, hello(MINOR + 1, more=b"news" * 50))[0], welcome)
         kind, why = self.greet(daemon, hello(MINOR, less=64))  # our version, but truncated
         self.assertEqual((kind, why), (refusal, b"the peer sent a message that was not expected"))
-        self.assertEqual(self.greet(daemon, hello(0, less=400))[0], refusal)
+        self.assertEqual(self.greet(daemon, hello(0, less=528))[0], refusal)
 
     def test_messages_of_any_size_and_sent_descriptors_leave_nothing_in_the_daemon(self):
         daemon = self.daemon("--policy", "random:max_sms=32")

@@ -322,7 +322,8 @@ TEST_CASE("no client takes units by reporting work that does not exist") {
     node.arbiter.attach(1, {.process = 40});
     node.arbiter.attach(2, {.process = 41});
     protocol::Holding holding;
-    for (PartitionId partition = 1; partition < node.layout.size(); ++partition)
+    const auto partitions = static_cast<PartitionId>(node.layout.size());
+    for (PartitionId partition = 1; partition < partitions; ++partition)
       for (const protocol::LeaseWord word :
            {kBefore, kFallback, protocol::lease_word(8, 0, Gate::kNone)}) {
         holding.partition = partition;

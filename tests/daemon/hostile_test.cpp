@@ -251,7 +251,8 @@ class Node final : public daemon::GrantSink {
     protocol::Record copy;
     protocol::RingState state = protocol::RingState::kEmpty;
     for (int i = 0; i < 64; ++i) {
-      if ((state = session.rings.requests.read(copy)) != protocol::RingState::kOk) break;
+      state = session.rings.requests.read(copy);
+      if (state != protocol::RingState::kOk) break;
       const auto request = protocol::decode_request(copy, {layout_.size(), device().sms});
       if (!request) return false;
       arbiter_->request(session.id, *request, now_);
@@ -399,7 +400,8 @@ class Node final : public daemon::GrantSink {
   }
 
   void claim_everything() {
-    for (PartitionId partition = 1; partition < layout_.size(); ++partition) {
+    const auto partitions = static_cast<PartitionId>(layout_.size());
+    for (PartitionId partition = 1; partition < partitions; ++partition) {
       protocol::Holding holding;
       holding.word = protocol::lease_word(epoch_ + 1 + static_cast<std::uint32_t>(below(3)), 1,
                                           protocol::Gate::kOpen);

@@ -230,9 +230,10 @@ TEST_CASE("advice out of range is clamped, and the client is not evicted for it"
   };
   Node node;
   node.start_daemon();
-  for (auto [said, told] : {Case{0, 0}, Case{1, 1}, Case{kSoon, kSoon},
-                            Case{kEver / 2, protocol::kLongest}, Case{kEver, protocol::kLongest}}) {
-    if (said == kSoon) said += node.now;
+  for (const auto& [advised, told] :
+       {Case{0, 0}, Case{1, 1}, Case{kSoon, kSoon}, Case{kEver / 2, protocol::kLongest},
+        Case{kEver, protocol::kLongest}}) {
+    const std::uint64_t said = advised == kSoon ? kSoon + node.now : advised;
     CAPTURE(said);
     runtime::ReadyOperation operation;
     operation.queued_ns = kEver;

@@ -302,7 +302,8 @@ class Machine final : public daemon::GrantSink {
         Client::Kernel& kernel = c.running.front();
         const double part = std::min(done, kernel.left_ns);
         done -= part;
-        if ((kernel.left_ns -= part) > 0) break;
+        kernel.left_ns -= part;
+        if (kernel.left_ns > 0) break;
         ended(c, kernel);
         c.running.pop_front();
       }
@@ -369,7 +370,8 @@ inline std::vector<double> poisson(double per_second, double from_ns, double for
 
 inline double quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
-  return values.at(static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5));
+  return values.at(
+      static_cast<std::size_t>(std::lround(share * static_cast<double>(values.size() - 1))));
 }
 
 }  // namespace vitamin::tests

@@ -75,6 +75,8 @@ std::unique_ptr<client::RemoteArbiter> arbiter(const std::string& socket,
   options.program = "member";
   if (const char* name = std::getenv("MEMBER_CLASS")) options.claim.workload_class = name;
   if (const char* step = std::getenv("MEMBER_JOB")) options.claim.job = step;
+  if (const char* directory = std::getenv("CUDA_MPS_PIPE_DIRECTORY"))
+    options.claim.mps_directory = directory;
   if (const char* share = std::getenv("MEMBER_SHARE"))
     options.claim.share = static_cast<std::uint32_t>(std::strtoul(share, nullptr, 10));
   // A busy machine is no daemon that is silent. MEMBER_SILENCE: in milliseconds.

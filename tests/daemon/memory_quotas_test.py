@@ -3,7 +3,8 @@
 """Quotas of device memory of vitamin.toml's classes, which vitamind keeps for groups of processes.
 
 Environment: see CMakeLists.txt; LIBRARY (libvitamin_cuda.so), MEMORY (the program of
-tests/interpose that takes memory), NATIVE_MEMORY, DRIVER (directory of the software driver).
+tests/interpose that takes memory), DRIVER (directory of the software driver), FIRST (what must be
+preloaded ahead: the runtime of a sanitizer, or nothing).
 """
 import json
 import os
@@ -31,7 +32,8 @@ class Quotas(DaemonTest):
         process = subprocess.Popen(
             [os.environ["MEMORY"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
             text=True, preexec_fn=enter, env=os.environ | {
-                "LD_PRELOAD": os.environ["LIBRARY"], "LD_LIBRARY_PATH": os.environ["DRIVER"],
+                "LD_PRELOAD": f"{os.environ['FIRST']} {os.environ['LIBRARY']}",
+                "LD_LIBRARY_PATH": os.environ["DRIVER"],
                 "VITAMIN_SOFT_LEDGER": os.path.join(self.directory.name, "ledger"),
                 "VITAMIN_LOCK_DIRECTORY": "", "VITAMIN_DAEMON": str(daemon.socket)} | environment)
 

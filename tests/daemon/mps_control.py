@@ -5,7 +5,8 @@
 -d starts a control daemon in $CUDA_MPS_PIPE_DIRECTORY (pid file, a socket named control). Else
 each line of standard input is a command for that daemon, with its answer on
 standard output, exit code 1 when there is none. The test writes to the file `world` there which
-servers and clients exist: {"servers": {"PID": {"status": "ACTIVE", "clients": [1]}}}.
+servers and clients exist: {"servers": {"PID": {"status": "ACTIVE", "clients": [1]}}}. Programs over
+the software driver are clients, too (backends/soft/libcuda/mps_client.h).
 """
 import json
 import os
@@ -17,11 +18,30 @@ DIRECTORY = pathlib.Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
 CONTROL = DIRECTORY / "control"
 
 
+def runs(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(") ")[-1][0] not in "ZX"
+    except OSError:
+        return False
+
+
+def soft_server():
+    try:
+        number, fault, *clients = (DIRECTORY / "soft-server").read_text().split()
+    except (OSError, ValueError):
+        return {}
+    left = [int(pid) for pid in clients if runs(pid)]
+    if not left:
+        return {}  # a server ends with its last client, also after a fault
+    return {number: {"status": "ACTIVE" if fault == "0" else "FAULT", "clients": left}}
+
+
 def world():
     try:
-        return json.loads((DIRECTORY / "world").read_text())
+        told = json.loads((DIRECTORY / "world").read_text())
     except (OSError, ValueError):
-        return {"servers": {}}
+        told = {}
+    return told | {"servers": told.get("servers", {}) | soft_server()}
 
 
 def obey(command):
@@ -69,8 +89,11 @@ def serve():
         connection, _ = listener.accept()
         with connection:
             command = connection.recv(4096).decode()
+            if not command:
+                continue
             connection.send((obey(command) or " ").encode())
             if command.startswith("quit"):
+                (DIRECTORY / "soft-server").unlink(missing_ok=True)
                 CONTROL.unlink(missing_ok=True)
                 os._exit(0)
 

@@ -18,6 +18,7 @@ def hello(minor, more=b"", less=0, workload_class=b"", job=b"", uuid=b"GPU-membe
     text += struct.pack("<64I", *units, *[0] * (64 - len(units)))
     for word in (uuid, device, program, workload_class, job):
         text += word.ljust(64, b"\0")
+    text += bytes(128)  # mps_directory
     return text[:len(text) - less] + more
 
 

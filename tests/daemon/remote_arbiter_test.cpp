@@ -70,10 +70,14 @@ class Puppet {
     });
   }
   ~Puppet() {
+    if (thread_.joinable()) welcome_no_more();
+    ::rmdir(directory_);
+  }
+  void welcome_no_more() {
     stopping_ = true;
     thread_.join();
+    listener_ = {};
     ::unlink(path().c_str());
-    ::rmdir(directory_);
   }
   static const runtime::PoolLayout& layout() {
     static const auto made = runtime::PoolLayout::build(kInfo);
@@ -218,6 +222,36 @@ TEST_CASE("lost sessions stay open until the daemon has read the reports of thei
   CHECK(holding->partition == leased);
   until([&] { return daemon.at(0).closed() && daemon.at(1).closed(); });
   CHECK_FALSE(daemon.at(2).closed());
+}
+
+TEST_CASE("a daemon that is lost before its session is adopted counts as lost") {
+  Puppet daemon;
+  RemoteOptions options;
+  options.socket = daemon.path();
+  options.poll_timeout = std::chrono::minutes(10);  // it is not noticed by its silence
+  auto made = RemoteArbiter::connect(options, kInfo);
+  REQUIRE(made);
+  RemoteArbiter& arbiter = **made;
+  std::atomic<unsigned> changes{0};
+  arbiter.on_change([&] { ++changes; });
+  const auto until = [&](auto what) {
+    for (const auto end = steady_clock::now() + test::time_limit(std::chrono::seconds(20));
+         !what();) {
+      REQUIRE(steady_clock::now() < end);
+      ::usleep(500);
+    }
+  };
+  daemon.at(0).socket = {};
+  until([&] { return daemon.many() == 2 && changes >= 2; });  // lost, and another is there
+  daemon.welcome_no_more();
+  daemon.at(1).socket = {};
+  until([&] { return changes >= 3; });  // lost as well
+  arbiter.service();                    // adopts the session of the second
+  runtime::ReadyOperation operation;
+  operation.sms = 1;
+  const std::vector<PartitionId> eligible{Puppet::layout().find(hal::ComputeSet(0b0001)),
+                                          runtime::kWholeDevice};
+  CHECK(arbiter.grant(operation, eligible).partition != kNoPartition);  // in the fallback partition
 }
 
 }  // namespace vitamin::client

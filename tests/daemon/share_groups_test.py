@@ -63,10 +63,11 @@ class ShareGroups(DaemonTest):
             with self.subTest(policy=policy):
                 daemon = self.configured(MINE, "--policy", policy, "--set",
                                          "policy.starving_after=20ms")
-                # On a quick machine a worker may end before the next one begins.
+                # On a quick machine a worker may end before the next one begins, and a grant
+                # between two looks.
                 for launches in (2000, 8000, 32_000, 128_000):
                     most, seen = self.beside_each_other(daemon, launches)
-                    if seen > 1:
+                    if most > 0 and seen > 1:
                         break
                 self.assertGreater(most, 0)
                 self.assertGreater(seen, 1)

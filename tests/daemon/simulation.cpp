@@ -220,12 +220,12 @@ class Node final : public daemon::GrantSink {
     check_leases();
   }
 
-  // False: it breaks the protocol.
-  bool read_requests(Client& c, Session& session) {
+  bool read_requests(Client& c, Session& session) {  // false: it breaks the protocol
     protocol::Record copy;
     protocol::RingState state = protocol::RingState::kEmpty;
     for (std::uint64_t i = below(8); i > 0; --i) {
-      if ((state = session.rings.requests.read(copy)) != protocol::RingState::kOk) break;
+      state = session.rings.requests.read(copy);
+      if (state != protocol::RingState::kOk) break;
       const auto request = protocol::decode_request(copy, {layout_.size(), device().sms});
       if (!request) return false;
       note('r', session.id, copy.words[0], copy.words[1]);

@@ -165,9 +165,10 @@ TEST_CASE("where the runtime is right the audit finds nothing under any policy o
   for (const char* policy : {"fifo", "random", "extremes", "random:exclusive=1"})
     for (const std::uint64_t window_ns : {0ULL, 50'000ULL, ~0ULL})
       if (all_of_them || window_ns == 50'000) treatments.emplace_back(policy, window_ns);
-  for (const auto& [policy, window_ns] : treatments) {
-    CAPTURE(policy);
-    CAPTURE(window_ns);
+  for (const auto& treatment : treatments) {
+    CAPTURE(treatment.first);
+    CAPTURE(treatment.second);
+    const auto& [policy, window_ns] = treatment;
     const Outcome outcome = audited(nullptr, policy, window_ns);
     CHECK(outcome.operations > 90);
     CHECK(outcome.changed == 0);

@@ -209,7 +209,8 @@ int run_all(const Options& options) {
     while (next < ordered.size() && running.size() < options.jobs)
       running.push_back(start(*ordered[next++], options));
     for (std::size_t i = 0; i < running.size(); ++i) {
-      if (!running[i].silent && !(running[i].silent = advance(running[i]))) continue;
+      if (!running[i].silent) running[i].silent = advance(running[i]);
+      if (!running[i].silent) continue;
       if (!reap(running[i], false)) continue;
       Child child = std::move(running[i]);
       running.erase(running.begin() + static_cast<std::ptrdiff_t>(i--));
@@ -322,6 +323,7 @@ int run(const Options& options) {
 }  // namespace
 }  // namespace vitamin::differential
 
+// NOLINTNEXTLINE(bugprone-exception-escape): what escapes ends the process with its text
 int main(int argc, char** argv) {
   return vitamin::differential::run(vitamin::differential::parse(argc, argv));
 }

@@ -75,6 +75,23 @@ class Scripts(unittest.TestCase):
             self.assertTrue(record["same"], record)
             self.assertFalse(record["hung"], record)
 
+    def test_a_fault_is_contained_in_its_class_and_its_cost_is_measured(self):
+        records = self.run_script("fault_matrix.py", "--kinds", "illegal", "hang", "--isolations",
+                                  "shared", "class", "--rounds", "1", "--seconds", "3",
+                                  "--limit", "100000")
+        faults = {(r["isolation"], r["fault"]): r for r in records if r["part"] == "fault"}
+        self.assertEqual(len(faults), 4)
+        for (isolation, kind), record in faults.items():
+            self.assertNotIn("why", record)
+            for who in ("same", "other"):
+                self.assertTrue(record[who]["equal"], record)
+                self.assertEqual(record[who]["survived"], kind == "hang" or
+                                 (isolation, who) == ("class", "other"), record)
+            self.assertIsNotNone(record["accepts_again_s"], record)
+        costs = [r for r in records if r["part"] == "cost"]
+        self.assertEqual(len(costs), 6)
+        self.assertTrue(all(r["speeds"] and r["equal"] for r in costs), costs)
+
     def test_jobs_of_ranks_on_eight_gpus_end_with_their_bits(self):
         """With ranks that are late or killed, GPUs in another order in every process, and another
         vitamind in the middle of a collective."""

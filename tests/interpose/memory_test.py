@@ -3,7 +3,7 @@
 memory against a quota, what queries answer, and what is left when calls fail, contexts end and
 processes are killed.
 
-Environment: see programs_test.py; NATIVE_MEMORY (a library that asks the driver past ours).
+Environment: see programs_test.py.
 """
 import mmap
 import os
@@ -42,7 +42,6 @@ class Program:
         if directory is not None:
             environment["VITAMIN_RUN_DIR"] = str(directory)
         environment["VITAMIN_LOCK_DIRECTORY"] = ""  # nothing is said of other tests' processes
-        environment["NATIVE_MEMORY"] = os.environ["NATIVE_MEMORY"]
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,

@@ -69,8 +69,9 @@ TEST_CASE("a bundle of hipcc tells where its kernels' parameters lie") {
   KernelLayouts layouts;
   CHECK(vitamin::interpose::read_layouts(bytes_of(file), layouts));
   REQUIRE_FALSE(layouts.empty());
-  for (const auto& [name, layout] : layouts) {
-    CAPTURE(name);
+  for (const auto& kernel : layouts) {
+    CAPTURE(kernel.first);
+    const auto& layout = kernel.second;
     CHECK_FALSE(layout.parameters.empty());
     std::uint32_t end = 0;
     for (const auto& parameter : layout.parameters) {

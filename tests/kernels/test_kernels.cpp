@@ -57,13 +57,13 @@ VITAMIN_KERNEL(add_to_module_counter, std::uint32_t* seen, std::uint32_t value) 
 }
 
 struct Odd {
-  char a;
+  std::int8_t a;
   double b;
   short c;
 };
 
 // Parameters with holes between them.
-VITAMIN_KERNEL(parameters, std::uint64_t* out, char small, double wide, Odd odd,
+VITAMIN_KERNEL(parameters, std::uint64_t* out, std::int8_t small, double wide, Odd odd,
                std::uint8_t last) {
   VITAMIN_ONCE {
     out[0] = static_cast<std::uint64_t>(small);

@@ -164,6 +164,7 @@ class Stream {
   ~Stream() { cuStreamDestroy(stream_); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
+  // NOLINTNEXTLINE(google-explicit-constructor): a stream is given where its handle is
   operator CUstream() const { return stream_; }
 
  private:
@@ -178,6 +179,7 @@ class Event {
   ~Event() { cuEventDestroy(event_); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
+  // NOLINTNEXTLINE(google-explicit-constructor): an event is given where its handle is
   operator CUevent() const { return event_; }
 
  private:

@@ -16,8 +16,9 @@ from time_limit import time_limit, wait_until
 VITAMIN = BUILD / "bin/vitamin"
 
 
-def vitamin(*words):
-    return subprocess.run([VITAMIN, "cdi", *words], text=True, capture_output=True)
+def vitamin(*words, configuration="/dev/null"):
+    return subprocess.run([VITAMIN, "cdi", *words], text=True, capture_output=True,
+                          env=os.environ | {"VITAMIN_CONFIG": str(configuration)})
 
 
 class Specification(unittest.TestCase):
@@ -26,10 +27,10 @@ class Specification(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.directory = pathlib.Path(directory.name)
 
-    def generated(self, *words):
+    def generated(self, *words, **more):
         """Writes a CDI file with an existing directory of the socket."""
         said = vitamin("generate", "--output", "-", "--socket", self.directory / "vitamind.sock",
-                       *words)
+                       *words, **more)
         self.assertEqual(said.returncode, 0, said.stderr)
         return json.loads(said.stdout)
 
@@ -55,6 +56,27 @@ class Specification(unittest.TestCase):
                          {"all": [daemon], "percent-25": [daemon, "VITAMIN_SHARE=25"],
                           "percent-50": [daemon, "VITAMIN_SHARE=50"],
                           "class-latency": [daemon, "VITAMIN_CLASS=latency"]})
+        self.assertEqual(self.check(made).returncode, 0)
+
+    def test_devices_of_isolated_classes_have_the_directories_of_their_domains(self):
+        file = self.directory / "vitamin.toml"
+        file.write_text('[[class]]\nname = "a"\nisolation = "class"\ncommand = "a"\n'
+                        '[[class]]\nname = "b"\ncommand = "b"\n'
+                        '[[class]]\nname = "c"\nisolation = "exclusive"\ncommand = "c"\n')
+        pathlib.Path(str(self.directory) + ".a").mkdir()
+        self.addCleanup(pathlib.Path(str(self.directory) + ".a").rmdir)
+        made = self.generated("--share", "25", "--class", "a,b,c", "--mps", self.directory,
+                              configuration=file)
+        self.assertEqual([line.split("=")[0] for line in made["containerEdits"]["env"]],
+                         ["LD_PRELOAD"])
+        shared = str(self.directory)
+        directories = {"all": shared, "percent-25": shared, "class-a": shared + ".a",
+                       "class-b": shared, "class-c": shared + "-none"}
+        for device in made["devices"]:
+            edits, name = device["containerEdits"], device["name"]
+            self.assertEqual(edits["env"][-1], f"CUDA_MPS_PIPE_DIRECTORY={directories[name]}")
+            self.assertEqual([mount["hostPath"] for mount in edits.get("mounts", [])],
+                             [shared + ".a"] if name == "class-a" else [])
         self.assertEqual(self.check(made).returncode, 0)
 
     def test_what_an_engine_refuses_is_found(self):

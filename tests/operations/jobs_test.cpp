@@ -62,10 +62,10 @@ TEST_CASE("a step may have a bound of memory") {
   CHECK(!jobs.bounds_memory());
   REQUIRE(jobs.begin("12.1 1000 10 - - 20GiB"));
   CHECK(jobs.bounds_memory());
-  CHECK(jobs.find("12.1", 1000)->memory->bytes == std::uint64_t{20} << 30);
+  CHECK(jobs.find("12.1", 1000)->memory == config::memory_bound("20GiB"));
   CHECK(jobs.status()[1]["memory"] == "20GiB");
   REQUIRE(jobs.begin("12.1 1000 10 - - 25%"));
-  CHECK(jobs.find("12.1", 1000)->memory->percent == 25);
+  CHECK(jobs.find("12.1", 1000)->memory == config::memory_bound("25%"));
 }
 
 TEST_CASE("shares of a device never add up to more than all of it") {

@@ -285,7 +285,7 @@ TEST_CASE("containers get MPS's pipes and its shared memory") {
   CHECK(allocate(node, {"GPU-1.0"}, answer).error_message().find("or no MPS runs") !=
         std::string::npos);
   std::filesystem::create_directory(mps);
-  std::ofstream(mps + "/control");
+  std::ofstream control(mps + "/control");
   REQUIRE(soon([&] { return allocate(node, {"GPU-1.0"}, answer).ok(); }));
   const auto& container = answer.container_responses(0);
   CHECK(container.envs().at("CUDA_MPS_PIPE_DIRECTORY") == mps);

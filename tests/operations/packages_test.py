@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The Debian packages and the tarball: contents, installation, upgrade and removal."""
+import importlib.util
 import os
 import pathlib
 import re
@@ -275,6 +276,7 @@ class Repository(Directory):
 
     def key(self):
         """Makes a key for this test; returns its fingerprint."""
+        tool("gpg-agent")  # gpg starts it, and does not say that it is missing
         home = self.directory / "gnupg"
         home.mkdir(mode=0o700)
         self.environment = {**os.environ, "GNUPGHOME": str(home)}
@@ -373,6 +375,8 @@ class Wheel(Directory):
 
     def tools(self):
         """A Python that can build and check wheels; fetched once for a build directory."""
+        if importlib.util.find_spec("ensurepip") is None:
+            self.skipTest("python3-venv is not installed")
         directory = BUILD / "tests/operations/wheel_tools"
         with alone(directory):
             if not (directory / "complete").exists():

@@ -5,6 +5,7 @@
 // seconds' worth); the fuzzer (decode_fuzzer.cpp) runs for as long as one likes.
 #include <doctest/doctest.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <random>
 
@@ -132,18 +133,24 @@ TEST_CASE("a handshake of another major version is refused by its number") {
 
 TEST_CASE("what a program says of itself comes back, and a share that is none does not") {
   const hal::DeviceInfo info{hal::Vendor::kSoftware, "soft", "GPU-1", 4, {2, 2}, 1000};
-  Hello hello = hello_of(info, "test", {"latency", "12.0", 25});
+  Hello hello = hello_of(info, "test", {"latency", "12.0", 25, "/run/mps"});
   const auto back = parse<Hello>(bytes_of(hello));
   REQUIRE(back);
   CHECK(claim_of(*back).workload_class == "latency");
   CHECK(claim_of(*back).job == "12.0");
   CHECK(claim_of(*back).share == 25);
+  CHECK(claim_of(*back).mps_directory == "/run/mps");
   hello.share = 101;
   CHECK(claim_of(hello).share == 0);
-  // Of a client that knows 1.1 only, and sends less.
+  // Of clients that know 1.9 and 1.1 only, and send less.
+  hello.preamble.minor = 9;
+  const auto former = parse<Hello>(bytes_of(hello).first(offsetof(Hello, mps_directory)));
+  REQUIRE(former);
+  CHECK(claim_of(*former).job == "12.0");
+  CHECK(claim_of(*former).mps_directory.empty());
   hello.preamble.minor = 1;
   hello.share = 0;
-  const auto older = parse<Hello>(bytes_of(hello).first(sizeof hello - sizeof hello.job));
+  const auto older = parse<Hello>(bytes_of(hello).first(offsetof(Hello, job)));
   REQUIRE(older);
   CHECK(claim_of(*older).workload_class == "latency");
   CHECK(claim_of(*older).job.empty());

@@ -1,31 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// After warm-up, no message and no plan allocates memory. This file counts what operator new does.
+// After warm-up, no message and no plan allocates memory.
 #include <doctest/doctest.h>
 
-#include <cstdlib>
-#include <new>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "scheduler/policies/builtin.h"
 #include "scheduler/scheduler.h"
+#include "tests/scheduler/allocations.h"
 #include "tests/scheduler/fixture.h"
-
-namespace {
-
-std::size_t allocations = 0;
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace vitamin::scheduler {
 namespace {
@@ -112,9 +97,9 @@ TEST_CASE("after warm-up no message and no plan allocates memory") {
                                  : make_random());
     for (int i = 0; i < 3'000; ++i) clients.turn();
     const auto plans = clients.counters().plans, grants = clients.counters().grants;
-    const std::size_t before = allocations;
+    const std::uint64_t before = test::allocations();
     for (int i = 0; i < 1'000; ++i) clients.turn();
-    const std::size_t after = allocations;
+    const std::uint64_t after = test::allocations();
     CHECK(before > 0);
     CHECK(after == before);
     CHECK(clients.counters().grants > grants);

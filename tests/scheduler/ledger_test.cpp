@@ -263,9 +263,11 @@ TEST_CASE("the ledger agrees with a list of grants after every short sequence") 
 }
 
 // What a client has on one partition, as the model of the protocol sees it.
+// NOLINTBEGIN(readability-identifier-naming): the names of lease_moves.def
 enum class Lease { Idle, Leased, Draining };
 enum class Event { Acquire, Submit, Retire, Close, Reopen, Forget };
 enum class When { Always, Free, Unreserved, Busy, Quiet };
+// NOLINTEND(readability-identifier-naming)
 struct Move {
   Event event;
   Lease from;

@@ -303,8 +303,9 @@ TEST_CASE("a policy that throws or returns invalid rows is replaced by fifo, wit
          out.rows = {row(1, 0, Mode::kShared), row(1, 1, Mode::kShared)};
        },
        "test: two rows name the same client and stream"}};
-  for (const auto& [call, why] : faults) {
-    CAPTURE(why);
+  for (const auto& fault : faults) {
+    CAPTURE(fault.second);
+    const auto& [call, why] = fault;
     Scheduler scheduler(layout.partitions(), policy(call));
     scheduler.wants(1, demand(0), 1);
     const auto decisions = decide(scheduler, 1);

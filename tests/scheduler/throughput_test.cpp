@@ -4,31 +4,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
 #include <limits>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "scheduler/policies/slo.h"
 #include "tests/figure.h"
+#include "tests/scheduler/allocations.h"
 #include "tests/scheduler/synthetic_world.h"
-
-namespace {
-
-std::atomic<std::uint64_t> allocations{0};
-
-}  // namespace
-
-// Counts what the code under test allocates.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* const memory = std::malloc(size != 0 ? size : 1)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace vitamin::scheduler {
 namespace {
@@ -267,9 +250,9 @@ double slowest_plan_us(AllocationPolicy& policy, const runtime::PoolLayout& pool
     policy.allocate(clients.snapshot(pool), out);
   };
   for (int i = 0; i < 200; ++i) plan(), clients.advance(15 * kMs);
-  const std::uint64_t before = allocations.load();
+  const std::uint64_t before = test::allocations();
   for (int i = 0; i < 200; ++i) plan(), clients.advance(15 * kMs);
-  *allocated = allocations.load() - before;
+  *allocated = test::allocations() - before;
   return test::lowest(20, [&] {
     double slowest = 0;
     for (int block = 0; block < 10; ++block) {

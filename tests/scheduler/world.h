@@ -268,7 +268,8 @@ class World {
       const std::uint32_t sms = UnitWidths(layout_.partitions()).of(units);
       std::uint32_t& seen = most_sms_[static_cast<std::uint32_t>(group)];
       seen = std::max(seen, sms);
-      REQUIRE_MESSAGE(sms <= most, "group " << group << " has " << sms << " SMs");
+      const std::uint64_t id = group;
+      REQUIRE_MESSAGE(sms <= most, "group " << id << " has " << sms << " SMs");
     }
   }
 
@@ -295,14 +296,15 @@ class World {
     }
     hal::ComputeSet all;
     for (const auto& [client, units] : exclusive) {
-      REQUIRE_MESSAGE(!units.overlaps(all), "client " << client << " overlaps another");
+      const std::uint64_t holder = client;
+      REQUIRE_MESSAGE(!units.overlaps(all), "client " << holder << " overlaps another");
       all |= units;
     }
-    for (const auto& [client, units] : open_exclusive)
-      for (const auto& [other, shared] : open_shared)
-        if (client != other)
-          REQUIRE_MESSAGE(!units.overlaps(shared),
-                          "client " << other << " shares units of client " << client);
+    for (const auto& alone : open_exclusive)
+      for (const auto& beside : open_shared)
+        if (alone.first != beside.first)
+          REQUIRE_MESSAGE(!alone.second.overlaps(beside.second),
+                          "client " << beside.first << " shares units of client " << alone.first);
   }
 
   const runtime::PoolLayout& layout_;

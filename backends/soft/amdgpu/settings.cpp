@@ -97,8 +97,9 @@ Settings read_settings() {
   settings.ledger = variable("VITAMIN_SOFT_AMDGPU_LEDGER");
   settings.faults = parse_faults("VITAMIN_SOFT_AMDGPU_FAULTS");
   const std::string hold = variable("VITAMIN_SOFT_AMDGPU_HOLD_US");
-  if (!hold.empty() && !number(hold)) refuse("VITAMIN_SOFT_AMDGPU_HOLD_US", hold, "microseconds");
-  settings.hold_us = hold.empty() ? 0 : *number(hold);
+  const auto hold_us = hold.empty() ? std::optional<std::uint64_t>(0) : number(hold);
+  if (!hold_us) refuse("VITAMIN_SOFT_AMDGPU_HOLD_US", hold, "microseconds");
+  settings.hold_us = *hold_us;
   settings.verbose = variable("VITAMIN_SOFT_AMDGPU_LOG") == "1";
   return settings;
 }

@@ -172,6 +172,14 @@ CUresult api::cuInit(unsigned int flags) {
     for (const auto& device : self.devices) start_trace(*device, self.settings.trace);
   }
   for (const auto& device : self.devices) make_default_pool(*device);
+  if (self.settings.clock == Clock::kReal && !self.settings.mps_directory.empty()) {
+    std::vector<Engine*> engines;
+    for (const auto& device : self.devices) engines.push_back(device->engine.get());
+    if (!MpsClient::join(self.settings.mps_directory, std::move(engines), self.mps)) {
+      self.devices.clear();
+      return CUDA_ERROR_MPS_SERVER_NOT_READY;
+    }
+  }
   pthread_atfork(nullptr, nullptr, [] { driver().forked = true; });
   self.initialised.store(true, std::memory_order_release);
   return CUDA_SUCCESS;

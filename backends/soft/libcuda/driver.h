@@ -27,6 +27,7 @@
 
 #include "backends/soft/engine.h"
 #include "backends/soft/libcuda/cuda_api.h"
+#include "backends/soft/libcuda/mps_client.h"
 #include "backends/soft/libcuda/settings.h"
 
 namespace vitamin::soft::driver {
@@ -312,6 +313,7 @@ class Driver {
   std::atomic<bool> forked{false};
   Settings settings;
   std::vector<std::unique_ptr<Device>> devices;
+  std::unique_ptr<MpsClient> mps;  // null: this process is not a client of MPS
   std::unordered_map<const void*, Kind> objects;
   std::deque<std::unique_ptr<Context>> contexts;
   std::deque<Context*> buried;  // green ones, in the order in which they were destroyed

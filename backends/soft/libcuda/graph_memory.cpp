@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "backends/soft/libcuda/capture.h"
 #include "backends/soft/libcuda/entry.h"
@@ -18,9 +20,17 @@ constexpr std::size_t kGraphGranularity = std::size_t{2} << 20;
 
 void* address_of(const GraphBlock& block) { return reinterpret_cast<void*>(block.base); }
 
+// Replaces what is at the block's addresses. Without this a failure, for example too many mappings
+// in this process, would show as an invalid access of a kernel, or not at all.
+void map_over(const GraphBlock& block, int protection, int flags, int fd, off_t offset) {
+  if (mmap(address_of(block), block.bytes, protection, flags | MAP_FIXED, fd, offset) != MAP_FAILED)
+    return;
+  std::perror("software driver: memory of a graph cannot be mapped");
+  std::abort();
+}
+
 void hide(const GraphBlock& block) {
-  mmap(address_of(block), block.bytes, PROT_NONE,
-       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  map_over(block, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
 std::shared_ptr<GraphBlock> reserve_block(std::size_t bytes) {
@@ -205,8 +215,7 @@ CUresult back_graph(GraphExec& exec, const Stream& stream, Queue* queue) {
       [blocks, slab] {
         off_t offset = 0;
         for (const auto& block : *blocks) {
-          mmap(address_of(*block), block->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-               slab->fd, offset);
+          map_over(*block, PROT_READ | PROT_WRITE, MAP_SHARED, slab->fd, offset);
           offset += static_cast<off_t>(block->bytes);
         }
       },

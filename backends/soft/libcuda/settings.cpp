@@ -124,6 +124,7 @@ Settings Settings::from_environment() {
     settings.deadlock_ms = *milliseconds;
   }
   settings.ledger = variable("VITAMIN_SOFT_LEDGER");
+  settings.mps_directory = variable("CUDA_MPS_PIPE_DIRECTORY");
   settings.trace = variable("VITAMIN_SOFT_TRACE");
   settings.faults = parse_faults(variable("VITAMIN_SOFT_FAULTS"));
   return settings;

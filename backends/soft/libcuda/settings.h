@@ -26,6 +26,7 @@ struct Settings {
   Clock clock = Clock::kReal;
   std::uint64_t seed = 1;
   std::string ledger;
+  std::string mps_directory;  // CUDA_MPS_PIPE_DIRECTORY
   std::string trace;
   std::vector<ScriptedFault> faults;
   // Virtual clock: how long the host may be the only hope of a blocked call before it is called a

@@ -22,6 +22,7 @@ int refuse(const std::string& why) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): what escapes ends the process with its text
 int main(int argc, char** argv) {
   using namespace vitamin;
   kubernetes::DriverOptions options;

@@ -38,7 +38,8 @@ struct Triple {
 };
 
 // Parameters with holes between them: says what arrived.
-VITAMIN_KERNEL(pack, std::uint32_t* out, char small, double wide, Triple triple, short last) {
+VITAMIN_KERNEL(pack, std::uint32_t* out, std::int8_t small, double wide, Triple triple,
+               short last) {
   VITAMIN_ONCE {
     out[0] = static_cast<std::uint32_t>(small);
     out[1] = static_cast<std::uint32_t>(wide * 2);

@@ -64,7 +64,7 @@ int absent() {
                     dlsym(RTLD_DEFAULT, "cudnnCreate"), dlsym(nullptr, "cuda_like_name")};
   for (void* probe : probes) std::printf("%s ", owner_of(probe));
   dlerror();
-  dlsym(RTLD_DEFAULT, "cuInit");
+  static_cast<void>(dlsym(RTLD_DEFAULT, "cuInit"));
   const char* error = dlerror();
   std::printf("| %s\n", error != nullptr && std::strstr(error, "cuInit") ? "named" : "silent");
   return 0;

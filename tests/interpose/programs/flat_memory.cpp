@@ -61,7 +61,7 @@ struct Place : Session {
     node.gridDimX = node.gridDimY = node.gridDimZ = 1;
     node.blockDimX = 32;
     node.blockDimY = node.blockDimZ = 1;
-    node.kernelParams = arguments;
+    node.kernelParams = arguments_;
     return node;
   }
   CUgraph graph() {
@@ -74,8 +74,8 @@ struct Place : Session {
   }
 
  private:
-  Word value = 1, count = 1;
-  void* arguments[4] = {&word, &value, &count, nullptr};
+  Word value_ = 1, count_ = 1;
+  void* arguments_[4] = {&word, &value_, &count_, nullptr};
 };
 
 using Destroy = std::function<void()>;

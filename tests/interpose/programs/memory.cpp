@@ -7,8 +7,8 @@
 //   give NAME              status
 //   info                   status, free and total memory as the driver says to this program
 //   total                  status and cuDeviceTotalMem
-//   native                 free memory as the driver says to a library that goes past ours
-//   unseen BYTES           status of an allocation by that library
+//   native                 free memory as the driver says, asked past our library
+//   unseen BYTES           status of an allocation past our library
 //   sync                   status of cuCtxSynchronize
 //   trim                   status of cuMemPoolTrimTo of the default pool
 //   keep BYTES             sets the default pool's release threshold
@@ -27,6 +27,7 @@
 //   exec                   0, then this program again, in this process
 //   kill                   by SIGKILL
 #include <dlfcn.h>
+#include <link.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,6 +35,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -42,6 +44,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -79,12 +82,14 @@ CUDA_ARRAY3D_DESCRIPTOR words_in(std::size_t bytes) {
 template <class T>
 T canary() {
   T value;
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): a pointer is a value here
   std::memset(&value, 0x5a, sizeof value);
   return value;
 }
 template <class T>
 CUresult checked(CUresult status, const T& value) {
   const T before = canary<T>();
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): a pointer is a value here
   if (status != CUDA_SUCCESS && std::memcmp(&value, &before, sizeof value) != 0)
     return CUDA_ERROR_UNKNOWN;
   return status;
@@ -349,17 +354,50 @@ std::string graph(std::istringstream& words) {
                                  : cuGraphLaunch(built.executable, stream_of_graphs(stream)));
 }
 
-void* past_us(const char* name) {
-  static void* const library = dlopen(std::getenv("NATIVE_MEMORY"), RTLD_NOW | RTLD_DEEPBIND);
-  return library != nullptr ? dlsym(library, name) : nullptr;
+// An entry point as the driver's own table of symbols has it: neither the dynamic linker nor dlsym
+// is asked, since the preloaded library stands before the driver in both.
+void* past_us(std::string_view name) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (driver == nullptr) return nullptr;
+  const auto& loaded = *static_cast<const link_map*>(driver);
+  const ElfW(Sym)* symbols = nullptr;
+  const char* names = nullptr;
+  const std::uint32_t* hashes = nullptr;  // DT_GNU_HASH
+  for (const ElfW(Dyn)* entry = loaded.l_ld; entry->d_tag != DT_NULL; ++entry) {
+    const auto* const address = reinterpret_cast<const void*>(entry->d_un.d_ptr);
+    if (entry->d_tag == DT_SYMTAB) symbols = static_cast<const ElfW(Sym)*>(address);
+    if (entry->d_tag == DT_STRTAB) names = static_cast<const char*>(address);
+    if (entry->d_tag == DT_GNU_HASH) hashes = static_cast<const std::uint32_t*>(address);
+  }
+  dlclose(driver);
+  if (symbols == nullptr || names == nullptr || hashes == nullptr) return nullptr;
+  const std::uint32_t bucket_count = hashes[0], first = hashes[1], filter_words = hashes[2];
+  const std::uint32_t* const buckets = hashes + 4 + filter_words * (sizeof(ElfW(Addr)) / 4);
+  const std::uint32_t* const chains = buckets + bucket_count;
+  for (std::uint32_t bucket = 0; bucket < bucket_count; ++bucket)
+    for (std::uint32_t index = buckets[bucket]; index >= first; ++index) {
+      const ElfW(Sym)& symbol = symbols[index];
+      if (names + symbol.st_name == name) {
+        void* const found = reinterpret_cast<void*>(loaded.l_addr + symbol.st_value);
+        return ELF64_ST_TYPE(symbol.st_info) == STT_GNU_IFUNC
+                   ? reinterpret_cast<void* (*)()>(found)()
+                   : found;
+      }
+      if ((chains[index - first] & 1U) != 0) break;
+    }
+  return nullptr;
 }
 std::size_t native_free() {
-  auto* const ask = reinterpret_cast<std::size_t (*)()>(past_us("native_free"));
-  return ask != nullptr ? ask() : 0;
+  auto* const ask =
+      reinterpret_cast<CUresult (*)(std::size_t*, std::size_t*)>(past_us("cuMemGetInfo_v2"));
+  std::size_t available = 0, total = 0;
+  return ask != nullptr && ask(&available, &total) == CUDA_SUCCESS ? available : 0;
 }
 CUresult native_take(std::size_t bytes) {
-  auto* const take = reinterpret_cast<CUresult (*)(std::size_t)>(past_us("native_take"));
-  return take != nullptr ? take(bytes) : CUDA_ERROR_UNKNOWN;
+  auto* const take =
+      reinterpret_cast<CUresult (*)(CUdeviceptr*, std::size_t)>(past_us("cuMemAlloc_v2"));
+  CUdeviceptr address = 0;
+  return take != nullptr ? take(&address, bytes) : CUDA_ERROR_UNKNOWN;
 }
 
 // The default pool, and contexts.

@@ -9,8 +9,11 @@
 #include <cstring>
 #include <fstream>
 #include <initializer_list>
+#include <map>
 #include <string_view>
 
+#include "daemon/config/isolation.h"
+#include "daemon/config/load.h"
 #include "daemon/protocol/paths.h"
 #include "runtime/environment.h"
 #include "tools/vitamin/exit_code.h"
@@ -61,19 +64,34 @@ ordered_json cdi_specification(const CdiOptions& options, const Libraries& libra
   };
   ordered_json mounts = {mount(fs::path(socket).parent_path()),
                          mount(libraries.front().parent_path())};
+  // Where a class has a directory of its own, the directory is each device's: an engine may keep
+  // either of two values of one variable.
+  const bool isolated = !options.isolated.empty();
   if (!options.mps.empty()) {
-    variables.push_back(variable("CUDA_MPS_PIPE_DIRECTORY", options.mps));
+    if (!isolated) variables.push_back(variable("CUDA_MPS_PIPE_DIRECTORY", options.mps));
     mounts.push_back(mount(options.mps));
   }
+  const auto made = [&](const std::string& name, std::vector<std::string> words,
+                        const std::string& workload_class = {}) {
+    const auto own = options.isolated.find(workload_class);
+    const std::string directory =
+        own != options.isolated.end() ? own->second.directory : options.mps;
+    if (isolated && !directory.empty())
+      words.push_back(variable("CUDA_MPS_PIPE_DIRECTORY", directory));
+    ordered_json all = device(name, std::move(words));
+    if (own != options.isolated.end() && own->second.mounted)
+      all["containerEdits"]["mounts"] = {mount(directory)};
+    return all;
+  };
   // A device must change something. "all" says no share, for it would stand over one that the
   // container was given otherwise.
   const std::string daemon = variable(names::kDaemon, socket);
-  ordered_json devices = {device("all", {daemon})};
+  ordered_json devices = ordered_json::array({made("all", {daemon})});
   for (const unsigned share : options.shares)
-    devices.push_back(device(fmt::format("percent-{}", share),
-                             {daemon, variable(names::kShare, fmt::to_string(share))}));
+    devices.push_back(made(fmt::format("percent-{}", share),
+                           {daemon, variable(names::kShare, fmt::to_string(share))}));
   for (const std::string& name : options.classes)
-    devices.push_back(device("class-" + name, {daemon, variable(names::kClass, name)}));
+    devices.push_back(made("class-" + name, {daemon, variable(names::kClass, name)}, name));
   return {{"cdiVersion", kVersion},
           {"kind", kKind},
           {"containerEdits", {{"env", variables}, {"mounts", mounts}}},
@@ -242,7 +260,32 @@ std::string write_whole(const fs::path& file, const std::string& text) {
   return failed ? failed.message() : "";
 }
 
-int generate(const CdiOptions& options) {
+// The directories of programs that vitamin.toml isolates from others. Problems of the file are for
+// `vitamin config check`.
+std::map<std::string, CdiOptions::Isolated> isolated_by_configuration(const CdiOptions& options) {
+  std::map<std::string, CdiOptions::Isolated> isolated;
+  const config::Loaded loaded = config::load(config::sources("", {}));
+  if (options.mps.empty() || !loaded.valid()) return isolated;
+  std::vector<std::string> names = {""};  // programs without a class
+  names.insert(names.end(), options.classes.begin(), options.classes.end());
+  for (const std::string& name : names) {
+    const auto* const workload = loaded.configuration.find_class(name);
+    switch (config::isolation_of(loaded.configuration, workload)) {
+      case config::Isolation::kShared:
+        break;
+      case config::Isolation::kClass:
+        isolated[name] = {config::directory_of_class(options.mps, name), true};
+        break;
+      case config::Isolation::kExclusive:
+        isolated[name] = {config::directory_without_mps(options.mps), false};
+        break;
+    }
+  }
+  return isolated;
+}
+
+int generate(CdiOptions options) {
+  options.isolated = isolated_by_configuration(options);
   const Libraries libraries = preload_libraries();
   const auto specification = cdi_specification(options, libraries);
   std::vector<std::string> problems = cdi_problems(specification);

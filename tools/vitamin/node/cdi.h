@@ -15,6 +15,7 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -33,6 +34,11 @@ struct CdiOptions {
   std::string mps;                // directory of MPS's pipes; empty: none
   std::vector<unsigned> shares = {10, 20, 25, 33, 50, 75};
   std::vector<std::string> classes;  // of vitamin.toml
+  struct Isolated {
+    std::string directory;  // CUDA_MPS_PIPE_DIRECTORY
+    bool mounted = false;   // it is there
+  };
+  std::map<std::string, Isolated> isolated;  // by class; "": programs without one
 };
 
 // Of the lowest version that has what is used, so that old engines read it too.

@@ -108,6 +108,13 @@ void check_daemon(std::vector<Check>& checks) {
     checks.push_back({"mps", Verdict::kBad, problem + "."});
   if (const std::string fault = mps_fault_text(*mps); !fault.empty())
     checks.push_back({"mps", Verdict::kNote, fault});
+  for (const auto& domain : status->value("domains", nlohmann::json::array())) {
+    const std::string whose = "of " + domain.value("domain", "") + ": ";
+    if (const std::string problem = domain.value("problem", ""); !problem.empty())
+      checks.push_back({"mps", Verdict::kBad, whose + problem + "."});
+    if (const std::string fault = mps_fault_text(domain); !fault.empty())
+      checks.push_back({"mps", Verdict::kNote, whose + fault});
+  }
 }
 
 void check_environment(std::vector<Check>& checks) {

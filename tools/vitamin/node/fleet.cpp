@@ -26,7 +26,7 @@ constexpr const char* kFleetNow =
     R"({__name__=~"vitamin_gpu_(clients|processors|leased_processors|waiting_lanes|drained)|)"
     R"(vitamind_build_info|up",job="vitamin"})";
 constexpr const char* kFleetWaits =
-    "histogram_quantile(0.9, sum by (instance, UUID, view, le) "
+    "histogram_quantile(0.9, sum by (instance, UUID, domain, view, le) "
     R"((rate(vitamin_gpu_wait_seconds_bucket{job="vitamin"}[5m]))))";
 
 std::string label_of(const PrometheusSample& sample, const char* name) {
@@ -47,9 +47,15 @@ double value_of(const FleetGpu& gpu, const char* metric) {
 struct FleetNode {
   bool answers = false;  // to the last scrape
   std::string release;
-  std::map<std::pair<std::string, std::string>, FleetGpu> gpus;  // by UUID and view
+  std::map<std::pair<std::string, std::string>, FleetGpu> gpus;  // by key_of() their samples
 };
 using Fleet = std::map<std::string, FleetNode>;  // by instance: the address that is scraped
+
+// UUID and view; the shared isolation domain comes first.
+std::pair<std::string, std::string> key_of(const PrometheusSample& sample) {
+  const std::string domain = label_of(sample, "domain"), view = label_of(sample, "view");
+  return {label_of(sample, "UUID"), domain + (domain.empty() || view.empty() ? "" : ", ") + view};
+}
 
 void add_sample(Fleet& fleet, const PrometheusSample& sample) {
   constexpr std::string_view kOfGpu = "vitamin_gpu_";
@@ -58,7 +64,7 @@ void add_sample(Fleet& fleet, const PrometheusSample& sample) {
   if (name == "up") node.answers = sample.value == 1;
   if (name == "vitamind_build_info") node.release = label_of(sample, "version");
   if (!name.starts_with(kOfGpu)) return;
-  FleetGpu& gpu = node.gpus[{label_of(sample, "UUID"), label_of(sample, "view")}];
+  FleetGpu& gpu = node.gpus[key_of(sample)];
   gpu.index = label_of(sample, "gpu");
   gpu.model = label_of(sample, "model");
   gpu.values[name.substr(kOfGpu.size())] = sample.value;
@@ -73,7 +79,7 @@ hal::Result<Fleet> fleet_of(const std::string& url) {
   for (const PrometheusSample& sample : *now) add_sample(fleet, sample);
   for (const PrometheusSample& sample : *waits) {
     FleetNode& node = fleet[label_of(sample, "instance")];
-    const auto gpu = node.gpus.find({label_of(sample, "UUID"), label_of(sample, "view")});
+    const auto gpu = node.gpus.find(key_of(sample));
     if (gpu != node.gpus.end() && std::isfinite(sample.value))  // NaN: no wait in that time
       gpu->second.values["wait_p90_seconds"] = sample.value;
   }
@@ -111,8 +117,10 @@ std::string fleet_text(const Fleet& fleet) {
       lines +=
           fmt::format(kLine, name, node.release.empty() ? "-" : node.release, "-", "-", "-", "-",
                       "-", "-", node.answers ? "no client has used a GPU yet" : "does not answer");
+    std::string uuid;
     for (const auto& [key, gpu] : node.gpus) {
-      const bool first = key.second.empty();  // the others are views of the same SMs
+      // The others are views of the same SMs.
+      const bool first = std::exchange(uuid, key.first) != key.first;
       for (const auto& [metric, each] : gpu.values)
         if (first || metric != "processors") sum[metric] += each;
       gpus += first ? 1 : 0;
@@ -122,7 +130,7 @@ std::string fleet_text(const Fleet& fleet) {
           fmt::format("{} of {}", value_of(gpu, "leased_processors"), value_of(gpu, "processors")),
           value_of(gpu, "clients"), value_of(gpu, "waiting_lanes"),
           std::isnan(wait) ? "-" : duration(static_cast<std::uint64_t>(wait * 1e9)), key.first,
-          gpu.model + (first ? "" : " (view " + key.second + ")") +
+          gpu.model + (key.second.empty() ? "" : " (view " + key.second + ")") +
               (value_of(gpu, "drained") == 1 ? ", takes no new client" : ""));
     }
   }

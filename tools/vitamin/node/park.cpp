@@ -179,10 +179,12 @@ bool is_client_with_mps(pid_t process, const std::string& socket) {
   const auto status = ask_daemon(daemon_socket(socket), "status");
   if (!status) return false;
   const json mps = status->value("mps", json::object());
-  if (mps.value("state", "off") == "off" || mps.value("directory", "").empty()) return false;
+  const bool shared = mps.value("state", "off") != "off" && !mps.value("directory", "").empty();
   const json clients = status->value("clients", json::array());
   return std::any_of(clients.begin(), clients.end(), [&](const json& client) {
-    return client.value("process", pid_t{0}) == process;
+    const std::string domain = client.value("domain", "");  // "process NUMBER" is outside of MPS
+    return client.value("process", pid_t{0}) == process &&
+           (domain.empty() ? shared : domain.starts_with("class "));
   });
 }
 
@@ -376,14 +378,15 @@ int restore_within(const Checkpoints& driver, Moved& moved, double seconds, std:
 hal::Result<Moved> resume_process(const Checkpoints& driver, pid_t process, double seconds) {
   if (const auto allowed = check_owner(process); !allowed) return tl::unexpected(allowed.error());
   const auto state = driver.state(process);
-  if (state != ProcessState::kParked && state != ProcessState::kLocked)
+  const bool parked = state == ProcessState::kParked;
+  if (!parked && state != ProcessState::kLocked)
     return tl::unexpected(
         problem_with(process, state == ProcessState::kFailed
-                                  ? text_of(*state)
+                                  ? text_of(ProcessState::kFailed)
                                   : "it is not parked, so there is nothing to resume"));
   const NoSignals blocked;
   Moved moved{process, 0, 0, std::nullopt};
-  if (*state == ProcessState::kParked) {
+  if (parked) {
     std::string lacks;
     if (const int error = restore_within(driver, moved, seconds, lacks); error != kOk) {
       if (lacks.empty()) lacks = "the device has no room for it";
@@ -405,8 +408,7 @@ hal::Result<Moved> resume_process(const Checkpoints& driver, pid_t process, doub
         hal::Errc::kInternal));
   std::error_code absent;
   std::filesystem::remove(record_of(process), absent);
-  moved.bytes =
-      *state == ProcessState::kParked ? total_of(memory_of_process(process)) : std::nullopt;
+  moved.bytes = parked ? total_of(memory_of_process(process)) : std::nullopt;
   return moved;
 }
 

@@ -79,8 +79,10 @@ class Exchange {
     const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, &::freeaddrinfo);
     until_ = steady_clock::now() + kPrometheusTimeout;
     int error = 0;
-    for (const addrinfo* one = found; one != nullptr; one = one->ai_next)
-      if ((error = connect(*one)) == 0) break;
+    for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+      error = connect(*one);
+      if (error == 0) break;
+    }
     if (error == 0) error = send(request);
     if (error == 0) error = receive();
     if (error != 0) return tl::unexpected<std::string>(std::strerror(error));

@@ -88,10 +88,16 @@ std::string share_text(const json& client) {
   return fmt::format("{} % {}", unsigned_of(*least, "share"), least->value("whose", ""));
 }
 
+// ", isolation domain 'class NAME'"; empty: it is the shared one.
+std::string domain_text(const json& device) {
+  const std::string domain = device.value("domain", "");
+  return domain.empty() ? "" : fmt::format(", isolation domain '{}'", domain);
+}
+
 std::string device_text(const json& device) {
-  std::string text = fmt::format("{}  {}  {} SMs, policy {}{}\n", device.value("uuid", ""),
+  std::string text = fmt::format("{}  {}  {} SMs, policy {}{}{}\n", device.value("uuid", ""),
                                  device.value("name", ""), unsigned_of(device, "processors"),
-                                 device.value("policy", ""),
+                                 device.value("policy", ""), domain_text(device),
                                  device.value("drained", false) ? ", takes no new client" : "");
   text += strip(device);
   text += fmt::format("  grants {}, moves {}, gates closed {}, waiting {}, overdue {}, stale {}\n",
@@ -121,6 +127,27 @@ std::string memory_text(const json& status) {
   return text.empty() ? text : text + "\n";
 }
 
+// The MPS servers of classes: one line each, and what a reader should act on.
+std::string domains_text(const json& status) {
+  std::string text;
+  for (const json& domain : status.value("domains", json::array())) {
+    const std::string begin = fmt::format("MPS of {}", domain.value("domain", ""));
+    const std::uint64_t starts = unsigned_of(domain, "starts");
+    text +=
+        fmt::format("{}: {}, {} client{}{}\n", begin, domain.value("state", ""),
+                    unsigned_of(domain, "clients"), unsigned_of(domain, "clients") == 1 ? "" : "s",
+                    starts > 1 ? fmt::format(", restarted {} time{}, the last one {} ago",
+                                             starts - 1, starts == 2 ? "" : "s",
+                                             duration(unsigned_of(domain, "since_start_ns")))
+                               : "");
+    if (const std::string problem = domain.value("problem", ""); !problem.empty())
+      text += fmt::format("{}: {}\n", begin, problem);
+    if (const std::string fault = mps_fault_text(domain); !fault.empty())
+      text += fmt::format("{}: {}\n", begin, fault);
+  }
+  return text;
+}
+
 // Only what a reader should act on.
 std::string mps_text(const json& status) {
   const auto mps = status.find("mps");
@@ -130,6 +157,7 @@ std::string mps_text(const json& status) {
     text += fmt::format("MPS: {}\n", problem);
   if (const std::string fault = mps_fault_text(*mps); !fault.empty())
     text += fmt::format("MPS: {}\n", fault);
+  text += domains_text(status);
   return text.empty() ? text : text + "\n";
 }
 

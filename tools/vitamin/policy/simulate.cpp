@@ -291,8 +291,10 @@ sim::Setup test_setup() {
   sim::Setup setup;
   setup.services = kTestServices;
   setup.training = {"resnet152", "qwen3-0.6b", "resnet152", "qwen3-0.6b"};
-  for (int i = 0; i < kTestRequests; ++i)
-    setup.trace.requests.push_back({(i / 10) * 0.5, 64U << (i % 6), 1U + (i * 37U) % 60U});
+  for (int i = 0; i < kTestRequests; ++i) {
+    const int burst = i / 10;  // ten requests each half second
+    setup.trace.requests.push_back({burst * 0.5, 64U << (i % 6), 1U + (i * 37U) % 60U});
+  }
   setup.device.limit_s = kTestLimitS;
   setup.device.warm_up_s = 0;
   return setup;

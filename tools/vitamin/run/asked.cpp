@@ -29,8 +29,8 @@ bool names_a_file(const DaemonStart& asked) {
 }
 
 bool applied_by_vitamind(std::string_view path) {
-  constexpr std::string_view kBegins[] = {"policy.",  "pool.",         "failure.lost",
-                                          "mps.mode", "mps.directory", "devices."};
+  constexpr std::string_view kBegins[] = {"policy.",   "pool.",    "failure.lost", "mps.mode",
+                                          "isolation", "devices.", "mps.directory"};
   return std::any_of(std::begin(kBegins), std::end(kBegins),
                      [&](std::string_view begin) { return path.starts_with(begin); });
 }

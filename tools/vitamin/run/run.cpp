@@ -15,6 +15,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <thread>
 
 #include "daemon/config/classes.h"
 #include "daemon/config/load.h"
@@ -144,10 +145,44 @@ config::Loaded configure(RunOptions& options) {
   return loaded;
 }
 
+// The pipe directory of the program's isolation domain; nothing for the shared one, or if vitamind
+// is of a release without domains. Waits while the domain takes no clients: MPS would refuse the
+// program, or it would run outside of MPS.
+std::optional<std::string> directory_of_domain(const RunOptions& options) {
+  const char* const job = std::getenv(runtime::environment::kJob);
+  const std::string verb = fmt::format(
+      "isolation {}/{}/{}", job != nullptr ? job : "",
+      fs::path(options.command.front()).filename().native().substr(0, 63), options.workload_class);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  for (;;) {
+    const auto answer = ask_daemon(daemon_socket(options.socket), verb);
+    if (!answer || !answer->value("isolated", false)) return std::nullopt;
+    const std::string state = answer->value("state", "");
+    if ((state == "starting" || state == "fault") && std::chrono::steady_clock::now() < until &&
+        interrupted() == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      continue;
+    }
+    const std::string domain = answer->value("domain", ""),
+                      directory = answer->value("directory", "");
+    if (const std::string problem = answer->value("problem", ""); !problem.empty())
+      say(fmt::format("MPS of the isolation domain '{}': {}.", domain, problem));
+    if (std::getenv("CUDA_MPS_PIPE_DIRECTORY") == nullptr) return directory;
+    say(Problem::kNotIsolated,
+        fmt::format("CUDA_MPS_PIPE_DIRECTORY is set, so the program is not in its isolation domain "
+                    "'{}', whose directory is {}: a fault may spread between it and others. Unset "
+                    "the variable.",
+                    domain, directory));
+    return std::string();
+  }
+}
+
 // Processes overlap on an NVIDIA GPU only as clients of one MPS: the daemon's, where it has one.
+// Empty: the environment stays as it is.
 std::string mps_directory(const RunOptions& options) {
   for (const std::string& hazard : config::mps_hazards([](auto name) { return std::getenv(name); }))
     say(hazard);
+  if (auto directory = directory_of_domain(options)) return *directory;
   if (std::getenv("CUDA_MPS_PIPE_DIRECTORY") != nullptr) return {};
   const auto status = ask_daemon(daemon_socket(options.socket), "status");
   if (!status || !status->contains("mps")) return {};

@@ -305,6 +305,7 @@ class Daemon {
  private:
   struct Key {
     std::uint32_t client, stream, partition;
+    // NOLINTNEXTLINE(modernize-use-nullptr): the check takes what the compiler compares for a null
     auto operator<=>(const Key&) const = default;
   };
   struct Lease {

@@ -392,8 +392,9 @@ std::optional<std::string> structure_difference(const Observation& a, const Obse
 
 std::optional<std::string> audit_finding(const Observation& run) {
   for (std::size_t p = 0; p < run.processes.size(); ++p) {
-    if (!run.processes[p].finding) continue;
-    const auto& [operation, index] = *run.processes[p].finding;
+    const auto& finding = run.processes[p].finding;
+    if (!finding) continue;
+    const auto& [operation, index] = *finding;
     const std::string which = where(p, operation.record.stream, index, operation);
     return (operation.record.flags & audit::kChanged) != 0
                ? "the device was asked for another launch than the program's: " + which

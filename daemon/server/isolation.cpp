@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which isolation domain a client is in (daemon/config/isolation.h), and what tools learn of
+// domains.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "daemon/config/isolation.h"
+#include "daemon/json_text.h"
+#include "daemon/log.h"
+#include "daemon/server/server.h"
+#include "runtime/clock.h"
+#include "runtime/problem.h"
+
+namespace vitamin::daemon {
+
+using config::Isolation;
+using nlohmann::json;
+
+namespace {
+
+constexpr std::uint16_t kSinceMpsDirectory = 10;  // minor version of the protocol
+
+std::uint64_t since(std::uint64_t time_ns) {
+  return time_ns != 0 ? runtime::now_ns() - time_ns : 0;
+}
+
+json facts_status(const MpsFacts& facts) {
+  return {{"state", name_of(facts.state)},  {"directory", facts.directory},
+          {"problem", facts.problem},       {"starts", facts.starts},
+          {"faults", facts.faults},         {"checks", facts.checks},
+          {"terminated", facts.terminated}, {"since_fault_ns", since(facts.last_fault_ns)},
+          {"affected", facts.affected}};
+}
+
+}  // namespace
+
+json Server::mps_status() const { return facts_status(mps_->facts()); }
+
+// Only what is isolated from the shared domain.
+json Server::domains_status() const {
+  json all = json::array();
+  const auto clients_of = [this](const std::string& name) {
+    return std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& session) {
+      return session.second->device->domain == name;
+    });
+  };
+  for (const DomainFacts& domain : mps_->classes()) {
+    json one = facts_status(domain.mps);
+    one["domain"] = domain.name;
+    one["class"] = domain.workload_class;
+    one["clients"] = clients_of(domain.name);
+    one["since_start_ns"] = since(domain.mps.last_start_ns);
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+void Server::add_domain_metrics(PrometheusText& out) const {
+  const std::vector<DomainFacts> domains = mps_->classes();
+  if (domains.empty()) return;
+  const auto family = [&](const char* name, const char* type, const char* help, auto value) {
+    out.family(name, type, help);
+    for (const DomainFacts& domain : domains)
+      out.sample({{"domain", domain.name}}, static_cast<double>(value(domain.mps)));
+  };
+  family("vitamind_domain_ready", "gauge", "1 when the MPS of the isolation domain takes clients.",
+         [](const MpsFacts& facts) { return facts.state == MpsState::kReady ? 1 : 0; });
+  family("vitamind_domain_faults_total", "counter",
+         "Faults on the GPU that took their contexts from clients of the isolation domain.",
+         [](const MpsFacts& facts) { return facts.faults; });
+  family("vitamind_domain_starts_total", "counter",
+         "Times that vitamind started the MPS of the isolation domain.",
+         [](const MpsFacts& facts) { return facts.starts; });
+}
+
+// As entitlement_of() finds it.
+const config::WorkloadClass* Server::class_of_process(const protocol::Peer& peer,
+                                                      const protocol::Claim& claim,
+                                                      const std::string& program) {
+  const std::string cgroup = cgroup_of(peer.pid);
+  const auto [step, job, own] = jobs_.of(peer.uid, slurm_step(cgroup), claim.job);
+  const auto [claimed, part] = claims_.of(container_of(cgroup).pod, claim.job);
+  const std::string& told = part != nullptr  ? part->workload_class
+                            : job != nullptr ? job->workload_class
+                                             : claim.workload_class;
+  return classes_.of(told.empty() ? claim.workload_class : told, program, peer.uid);
+}
+
+Server::Placement Server::placement_of(const protocol::Peer& peer,
+                                       const config::WorkloadClass* workload) const {
+  switch (isolation_of(settings_.configuration, workload)) {
+    case Isolation::kShared:
+      break;
+    case Isolation::kClass: {
+      const MpsFacts facts = mps_->facts_of_class(workload->name);
+      if (facts.directory.empty()) break;  // mps.mode was changed to "off" by a reload
+      return {"class " + workload->name, facts.directory, name_of(facts.state), facts.problem};
+    }
+    case Isolation::kExclusive:
+      return {"process " + std::to_string(peer.pid), mps_->directory_without_mps(),
+              name_of(MpsState::kReady), ""};
+  }
+  const MpsFacts facts = mps_->facts();
+  return {"", facts.directory, name_of(facts.state), facts.problem};
+}
+
+// A client is in its class's domain if it has that domain's pipe directory, else in the shared one:
+// its context is elsewhere, and its leases there would only restrain others.
+std::string Server::domain_of(const protocol::Peer& peer, const protocol::Hello& hello) {
+  if (!config::isolates(settings_.configuration)) return {};
+  if (hello.vendor == static_cast<std::uint32_t>(hal::Vendor::kAmd)) return {};  // it has no MPS
+  const protocol::Claim claim = protocol::claim_of(hello);
+  const std::string program = hello.program.get();
+  const Placement wanted = placement_of(peer, class_of_process(peer, claim, program));
+  if (wanted.domain.empty() || claim.mps_directory == wanted.directory) return wanted.domain;
+  const std::string has = hello.preamble.minor < kSinceMpsDirectory
+                              ? "it is of an earlier release, which does not name it"
+                          : claim.mps_directory.empty() ? "it has none"
+                                                        : "it has " + claim.mps_directory;
+  log::warn(
+      "{} (process {}, user {}) should be in the isolation domain '{}', whose "
+      "CUDA_MPS_PIPE_DIRECTORY is {}: {}. A fault may spread between it and others. Start it by "
+      "vitamin run --daemon, without that variable [{}]",
+      program, peer.pid, peer.uid, wanted.domain, wanted.directory, has,
+      runtime::code_of(runtime::Problem::kNotIsolated));
+  return {};
+}
+
+// "isolation JOB/PROGRAM/CLASS": the domain of a program that this process is about to start.
+std::string Server::answer_isolation(const protocol::Peer& peer, const std::string& rest) {
+  const std::size_t first = rest.find('/');
+  const std::size_t second = first == rest.npos ? first : rest.find('/', first + 1);
+  if (second == rest.npos)
+    return json_text(json{{"schema", 1}, {"error", "isolation: which JOB/PROGRAM/CLASS?"}});
+  protocol::Claim claim;
+  claim.job = rest.substr(0, first);
+  claim.workload_class = rest.substr(second + 1);
+  const std::string program = rest.substr(first + 1, second - first - 1);
+  const config::WorkloadClass* const workload = class_of_process(peer, claim, program);
+  const Placement placement = placement_of(peer, workload);
+  return json_text(json{{"schema", 1},
+                        {"isolated", !placement.domain.empty()},
+                        {"domain", placement.domain},
+                        {"directory", placement.directory},
+                        {"state", placement.state},
+                        {"problem", placement.problem}});
+}
+
+}  // namespace vitamin::daemon
