@@ -13,6 +13,7 @@ from comparisons import by_session, middle, neighbours, read  # noqa: E402
 from results_kept import (  # noqa: E402
     EVALUATION, JOBS, MODES, OWN_CELLS, RESULTS, WORDS, met, newest, percent, span, table,
     thousands)
+from results_faults import fault_rows  # noqa: E402
 from results_memory import park_rows, quota_rows  # noqa: E402
 
 # The rows of "Must be shown" of the scheduling work: first cell, target, the begin of the row of
@@ -525,6 +526,7 @@ def fleet_rows(files):
 def memory_and_decode_rows(files):
     yield from quota_rows(files)
     yield from park_rows(files)
+    yield from fault_rows(files)
     name = "slice/micro_pool.jsonl"
     used, resident = (medians(files, name, key) for key in ("used_mib", "resident_mib"))
     mib, host = (of("fifo") - of("native") for of in (used, resident))

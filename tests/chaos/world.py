@@ -154,6 +154,8 @@ KINDS = {
     "amd": Kind("{train_hip} 20", needs="amd"),
 }
 SECONDS = re.compile(r"[0-9.]+ seconds")
+# What `vitamin trace record` says with exit code 125 where the trace had no room.
+NO_TRACE = ("the trace cannot be written to", "there is no trace")
 
 
 class Client:
@@ -202,6 +204,11 @@ class Client:
                 raise Broken(f"{who} said {self.told()!r}, natively {native_told!r}")
         elif code == native_code or -code in self.signals or code - 128 in self.signals:
             return  # a signal may come too late
+        elif self.kind == "records" and code == 125 and any(
+                words in self.errors() for words in NO_TRACE):
+            # The program was not started, or has ended as natively.
+            if self.told() and SECONDS.sub("", self.told()) != native_told:
+                raise Broken(f"{who} said {self.told()!r}, natively {native_told!r}")
         else:
             raise Broken(f"{who} ended with {code}, natively {native_code}: "
                          f"{self.errors()[-2000:]}")
