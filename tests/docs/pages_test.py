@@ -12,6 +12,7 @@ import pathlib
 import re
 import shlex
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -68,11 +69,11 @@ class Pages(unittest.TestCase):
     def program(self, path):
         self.executable(path, PROGRAM.format(prefix=PREFIX))
 
-    def start_daemon(self, page):
+    def start_daemon(self, page, mps="off"):
         words = [PREFIX / "bin/vitamind", "--lock-directory", self.root, "--quiet"]
         for text in blocks(page, "toml"):
             (self.root / "vitamin.toml").write_text(text)
-            words += ["--config", self.root / "vitamin.toml", "--set", "mps.mode=off"]
+            words += ["--config", self.root / "vitamin.toml", "--set", f"mps.mode={mps}"]
         daemon = subprocess.Popen(list(map(str, words)), env=self.environment)
         self.addCleanup(daemon.wait, time_limit(30))
         self.addCleanup(daemon.terminate)
@@ -81,13 +82,13 @@ class Pages(unittest.TestCase):
             time.sleep(0.01)
         self.assertTrue(socket.exists(), f"vitamind does not serve {page.name}")
 
-    def run_page(self, name, together=False, before=()):
+    def run_page(self, name, together=False, before=(), mps="off"):
         """`together`: what a page starts in the background runs beside the rest of it. `before`:
-        commands that come before those of the page."""
+        commands that come before those of the page. `mps`: the mode of vitamind's."""
         page = SOURCE / "docs" / f"{name}.md"
         lines = commands(page)
         self.assertTrue(lines)
-        self.start_daemon(page)
+        self.start_daemon(page, mps)
         # One shell for the page, so that what it exports holds; each line's status is looked at.
         script = ["failed=0"]
         for line in [*before, *lines]:
@@ -145,6 +146,12 @@ class Pages(unittest.TestCase):
             self.assertRegex(text, r"(?m)^  client \d+ \(demo-train\) (has|is) ")
         self.assertIn('"schema": 1', said)
 
+    def test_isolation(self):
+        self.executable(self.root / "bin/nvidia-cuda-mps-control", "#!/bin/sh\nexec "
+                        f"{sys.executable} -IS {SOURCE}/tests/daemon/mps_control.py \"$@\"\n")
+        said = self.run_page("isolation", mps="auto")
+        self.assertIn("class serving", said)
+
     def test_limit_a_user(self):
         self.run_page("limit-a-user")
 
@@ -186,7 +193,7 @@ class Pages(unittest.TestCase):
         index = (SOURCE / "docs/README.md").read_text()
         listed = re.findall(r"\]\(([a-z-]+)\.md\)", index.partition("## Questions")[2]
                             .partition("\n## ")[0])
-        self.assertEqual(len(listed), 14)
+        self.assertEqual(len(listed), 15)
         for name in listed:
             self.assertTrue(hasattr(self, f"test_{name.replace('-', '_')}"), name)
 
