@@ -177,7 +177,7 @@ class Storm:
     @event(5)
     def reload_valid(self, chance):
         policy, parameters = chance.choice([
-            ("fifo", ""), ("random", "max = 16"), ("throughput", ""), ("static", "parts = 2"),
+            ("fifo", ""), ("random", "max_sms = 16"), ("throughput", ""), ("static", "parts = 2"),
             ("tpot-first", "")])
         classes = ('[[class]]\nname = "one"\ncommand = "demo-train"\nshare = 50\n'
                    if chance.random() < 0.3 and policy == "throughput" else "")

@@ -237,7 +237,7 @@ class Daemons:
         self.retry_at = 0.0
 
     def start(self):
-        self.file.write_text('policy.name = "random"\npolicy.parameters = { max = 32 }\n')
+        self.file.write_text('policy.name = "random"\npolicy.parameters = { max_sms = 32 }\n')
         environment = self.world.environment | {"LD_PRELOAD": self.world.programs["clock"],
                                                 "JUMPING_CLOCK": str(self.world.clock)}
         with open(self.log, "ab") as log:
