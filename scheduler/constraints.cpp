@@ -262,8 +262,9 @@ void Constraints::place_starving(const Snapshot& snapshot, std::span<const Starv
       out.push_back(planned);
       continue;
     }
-    const bool shared =
-        !any_exclusive_ && exclusive_.empty() && snapshot.clients[owner].limits.may_share;
+    const bool shared = snapshot.clients[owner].limits.may_share &&
+                        (stream.partition != kNoPartition ? stream.mode == Mode::kShared
+                                                          : !any_exclusive_ && exclusive_.empty());
     planned.row.partition = choose_for(snapshot, stream, owner, isolate, shared);
     if (planned.row.partition == kNoPartition) continue;  // behind those that wait for longer
     planned.row.mode = shared ? Mode::kShared : Mode::kExclusive;

@@ -7,7 +7,9 @@
 // rows placed before it and its quota leave:
 //
 //   1. starving streams, the longest wait first: the narrowest partition that runs the launch,
-//      exclusive; shared and as wide as the quota allows where no policy's row is exclusive
+//      exclusive; shared and as wide as the quota allows where no policy's row is exclusive. It
+//      keeps its mode: a policy that gives exclusive rows only beside a shared one, and the other
+//      way round, would change it with every plan
 //   2. reservations (Limits::reserved_sms): units that no later row of another client or group gets
 //   3. the policy's rows by rank; of one rank, exclusive rows first, then the client that has been
 //      active for longest. (Not the longest wait: a row that is narrowed makes its client wait, and
@@ -49,7 +51,9 @@ struct Starving {
   ClientId client = kNoClient;
   StreamId stream = 0;
   std::uint32_t min_sms = 1;
-  PartitionId partition = kNoPartition;  // that clip() chose before: it is kept; kNoPartition: none
+  // What clip() chose before, which is kept; kNoPartition: nothing.
+  PartitionId partition = kNoPartition;
+  Mode mode = Mode::kExclusive;
 };
 
 // One row of the result.

@@ -109,11 +109,13 @@ void Scheduler::make_plan() {
   for (const StarvingStream& starving : starving_) {
     const Stream& stream = streams_[starving.stream];
     const ClientState& client = clients_[stream.client];
-    PartitionId before = kNoPartition;
-    if (stream.row != kNone && plan_[stream.row].reason == Reason::kStarving)
-      before = plan_[stream.row].row.partition;
-    snapshot_starving_.push_back(
-        {client.value.id, stream.id, client.demands[stream.demand].min_sms, before});
+    Starving& out = snapshot_starving_.emplace_back();
+    out.client = client.value.id;
+    out.stream = stream.id;
+    out.min_sms = client.demands[stream.demand].min_sms;
+    if (stream.row == kNone || plan_[stream.row].reason != Reason::kStarving) continue;
+    out.partition = plan_[stream.row].row.partition;
+    out.mode = plan_[stream.row].row.mode;
   }
   Snapshot snapshot;
   take_snapshot(snapshot);

@@ -98,8 +98,11 @@ TEST_CASE("Pick orders, and Select places on partitions that conflict with no ot
 
 TEST_CASE("a grant of so many launches comes back, and Pick decides who is next") {
   const PoolLayout layout = four_units();
+  // With 104, 133, 171 and 184 starving streams once changed their mode with every plan.
+  std::vector<std::uint64_t> seeds{104, 133, 171, 184};
   const std::uint64_t begin = test::seed();
-  for (std::uint64_t seed = begin; seed < begin + 20; ++seed) {
+  for (std::uint64_t i = 0; i < 20; ++i) seeds.push_back(begin + i);
+  for (const std::uint64_t seed : seeds) {
     CAPTURE(seed);
     SchedulerOptions options;
     options.starving_after_ns = 20'000'000;

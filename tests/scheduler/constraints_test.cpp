@@ -120,7 +120,8 @@ Scene random_scene(const PoolLayout& layout, std::mt19937_64& random, bool valid
     if (client.active && below(4) == 0)
       scene.starving.push_back(
           {id, 0, scene.streams.back().front().min_sms,
-           below(2) == 0 ? static_cast<PartitionId>(below(layout.size())) : kNoPartition});
+           below(2) == 0 ? static_cast<PartitionId>(below(layout.size())) : kNoPartition,
+           below(2) == 0 ? Mode::kShared : Mode::kExclusive});
   }
   std::shuffle(scene.rows.begin(), scene.rows.end(), random);
   return scene;
@@ -458,7 +459,7 @@ TEST_CASE("a starving stream gets the narrowest units, free ones first, and keep
   scene.add(2, true, 20);
   scene.wish(1, kWholeDevice, Mode::kExclusive);
   scene.wish(2, kWholeDevice, Mode::kPaused);
-  scene.starving.push_back({2, 0, 20, kNoPartition});
+  scene.starving.push_back({2, 0, 20, kNoPartition, Mode::kExclusive});
   std::vector<Grant> grants(1);
   grants[0].client = 1;
   grants[0].partition = part(layout, 0, 4);
@@ -487,7 +488,7 @@ TEST_CASE("where every row is shared a starving stream shares, too") {
   scene.add(1);
   scene.add(2);
   scene.wish(1, kWholeDevice, Mode::kShared);
-  scene.starving.push_back({2, 0, 1, kNoPartition});
+  scene.starving.push_back({2, 0, 1, kNoPartition, Mode::kExclusive});
   REQUIRE(scene.clip(constraints) == nullptr);
   CHECK(scene.of(1).row == scene.rows[0]);
   CHECK(scene.of(2, 0).row.mode == Mode::kShared);
