@@ -253,13 +253,15 @@ class Isolation(DaemonTest):
                           for device in status["devices"]},
                          {"class a": [0xf], "class b": [0xf]})
         self.assertEqual([device["views_in_use"] for device in status["devices"]], [1, 1])
+        def of(domain):
+            device, = (d for d in daemon.status()["devices"] if d["domain"] == domain)
+            return device
+
+        held = of("class b")["held"]
         self.hold(daemon, "a", self.base / "mps.a")
-        # The two of class a take turns, so that one of them waits. That of class b only does for
-        # moments, when it asks.
-        for domain, waiting in (("class a", 1), ("class b", 0)):
-            self.until(lambda: waiting in (device["waiting"] for device in  # noqa: B023
-                                           daemon.status()["devices"]
-                                           if device["domain"] == domain))  # noqa: B023
+        # The two of class a have their SMs from each other, shared or in turns.
+        self.until(lambda: of("class a")["waiting"] + len(of("class a")["held"]) == 2)
+        self.assertEqual(of("class b")["held"], held)
         self.assertNotIn("do not separate", daemon.log())
         self.assertIn(',domain="class a"} ', daemon.ask("metrics")["text"])
 
