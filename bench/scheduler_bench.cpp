@@ -83,7 +83,7 @@ class Moving final : public AllocationPolicy {
 
 class Quarters final : public CallbackPolicy {
  public:
-  Choice select(const Operation&, std::span<const PartitionId> eligible, const State&) override {
+  Selection select(const Operation&, std::span<const PartitionId> eligible, const State&) override {
     return {eligible.front(), 1};
   }
 };

@@ -25,7 +25,7 @@ class Adapter final : public AllocationPolicy {
       ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(*picked));
       find_eligible(snapshot, operation, out);
       if (eligible_.empty()) continue;  // asked again when a grant is returned
-      const CallbackPolicy::Choice choice = policy_->select(operation, eligible_, state);
+      const CallbackPolicy::Selection choice = policy_->select(operation, eligible_, state);
       if (choice.partition == kNoPartition) continue;
       Row& row = out.rows.emplace_back();
       row.client = operation.client;

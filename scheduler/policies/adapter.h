@@ -40,7 +40,7 @@ class CallbackPolicy {
     const Snapshot& snapshot;
     std::span<const Row> rows;
   };
-  struct Choice {
+  struct Selection {
     PartitionId partition = kNoPartition;  // kNoPartition: not now
     std::uint32_t launches = 1;            // or kNoLaunchBound
     std::uint64_t run_ahead_ns = kNever;
@@ -58,8 +58,8 @@ class CallbackPolicy {
     return 0;
   }
   // `eligible`: narrowest first, the whole device last, not empty.
-  virtual Choice select(const Operation& operation, std::span<const PartitionId> eligible,
-                        const State& state) = 0;
+  virtual Selection select(const Operation& operation, std::span<const PartitionId> eligible,
+                           const State& state) = 0;
   virtual Plan prepare(const Step& step, const State& state) {
     static_cast<void>(step), static_cast<void>(state);
     return {};

@@ -269,8 +269,8 @@ class FlatCallbacks final : public CallbackPolicy {
     return static_cast<std::size_t>(picked);
   }
 
-  Choice select(const Operation& operation, std::span<const PartitionId> eligible,
-                const State&) override {
+  Selection select(const Operation& operation, std::span<const PartitionId> eligible,
+                   const State&) override {
     const vitamin_operation flat_operation = flat_of(operation);
     eligible_.assign(eligible.begin(), eligible.end());
     const vitamin_choice choice = exchange_.functions().select(

@@ -39,8 +39,8 @@ class RoundRobin final : public CallbackPolicy {
     order.push_back(last_);
     return best;
   }
-  Choice select(const Operation&, std::span<const PartitionId> eligible,
-                const State& state) override {
+  Selection select(const Operation&, std::span<const PartitionId> eligible,
+                   const State& state) override {
     const std::uint32_t wanted = state.snapshot.pool.front().sms / 5;
     for (const PartitionId id : eligible)
       if (state.snapshot.pool[id].sms >= wanted) return {id, launches_};
@@ -57,8 +57,8 @@ class RoundRobin final : public CallbackPolicy {
 class Preparer final : public CallbackPolicy {
  public:
   Preparer(PartitionId target, bool revoke) : target_(target), revoke_(revoke) {}
-  Choice select(const Operation&, std::span<const PartitionId> eligible,
-                const State& state) override {
+  Selection select(const Operation&, std::span<const PartitionId> eligible,
+                   const State& state) override {
     for (std::size_t i = eligible.size(); i-- > 0;)
       if (eligible[i] != kWholeDevice) return {eligible[i], 0};
     return {eligible.back(), state.snapshot.pool.empty() ? 1U : 0U};
@@ -120,8 +120,8 @@ TEST_CASE("a starving stream has its quantum, and the next grant is Select's aga
   // Four clients whose grants have no end: two fit, the others are served only when they starve.
   class Halves final : public CallbackPolicy {
    public:
-    Choice select(const Operation&, std::span<const PartitionId> eligible,
-                  const State& state) override {
+    Selection select(const Operation&, std::span<const PartitionId> eligible,
+                     const State& state) override {
       for (const PartitionId id : eligible)
         if (2 * state.snapshot.pool[id].sms >= state.snapshot.pool.front().sms) return {id, 0};
       return {};
@@ -205,7 +205,7 @@ TEST_CASE("Pick that defers, and Select that answers nothing, starve no stream")
       if (picks_) return 0;
       return std::nullopt;
     }
-    Choice select(const Operation&, std::span<const PartitionId>, const State&) override {
+    Selection select(const Operation&, std::span<const PartitionId>, const State&) override {
       return {};
     }
 
