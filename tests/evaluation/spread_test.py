@@ -92,7 +92,7 @@ class Spread(unittest.TestCase):
 
     def test_what_takes_too_long_is_ended_with_what_it_started(self):
         plan = self.plan(long={"run": f"sh -c 'sleep 1234 & echo $! >{self.directory}/pid; wait'",
-                               "minutes": time_limit(1.5) / 60})
+                               "minutes": time_limit(0.6) / 60})
         done = self.spread(plan, code=1)
         self.assertIn("long: killed", done.stdout)
         child = int((self.directory / "pid").read_text())
