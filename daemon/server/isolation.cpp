@@ -74,17 +74,25 @@ void Server::add_domain_metrics(PrometheusText& out) const {
          [](const MpsFacts& facts) { return facts.starts; });
 }
 
-// As entitlement_of() finds it.
+const config::WorkloadClass* Server::class_told(const std::string* by_claim,
+                                                const std::string* by_job,
+                                                const protocol::Claim& claim,
+                                                const std::string& program,
+                                                const protocol::Peer& peer) {
+  const std::string& told = by_claim != nullptr ? *by_claim
+                            : by_job != nullptr ? *by_job
+                                                : claim.workload_class;
+  return classes_.of(told.empty() ? claim.workload_class : told, program, peer.uid);
+}
+
 const config::WorkloadClass* Server::class_of_process(const protocol::Peer& peer,
                                                       const protocol::Claim& claim,
                                                       const std::string& program) {
   const std::string cgroup = cgroup_of(peer.pid);
   const auto [step, job, own] = jobs_.of(peer.uid, slurm_step(cgroup), claim.job);
   const auto [claimed, part] = claims_.of(container_of(cgroup).pod, claim.job);
-  const std::string& told = part != nullptr  ? part->workload_class
-                            : job != nullptr ? job->workload_class
-                                             : claim.workload_class;
-  return classes_.of(told.empty() ? claim.workload_class : told, program, peer.uid);
+  return class_told(part != nullptr ? &part->workload_class : nullptr,
+                    job != nullptr ? &job->workload_class : nullptr, claim, program, peer);
 }
 
 Server::Placement Server::placement_of(const protocol::Peer& peer,

@@ -177,6 +177,11 @@ class Server final : public GrantSink {
   nlohmann::json configuration_status() const;
   nlohmann::json domains_status() const;
   void add_domain_metrics(PrometheusText& out) const;
+  // The class of a program: what its claim of devices says, else its job, else what it asks for.
+  // `by_claim`, `by_job`: null where the process has none.
+  const config::WorkloadClass* class_told(const std::string* by_claim, const std::string* by_job,
+                                          const protocol::Claim& claim, const std::string& program,
+                                          const protocol::Peer& peer);
   const config::WorkloadClass* class_of_process(const protocol::Peer& peer,
                                                 const protocol::Claim& claim,
                                                 const std::string& program);

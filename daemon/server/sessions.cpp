@@ -218,11 +218,9 @@ Server::Entitlement Server::entitlement_of(const Session& session) {
   find_names(entitlement.container);
   const auto [step, job, own] = jobs_.of(peer.uid, slurm_step(cgroup), claim.job);
   const auto [claimed, part] = claims_.of(entitlement.container.pod, claim.job);
-  const std::string& told_class = part != nullptr  ? part->workload_class
-                                  : job != nullptr ? job->workload_class
-                                                   : claim.workload_class;
-  const config::WorkloadClass* const workload = classes_.of(
-      told_class.empty() ? claim.workload_class : told_class, hello.program.get(), peer.uid);
+  const config::WorkloadClass* const workload =
+      class_told(part != nullptr ? &part->workload_class : nullptr,
+                 job != nullptr ? &job->workload_class : nullptr, claim, hello.program.get(), peer);
   if (workload != nullptr) entitlement.workload_class = workload->name;
   entitlement.job = job != nullptr ? step : claimed;
   entitlement.in_job = own;
