@@ -38,13 +38,15 @@ class Arbiter {
   // What counts as outstanding under a grant, which is returned when all of that was seen to end:
   //
   //   * on a part, every launch, of a kernel or a graph;
-  //   * on the whole device, a launch under a grant that the client has for itself
+  //   * on the whole device, a launch under a grant that the client has for itself, or under a
+  //     shared one for a number of launches, whose policy bounds what is in flight
   //     (Choice::counts_outstanding). Of a graph that is so when it is known that it ends by
   //     itself.
   //
   // What does not count:
-  //   * a launch under a shared grant of the whole device, which promises nothing: no other client
-  //     waits for its end, neither when it is revoked nor when an exclusive grant follows it;
+  //   * a launch under a shared grant of the whole device until it is revoked, which promises
+  //     nothing: no other client waits for its end, neither when it is revoked nor when an
+  //     exclusive grant follows it;
   //   * what never waits for a grant (collectives, launches behind a host wait, launches
   //     that cannot be copied) and goes to the whole device: its end may depend on another client,
   //     which may wait for this very grant;
