@@ -215,9 +215,20 @@ class BadInput(TraceTest):
         for verb in ("export", "replay"):
             self.check_refused([verb, self.trace], "VIT-109", "there is no trace")
         file = self.trace / "program.1.0.trace"
-        for content in (b"", b"x" * 100, b"x" * 8192):
+        for content, said in ((b"", "there is no trace: 1 of 1 files"),
+                              (b"x" * 100, "there is no trace: 1 of 1 files"),
+                              (b"x" * 8192, "is no trace")):
             file.write_bytes(content)
-            self.check_refused(["export", self.trace], "VIT-109", "is no trace")
+            self.check_refused(["export", self.trace], "VIT-109", said)
+
+    def test_a_file_without_a_header_spoils_no_other(self):
+        self.daemon_trace(work=5)
+        for number, content in enumerate((b"", bytes(100), bytes(8192))):
+            (self.trace / f"program.1.{number}.trace").write_bytes(content)
+        for verb in ("export", "replay"):
+            done = vitamin("trace", verb, self.trace)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stderr, r"3 of \d+ files .* have no header.*\[VIT-204\]")
 
     def test_a_trace_that_is_cut_or_of_another_version_is_refused(self):
         path = self.daemon_trace()

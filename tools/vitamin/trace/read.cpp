@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "tools/vitamin/text.h"
 
@@ -22,14 +24,18 @@ tl::unexpected<hal::Error> damaged(const std::string& file, const std::string& w
   return hal::fail(hal::Errc::kInvalidArgument, fmt::format("'{}' is no trace ({})", file, why));
 }
 
-hal::Result<Trace> read_one(const fs::path& path) {
+// Without a header: the recorder found no room for it, or was killed before it wrote it.
+hal::Result<std::optional<Trace>> read_one(const fs::path& path) {
   Trace trace;
   trace.file = path.native();
   std::ifstream in(path, std::ios::binary);
+  if (!in) return damaged(trace.file, std::strerror(errno));
   char page[runtime::trace::kHeaderBytes];
-  if (!in.read(page, sizeof page)) return damaged(trace.file, "it ends in its header");
+  if (!in.read(page, sizeof page)) return std::nullopt;
   Header& header = trace.header;
   std::memcpy(&header, page, sizeof header);
+  if (std::all_of(page, page + sizeof page, [](char byte) { return byte == 0; }))
+    return std::nullopt;
   if (header.magic != runtime::trace::kMagic) return damaged(trace.file, "another kind of file");
   if (header.version != runtime::trace::kVersion || header.record_bytes != sizeof(Record))
     return damaged(trace.file, fmt::format("version {}, this release reads {}", header.version,
@@ -65,7 +71,7 @@ hal::Result<Trace> read_one(const fs::path& path) {
     i += slots;
   }
   trace.records = std::move(kept);
-  return trace;
+  return {std::move(trace)};
 }
 
 }  // namespace
@@ -107,7 +113,15 @@ hal::Result<std::vector<Trace>> read_traces(const std::string& directory) {
   for (const fs::path& path : paths) {
     auto trace = read_one(path);
     if (!trace) return tl::unexpected(trace.error());
-    traces.push_back(std::move(*trace));
+    if (*trace) traces.push_back(std::move(**trace));
+  }
+  if (traces.size() < paths.size()) {
+    const std::string lost = fmt::format(
+        "{} of {} files in '{}' have no header: the disk was full, or their processes "
+        "were killed",
+        paths.size() - traces.size(), paths.size(), directory);
+    if (traces.empty()) return hal::fail(hal::Errc::kUnavailable, "there is no trace: " + lost);
+    say(Problem::kTraceDropped, lost + ".");
   }
   return traces;
 }

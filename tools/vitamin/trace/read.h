@@ -27,7 +27,8 @@ struct Trace {
   std::uint64_t nanoseconds(std::uint64_t time) const;
 };
 
-// By name. The error is a sentence; a directory without any trace is one.
+// By name. A file without a header, whose recorder found no room or was killed, is left out with a
+// warning (VIT-204). The error is a sentence; a directory without any trace is one.
 hal::Result<std::vector<Trace>> read_traces(const std::string& directory);
 
 // How much was recorded; VIT-204 when something was dropped, VIT-502 when a vitamind that was asked
