@@ -125,15 +125,9 @@ Status Engine::create_queue(const QueueOptions& options, Queue** queue) {
   made->serial = ++impl_->queue_serial;
   made->group = group.get();
   made->order_seed = combine(impl_->options.seed, options.sms.hash());
-  const auto list = [&](const SmSet& set) {
-    std::vector<std::uint32_t> result;
-    for (std::uint32_t sm = 0; sm < device().sms(); ++sm)
-      if (set.has(sm) && options.sms.has(sm)) result.push_back(sm);
-    return result;
-  };
-  made->sms = list(options.sms);
+  made->sms = options.sms.list();
   for (const SmSet& cluster_group : made->options.clusters->groups)
-    made->cluster_groups.push_back(list(cluster_group));
+    made->cluster_groups.push_back((cluster_group & options.sms).list());
   group->members.push_back(made.get());
   if (options.sync == SyncClass::kLegacy) group->legacy = made.get();
   impl_->queues.insert(made.get());

@@ -82,6 +82,14 @@ class SmSet {
   }
   bool overlaps(const SmSet& other) const { return !(*this & other).empty(); }
   bool contains(const SmSet& other) const { return (*this & other) == other; }
+  std::vector<std::uint32_t> list() const {  // ascending
+    std::vector<std::uint32_t> sms;
+    sms.reserve(count());
+    for (unsigned i = 0; i < kWords; ++i)
+      for (std::uint64_t word = words_[i]; word != 0; word &= word - 1)
+        sms.push_back(64 * i + static_cast<unsigned>(std::countr_zero(word)));
+    return sms;
+  }
   std::uint64_t hash() const;
   const std::array<std::uint64_t, kWords>& words() const { return words_; }
 

@@ -62,7 +62,7 @@ class Bench:
         if soft:
             self.environment["LD_LIBRARY_PATH"] = \
                 f"{harness.prefix() / 'lib' / 'soft'}:{harness.library_path()}"
-            self.control = str(HERE.parent.parent / "tests" / "daemon" / "mps_control.py")
+            self.control = str(harness.prefix() / "tests" / "daemon" / "mps_control")
         os.environ.pop("CUDA_MPS_PIPE_DIRECTORY", None)
         self.native = {}
 
@@ -195,7 +195,7 @@ def one_fault(bench, daemon, isolation, kind):
 
 
 def one_cost(bench, daemon, arrangement, load):
-    life = 3.0
+    life = bench.options.seconds / 1.5
     jobs = [bench.job(bench.step(life, load), daemon, name) for name in COST[arrangement]]
     for job in jobs:
         job.wait(60)

@@ -114,14 +114,13 @@ endfunction()
 # vitamin_python_tests(COMPONENT <label> FILE <file> [NAME <instead of the file's>]
 #                      [CLASSES <only these>...] [DEPENDS <targets>]
 #                      [ENVIRONMENT <NAME=value>...] [TIMEOUT <seconds>] [PLAIN_ONLY]
-#                      [ONE_THREAD] [MEASURES] [SOURCE_TREE] [DEBIAN_PYTHON])
+#                      [ONE_THREAD] [MEASURES] [SOURCE_TREE])
 #
 # A file of unittest classes. Each method is one ctest test; what is built for them is built with
 # the component. They find the modules of tests/ itself, and in FIRST what must be preloaded ahead
-# of a library of this build: the runtime of its sanitizer, or nothing. DEBIAN_PYTHON: they import
-# modules of Debian's packages, which another Python of the path does not have.
+# of a library of this build: the runtime of its sanitizer, or nothing.
 function(vitamin_python_tests)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "DEBIAN_PYTHON;${_VITAMIN_MARKS}"
+  cmake_parse_arguments(PARSE_ARGV 0 arg "${_VITAMIN_MARKS}"
                         "COMPONENT;FILE;NAME;TIMEOUT" "DEPENDS;ENVIRONMENT;CLASSES")
   _vitamin_marks(marks has_test)
   if(NOT has_test)
@@ -136,14 +135,9 @@ function(vitamin_python_tests)
   set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_DIRECTORY="
       "VITAMIN_LOCK_RULE=1" "VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}"
       "FIRST=${VITAMIN_SANITIZER_RUNTIME}"
-      "PYTHONPATH=${PROJECT_SOURCE_DIR}/tests")
-  set(python ${VITAMIN_PYTHON})
-  if(arg_DEBIAN_PYTHON)
-    find_program(VITAMIN_DEBIAN_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH)
-    if(VITAMIN_DEBIAN_PYTHON)
-      set(python ${VITAMIN_DEBIAN_PYTHON})
-    endif()
-  endif()
+      "PYTHONPATH=${PROJECT_SOURCE_DIR}/tests"
+      "PYTHONPYCACHEPREFIX=${PROJECT_BINARY_DIR}/python/bytecode" "PYTHONDONTWRITEBYTECODE="
+      "PATH=${PROJECT_BINARY_DIR}/python:$ENV{PATH}")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   _vitamin_component_target(${arg_COMPONENT} "${labels}" ${arg_DEPENDS})
   file(STRINGS ${file} lines REGEX "^class [A-Za-z]+|^    def test_[a-z0-9_]+")
@@ -156,7 +150,7 @@ function(vitamin_python_tests)
       string(REPLACE "_" " " words "${CMAKE_MATCH_2}")
       set(name "${stem}: ${words}")
       add_test(NAME "${name}"
-               COMMAND ${python} -B ${file} ${class}.${CMAKE_MATCH_1})
+               COMMAND ${VITAMIN_PYTHON} ${file} ${class}.${CMAKE_MATCH_1})
       set_tests_properties("${name}" PROPERTIES LABELS "${labels}"
                            ENVIRONMENT "${environment};${arg_ENVIRONMENT}"
                            SKIP_REGULAR_EXPRESSION "skipped=1")

@@ -33,7 +33,7 @@ class Kit(unittest.TestCase):
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith(OF_USERS)}
         return subprocess.Popen(
-            [sys.executable, "-B", KIT, "--prefix", prefix, "--out", self.out, *options],
+            [sys.executable, KIT, "--prefix", prefix, "--out", self.out, *options],
             text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment | settings)
 
     def run_kit(self, *options, **arguments):

@@ -119,7 +119,7 @@ def main():
             else ""
         if os.environ["CHAOS_OWN_MOUNTS"]:
             os.execvp("unshare", ["unshare", "--mount", "--propagation", "private", sys.executable,
-                                  "-B", *sys.argv])
+                                  *sys.argv])
     unittest.main()
 
 

@@ -3,8 +3,9 @@
 """Isolation domains: a fault of one client ends its domain's clients and no other's.
 
 Programs run over the software driver, whose faults spread among the clients of one MPS server
-(backends/soft/libcuda/mps_client.h); mps_control.py is the control program.
+(backends/soft/libcuda/mps_client.h); mps_control.cpp is the control program.
 """
+import contextlib
 import json
 import os
 import pathlib
@@ -51,7 +52,7 @@ class Isolation(DaemonTest):
 
     def configured(self, text, *settings, control=CONTROL):
         self.file.write_text(text)
-        words = [f"mps.control={control}", "mps.check_every=20ms", "daemon.answer_within=1h",
+        words = [f"mps.control={control}", "mps.check_every=50ms", "daemon.answer_within=1h",
                  *settings]
         return self.daemon("--config", str(self.file),
                            *[part for word in words for part in ("--set", word)])
@@ -68,11 +69,12 @@ class Isolation(DaemonTest):
         process = subprocess.Popen(
             [VITAMIN, "run", "--daemon", "--quiet", "--socket", str(daemon.socket), *asked, "--",
              *command, *map(str, words)], text=True, stdin=subprocess.PIPE, stdout=output,
-            stderr=subprocess.PIPE, env=self.environment(**environment))
+            stderr=subprocess.PIPE, env=self.environment(**environment), process_group=0)
         process.output = output
 
         def end():
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # the program, too
             process.wait()
             for stream in (process.stdin, output, process.stderr):
                 stream.close()

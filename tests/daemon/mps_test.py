@@ -35,7 +35,7 @@ class Mps(DaemonTest):
         return int((self.mps / "nvidia-cuda-mps-control.pid").read_text())
 
     def watched(self, *settings, mode="auto"):
-        words = [f"mps.mode={mode}", f"mps.control={CONTROL}", "mps.check_every=20ms", *settings]
+        words = [f"mps.mode={mode}", f"mps.control={CONTROL}", "mps.check_every=50ms", *settings]
         return self.daemon(*[part for word in words for part in ("--set", word)])
 
     def facts(self, daemon):

@@ -16,7 +16,7 @@ NODE = pathlib.Path(os.environ["SOURCE"]) / "bench" / "daemon" / "node.py"
 
 class Node(unittest.TestCase):
     def measure(self, part, tries):
-        done = subprocess.run([sys.executable, "-B", str(NODE), part, "--tries", str(tries)],
+        done = subprocess.run([sys.executable, str(NODE), part, "--tries", str(tries)],
                               text=True, capture_output=True, timeout=time_limit(110), check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         return [json.loads(line) for line in done.stdout.splitlines()]

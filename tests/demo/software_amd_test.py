@@ -31,7 +31,7 @@ def run(command, **settings):
 
 
 def demo(prefix, *options):
-    return run([sys.executable, "-B", DEMO, "--prefix", prefix, *options])
+    return run([sys.executable, DEMO, "--prefix", prefix, *options])
 
 
 class Demo(unittest.TestCase):

@@ -32,7 +32,6 @@ DETERMINISTIC, NOT_BY_ITSELF, BROKEN, INCONCLUSIVE, FAILED, INTERRUPTED = 0, 1, 
 @functools.cache
 def audit_log():
     sys.path.insert(0, os.environ["BENCH"])
-    sys.dont_write_bytecode = True
     import audit_log as module
     return module
 
@@ -150,7 +149,7 @@ class Suite(Base):
     def test_the_script_of_the_evaluation_finds_no_problem(self):
         script = pathlib.Path(os.environ["BENCH"]) / "run.py"
         # No ledger: a dozen treatments whose processes wait for each other take minutes.
-        result = self.call(sys.executable, "-B", script, "--smoke", "--out", self.directory,
+        result = self.call(sys.executable, script, "--smoke", "--out", self.directory,
                            VITAMIN_PREFIX=str(PREFIX), VITAMIN_SOFT_LEDGER=None)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("0 problems", result.stdout)

@@ -148,7 +148,7 @@ class Pages(unittest.TestCase):
 
     def test_isolation(self):
         self.executable(self.root / "bin/nvidia-cuda-mps-control", "#!/bin/sh\nexec "
-                        f"{sys.executable} -IS {SOURCE}/tests/daemon/mps_control.py \"$@\"\n")
+                        f"{PREFIX}/tests/daemon/mps_control \"$@\"\n")
         said = self.run_page("isolation", mps="auto")
         self.assertIn("class serving", said)
 

@@ -16,7 +16,6 @@ from time_limit import time_limit
 
 BENCH = pathlib.Path(os.environ["BENCH"])
 sys.path[:0] = [str(BENCH / "compat"), str(BENCH), str(BENCH / "evaluation"), str(BENCH / "daemon")]
-sys.dont_write_bytecode = True
 
 import compat  # noqa: E402
 import harness  # noqa: E402
@@ -40,7 +39,7 @@ class Compat(unittest.TestCase):
 
     def command(self, script, *words, code=0):
         result = subprocess.run(
-            [sys.executable, "-B", str(BENCH / "compat" / script), *words], capture_output=True,
+            [sys.executable, str(BENCH / "compat" / script), *words], capture_output=True,
             text=True, timeout=time_limit(120), check=False)
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
         return result

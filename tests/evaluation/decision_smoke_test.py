@@ -15,7 +15,6 @@ from time_limit import time_limit
 BENCH = pathlib.Path(os.environ["BENCH"])
 PREFIX = pathlib.Path(os.environ["VITAMIN_PREFIX"])
 sys.path[:0] = [str(BENCH), str(BENCH / "evaluation"), str(BENCH / "decision")]
-sys.dont_write_bytecode = True
 
 import decision_report  # noqa: E402
 
@@ -28,9 +27,8 @@ class Smoke(unittest.TestCase):
 
     def decide(self, *words, code=0):
         result = subprocess.run(
-            [sys.executable, "-B", str(BENCH / "decide.py"), *words, "--out", str(self.out)],
-            capture_output=True, text=True, timeout=time_limit(120),
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+            [sys.executable, str(BENCH / "decide.py"), *words, "--out", str(self.out)],
+            capture_output=True, text=True, timeout=time_limit(120))
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
         return result
 

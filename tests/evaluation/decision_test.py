@@ -14,7 +14,6 @@ import unittest.mock
 
 BENCH = pathlib.Path(os.environ["BENCH"])
 sys.path[:0] = [str(BENCH), str(BENCH / "evaluation"), str(BENCH / "decision")]
-sys.dont_write_bytecode = True
 
 import arms  # noqa: E402
 import cells  # noqa: E402

@@ -14,7 +14,6 @@ from time_limit import time_limit
 
 BENCH = pathlib.Path(os.environ["BENCH"])
 sys.path[:0] = [str(BENCH), str(BENCH / "evaluation")]
-sys.dont_write_bytecode = True
 
 import load  # noqa: E402
 import modes  # noqa: E402
@@ -46,11 +45,10 @@ class Evaluation(unittest.TestCase):
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
     def command(self, *words):
-        return [sys.executable, "-B", str(BENCH / "evaluate.py"), *words, "--out", str(self.out)]
+        return [sys.executable, str(BENCH / "evaluate.py"), *words, "--out", str(self.out)]
 
     def environment(self, **more):
-        return {**os.environ, "PATH": f"{self.directory}/bin:{os.environ['PATH']}",
-                "PYTHONDONTWRITEBYTECODE": "1", **more}
+        return {**os.environ, "PATH": f"{self.directory}/bin:{os.environ['PATH']}", **more}
 
     def evaluate(self, *words, code=0, **more):
         result = subprocess.run(self.command(*words), capture_output=True, text=True,
@@ -332,7 +330,7 @@ class Help(unittest.TestCase):
         self.assertGreater(len(scripts), 20)
         for script in scripts:
             with self.subTest(script=script.name):
-                result = subprocess.run([sys.executable, "-B", str(script), "--help"],
+                result = subprocess.run([sys.executable, str(script), "--help"],
                                         capture_output=True, text=True, timeout=time_limit(60),
                                         env={**os.environ, "PYTHONPATH": str(BENCH)})
                 if "No module named 'torch'" in result.stderr:

@@ -12,7 +12,6 @@ import unittest
 
 BENCH = pathlib.Path(os.environ["BENCH"])
 sys.path[:0] = [str(BENCH), str(BENCH / "evaluation")]
-sys.dont_write_bytecode = True
 
 import experiment  # noqa: E402
 import experiments  # noqa: E402

@@ -11,11 +11,11 @@ import tempfile
 import time
 import unittest
 
+import seed as seeds
 from time_limit import time_limit
 
 BENCH = pathlib.Path(os.environ["BENCH"])
 sys.path[:0] = [str(BENCH), str(BENCH / "daemon")]
-sys.dont_write_bytecode = True
 
 import common  # noqa: E402
 import decisions  # noqa: E402
@@ -37,10 +37,9 @@ class Scripts(unittest.TestCase):
         """The records that it wrote, without the header."""
         with tempfile.TemporaryDirectory(prefix="vitamin-bench-") as directory:
             result = subprocess.run(
-                [sys.executable, "-B", str(BENCH / "daemon" / script), *words, "--device", "soft",
+                [sys.executable, str(BENCH / "daemon" / script), *words, "--device", "soft",
                  "--out", directory], capture_output=True, text=True,
-                 timeout=time_limit(200), check=False,
-                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+                 timeout=time_limit(200), check=False)
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
             lines = [json.loads(line) for path in pathlib.Path(directory).glob("*.jsonl")
                      for line in path.read_text().splitlines()]
@@ -76,11 +75,11 @@ class Scripts(unittest.TestCase):
             self.assertFalse(record["hung"], record)
 
     def test_a_fault_is_contained_in_its_class_and_its_cost_is_measured(self):
-        records = self.run_script("fault_matrix.py", "--kinds", "illegal", "hang", "--isolations",
-                                  "shared", "class", "--rounds", "1", "--seconds", "3",
-                                  "--limit", "100000")
+        kinds = ["illegal", "hang"] if seeds.long_form() else ["illegal"]
+        records = self.run_script("fault_matrix.py", "--kinds", *kinds, "--isolations", "shared",
+                                  "class", "--rounds", "1", "--seconds", "3", "--limit", "100000")
         faults = {(r["isolation"], r["fault"]): r for r in records if r["part"] == "fault"}
-        self.assertEqual(len(faults), 4)
+        self.assertEqual(len(faults), 2 * len(kinds))
         for (isolation, kind), record in faults.items():
             self.assertNotIn("why", record)
             for who in ("same", "other"):

@@ -13,7 +13,6 @@ from time_limit import time_limit
 
 BENCH = pathlib.Path(os.environ["BENCH"])
 sys.path[:0] = [str(BENCH)]
-sys.dont_write_bytecode = True
 
 import harness  # noqa: E402
 import memory  # noqa: E402
@@ -30,7 +29,7 @@ class Smoke(unittest.TestCase):
     def test_programs_of_the_driver_are_within_the_quota_and_as_natively(self):
         with tempfile.TemporaryDirectory() as out:
             done = subprocess.run(
-                [sys.executable, "-B", str(BENCH / "memory.py"), "--smoke", "--out", out,
+                [sys.executable, str(BENCH / "memory.py"), "--smoke", "--out", out,
                  "--rounds", "1"], capture_output=True, text=True, check=False,
                 timeout=time_limit(150))
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

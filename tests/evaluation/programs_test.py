@@ -14,7 +14,6 @@ from time_limit import time_limit
 
 BENCH = pathlib.Path(os.environ["BENCH"])
 sys.path[:0] = [str(BENCH), str(BENCH / "evaluation")]
-sys.dont_write_bytecode = True
 
 import harness  # noqa: E402
 import report  # noqa: E402
@@ -28,7 +27,7 @@ class Programs(unittest.TestCase):
 
     def evaluate(self, *words):
         result = subprocess.run(
-            [sys.executable, "-B", str(BENCH / "evaluate.py"), *words, "--out", str(self.out)],
+            [sys.executable, str(BENCH / "evaluate.py"), *words, "--out", str(self.out)],
             capture_output=True, text=True, timeout=time_limit(200), check=False)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         return [r for r in report.read(self.out, words[0]) if "cell" in r]

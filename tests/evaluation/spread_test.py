@@ -45,7 +45,7 @@ class Spread(unittest.TestCase):
         return path
 
     def command(self, plan, *words, gpus="a,b"):
-        return [sys.executable, "-B", str(BENCH / "spread.py"), str(plan), "--out", str(self.out),
+        return [sys.executable, str(BENCH / "spread.py"), str(plan), "--out", str(self.out),
                 *(["--gpus", gpus] if gpus else []), *words]
 
     def spread(self, plan, *words, code=0, gpus="a,b"):

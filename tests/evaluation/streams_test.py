@@ -11,7 +11,6 @@ import unittest
 
 BENCH = pathlib.Path(os.environ["BENCH"])
 sys.path[:0] = [str(BENCH), str(BENCH / "evaluation")]
-sys.dont_write_bytecode = True
 
 import predict  # noqa: E402
 import streams  # noqa: E402

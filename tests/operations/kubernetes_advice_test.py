@@ -37,7 +37,7 @@ class Advice(unittest.TestCase):
 
     def advise(self, *words):
         return subprocess.run(
-            [sys.executable, "-B", SOURCE / "deploy/kubernetes/advise.py", "--vitamin",
+            [sys.executable, SOURCE / "deploy/kubernetes/advise.py", "--vitamin",
              BUILD / "bin/vitamin", "--seconds", "1",
              *(word for file in self.files for word in ("--job", file)), *words],
             text=True, capture_output=True)

@@ -367,14 +367,14 @@ class Page(Rendered):
             values = pathlib.Path(directory) / "my.yaml"
             values.write_text("monitoring: {enabled: true}\n")
             words = [str(values) if word == "my.yaml" else word for word in words]
-            done = subprocess.run([sys.executable, "-B", SOURCE / words[1], *words[2:]], text=True,
+            done = subprocess.run([sys.executable, SOURCE / words[1], *words[2:]], text=True,
                                   capture_output=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(("ServiceMonitor", "vitamin"), of({"all": done.stdout}))
 
     def advises(self, words):
         """kubernetes_advice_test.py runs it on recorded jobs."""
-        known = subprocess.run([sys.executable, "-B", SOURCE / words[1], "--help"], text=True,
+        known = subprocess.run([sys.executable, SOURCE / words[1], "--help"], text=True,
                                capture_output=True).stdout
         for word in words[2:]:
             if word.startswith("--"):

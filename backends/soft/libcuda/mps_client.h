@@ -2,8 +2,9 @@
 //
 // Faults under MPS: when a kernel of one client of a server faults, all of its clients get the
 // error, and no new one is admitted before they have ended. A client is a process whose
-// CUDA_MPS_PIPE_DIRECTORY has a control daemon that answers; tests run tests/daemon/mps_control.py.
-// An H200 answered the faulting client's own error to all clients (bench/results/daemon/mps_fault).
+// CUDA_MPS_PIPE_DIRECTORY has a control daemon that answers; tests run
+// tests/daemon/mps_control.cpp. An H200 answered the faulting client's own error to all clients
+// (bench/results/daemon/mps_fault).
 //
 // The server is a file there, `soft-server`: its number and state, then its clients' process ids,
 // one a line. Without the file, or when it is of another server, the clients have lost theirs.
