@@ -286,7 +286,7 @@ struct Stream {
   // Pipeline sets `last_partition`, and ends `grant` behind a graph that went elsewhere;
   // VirtualContext sets `advice` and adds to `iteration_ends`.
   struct Placing {
-    Choice grant{kWholeDevice, 0};  // the arbiter's last answer; `launches` 0: it is used up
+    GrantTerms grant{kWholeDevice, 0};  // the arbiter's last answer; `launches` 0: it is used up
     PartitionId last_partition = kNoPartition;
     // Since when it has waited for a queue on the partition of its grant; none: it does not.
     std::optional<std::chrono::steady_clock::time_point> queue_wanted_since;

@@ -147,8 +147,8 @@ void LeaseClient::end_earlier_work_reports() {
   earlier_work_unsent_ = !send(protocol::encode(protocol::Idle{}));
 }
 
-Choice LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& operation,
-                          std::span<const PartitionId> eligible, std::uint64_t now_ns) {
+GrantTerms LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& operation,
+                              std::span<const PartitionId> eligible, std::uint64_t now_ns) {
   const LaneId index = stream % static_cast<LaneId>(kLanes);
   Lane& lane = lanes_[index];
   lanes_used_ = std::max<std::size_t>(lanes_used_, index + 1);
@@ -164,8 +164,8 @@ Choice LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& operat
       // The driver refused this kernel there, or no queue is free yet: only this launch goes to the
       // whole device.
       set_waiting(lane, false);
-      return is_eligible(eligible, kWholeDevice) ? Choice{kWholeDevice, 1}
-                                                 : Choice{kNoPartition, 0};
+      return is_eligible(eligible, kWholeDevice) ? GrantTerms{kWholeDevice, 1}
+                                                 : GrantTerms{kNoPartition, 0};
     }
     if (wide_enough && fresh) {
       lane.claimed = true;
@@ -190,8 +190,8 @@ Choice LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& operat
   return {kNoPartition, 0};
 }
 
-Choice LeaseClient::place_in_fallback(Lane& lane, const runtime::ReadyOperation& operation,
-                                      std::span<const PartitionId> eligible) {
+GrantTerms LeaseClient::place_in_fallback(Lane& lane, const runtime::ReadyOperation& operation,
+                                          std::span<const PartitionId> eligible) {
   enter_fallback();
   set_waiting(lane, false);
   ++counters_.in_fallback;

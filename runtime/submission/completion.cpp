@@ -74,7 +74,7 @@ void Completion::submitted(Stream& stream, PhysicalQueue& queue, const Load& loa
   if (load.counts_outstanding) count_outstanding(stream);
   if (stream.kind == StreamKind::kLegacy && queue.whole() && blocking_streams_) tail_marker(stream);
   // A stream that may move soon must know its progress to the operation.
-  const Choice& grant = stream.placing.grant;
+  const GrantTerms& grant = stream.placing.grant;
   const bool stays = queue.whole() || grant.launches == kUntilRevoked;
   const std::uint32_t often =
       grant.ahead_ns == kNever ? batch_operations_ : batch_operations(window(stream));

@@ -147,14 +147,15 @@ Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool m
   if (graph.version == 1 || graph.launches > 0 || ready_.empty())
     graphs_.want(graph.shared_from_this(), partition);
   if (!ready_.empty()) {
-    const Choice choice = placement_.ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
+    const GrantTerms terms =
+        placement_.ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
     // What it did not choose first stands for one launch only.
     stream.placing.grant = {kWholeDevice, 0};
-    if (choice.partition != kNoPartition && choice.partition != kWholeDevice) {
-      if (PhysicalQueue* queue = queues_.free_queue(stream, choice.partition))
-        return {queue, graph.ready(choice.partition), GraphReason::kPolicy,
-                choice.counts_outstanding};
-      if (!core_.streams_share) core_.arbiter->release(choice.partition, stream.id);
+    if (terms.partition != kNoPartition && terms.partition != kWholeDevice) {
+      if (PhysicalQueue* queue = queues_.free_queue(stream, terms.partition))
+        return {queue, graph.ready(terms.partition), GraphReason::kPolicy,
+                terms.counts_outstanding};
+      if (!core_.streams_share) core_.arbiter->release(terms.partition, stream.id);
     }
   }
   return {&stream.own, nullptr, GraphReason::kNotMade};
@@ -176,7 +177,7 @@ std::optional<PartitionId> Pipeline::prepared_ahead(Stream& stream, Graph& graph
 // this launch only and there are executables of former versions for others. To bring one up to date
 // is less work: of these the one that was launched last.
 PartitionId Pipeline::soonest_made(Stream& stream, Graph& graph, PartitionId partition) {
-  const Choice& grant = stream.placing.grant;
+  const GrantTerms& grant = stream.placing.grant;
   const bool stays = grant.partition == partition && grant.launches == kUntilRevoked;
   if (stays || graph.find(partition) != nullptr) return partition;
   const std::span<const PartitionId> wide = placement_.eligible(stream, graph.kernel, graph.needed);

@@ -15,7 +15,7 @@ using stats::WholeReason;
 bool Pipeline::launch_fast_path(Stream& stream, Kernel& kernel, const hal::KernelLaunch& launch,
                                 const Advice* advice, NativeStatus& status) {
   PhysicalQueue* const queue = stream.submitted.tail;
-  const Choice& grant = stream.placing.grant;
+  const GrantTerms& grant = stream.placing.grant;
   const std::uint32_t needed = kernel.known_sms(launch);
   const bool nothing_open = queue != nullptr && stream.deferral.operations.empty() &&
                             !stream.submitted.host_wait && !stream.order.allocated &&

@@ -76,13 +76,13 @@ class Node final : public daemon::GrantSink {
     runtime::ReadyOperation operation;
     operation.stream = lane;
     operation.sms = 1;
-    runtime::Choice choice;
-    while ((choice = client.grant(lane, operation, eligible, now)).partition ==
+    runtime::GrantTerms terms;
+    while ((terms = client.grant(lane, operation, eligible, now)).partition ==
            runtime::kNoPartition)
       turn();
-    counts_outstanding = choice.counts_outstanding;
-    if (counts_outstanding) client.submitted(choice.partition, lane);
-    return choice.partition;
+    counts_outstanding = terms.counts_outstanding;
+    if (counts_outstanding) client.submitted(terms.partition, lane);
+    return terms.partition;
   }
 
   void set_word(ClientId, LaneId lane, protocol::LeaseWord word) override {
