@@ -179,9 +179,8 @@ struct Submission {
   std::unique_ptr<Operation> kept;  // the copy, once it is deferred
   KernelRef kernel;                 // of a launch
   Host host = Host::kReturns;
-  bool now = false;  // may not be deferred
-  bool hurried =
-      false;  // what comes behind it waits for nothing: it does not wait for a cheap move
+  bool must_not_defer = false;
+  bool flushing = false;  // it is flushed: it does not wait for a cheap move
 
   EventState* event = nullptr;            // of a record or a wait, while its call lasts
   const EventState* waits_for = nullptr;  // for the audit

@@ -226,7 +226,7 @@ NativeStatus VirtualContext::replay(Stream& stream, Operation& graph, Leaves lea
 NativeStatus VirtualContext::replay(Stream& stream, GraphOperation& graph) {
   Lock lock(pipeline_->mutex());
   Submission submission(OperationKind::kGraph, &graph);
-  submission.now = graph.stays().has_value();
+  submission.must_not_defer = graph.stays().has_value();
   const NativeStatus status = pipeline_->submit(lock, stream, submission);
   if (status == hal::kNativeOk) graph.graph()->newest = {&stream, stream.timeline.newest()};
   if (!pipeline_->core().options.thread) pipeline_->graphs().make_wanted(lock);
@@ -291,7 +291,7 @@ NativeStatus VirtualContext::record(Stream& stream, EventState& event, Operation
   const bool now = event.shared;
   Lock lock(pipeline_->mutex());
   Submission submission(now ? OperationKind::kBridgePlaceless : OperationKind::kRecord, &record);
-  submission.now = now;
+  submission.must_not_defer = now;
   submission.event = &event;
   return pipeline_->submit(lock, stream, submission);
 }
@@ -318,7 +318,7 @@ NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& 
     // means now, so the wait is made now.
     submission.kind = OperationKind::kBridgePlacelessHostWait;
     submission.operation = &wait;
-    submission.now = true;
+    submission.must_not_defer = true;
   }
   return pipeline_->submit(lock, stream, submission);
 }

@@ -53,7 +53,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
     binding.counts_outstanding = placement_.counts_whole(stream);
     if (const auto reason = stays(graph)) {
       binding.reason = *reason;
-    } else if (!placement_.may_move(stream, graph.kernel, graph.needed, submission.hurried)) {
+    } else if (!placement_.may_move(stream, graph.kernel, graph.needed, submission.flushing)) {
       return {Blocked::kWindow};
     } else if (elsewhere && !graph.last) {
       // Only the application's own executable comes behind the one before, by the driver's rule.

@@ -88,12 +88,13 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
   if (own) {
     binding.queue = &stream.own;
     // On the program's own stream though nothing forbade to keep it: it cannot be copied.
-    const bool cannot_be_kept = submission.kept == nullptr && !submission.now;
+    const bool cannot_be_kept = submission.kept == nullptr && !submission.must_not_defer;
     binding.reason = collective       ? WholeReason::kResident
                      : cannot_be_kept ? WholeReason::kUnsupportedLayout
                                       : WholeReason::kHostWait;
   } else {
-    if (!placement_.may_move(stream, kernel, needed, submission.hurried)) return {Blocked::kWindow};
+    if (!placement_.may_move(stream, kernel, needed, submission.flushing))
+      return {Blocked::kWindow};
     binding = placement_.bind(stream, kernel, operation, needed);
     if (binding.queue == nullptr) return {Blocked::kNoGrant};
     if (waits_for_host && (binding.counts_outstanding || !binding.queue->whole() ||

@@ -85,13 +85,14 @@ bool Placement::grant_stands(const Stream& stream, const Kernel& kernel,
          !kernel.refused.test(grant.partition) && core_.arbiter->admits(grant.partition, stream.id);
 }
 
-bool Placement::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool hurried) {
+bool Placement::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed,
+                         bool flushing) {
   auto just_in_time = [&] { return stream.timeline.outstanding() < core_.options.ahead_of_move; };
   if (just_in_time() || grant_stands(stream, kernel, needed)) return true;
   completion_.close_batch(stream);  // else its end would be seen too late, or never
   completion_.poll(stream);
   if (just_in_time()) return true;
-  if (!hurried || !core_.streams_share) return false;
+  if (!flushing || !core_.streams_share) return false;
   GrantTerms& grant = stream.placing.grant;
   const PhysicalQueue* const tail = stream.submitted.tail;
   if (grant.launches == 0 && tail != nullptr && tail->partition == grant.partition)

@@ -36,10 +36,10 @@ class Placement {
   Binding bind(Stream& stream, Kernel& kernel, const LaunchOperation* operation,
                std::uint32_t needed);
   // Moves are made just in time (DispatchOptions::ahead_of_move): false while more of the stream's
-  // work is outstanding and the next launch would move. `hurried`: the launch can wait for no
+  // work is outstanding and the next launch would move. `flushing`: the launch can wait for no
   // better time; it stays where the stream is, or moves at the higher price. Not beside other
   // clients, which count on the time.
-  bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool hurried);
+  bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool flushing);
   // The part that a later launch of the stream may be granted, by what was granted last;
   // kNoPartition: the whole device.
   PartitionId likely_part(Stream& stream, const Kernel& kernel, std::uint32_t needed);
