@@ -135,9 +135,9 @@ void LeaseClient::report_earlier_work(LaneId id, Drain& drain, std::uint64_t now
   holding.word = drain.word;
   holding.partition = drain.partition;
   holding.outstanding = drain.outstanding;
-  drain.told_ns = now_ns;
-  drain.known = send(protocol::encode(holding)) ? Known::kYes : Known::kToBeTold;
-  earlier_work_unsent_ = earlier_work_unsent_ || drain.known == Known::kToBeTold;
+  drain.reported_ns = now_ns;
+  drain.known = send(protocol::encode(holding)) ? Known::kYes : Known::kReportPending;
+  earlier_work_unsent_ = earlier_work_unsent_ || drain.known == Known::kReportPending;
 }
 
 // The first Idle of a session says that all earlier work was reported: what the process had before
@@ -406,7 +406,7 @@ void LeaseClient::return_drained(LaneId id, Lane& lane, std::uint64_t now_ns) {
     bool over = drain.outstanding == 0;
     if (in_fallback_ || drain.known == Known::kNo) {
       // The daemon does not know of it.
-    } else if (drain.known == Known::kToBeTold) {  // the ring was full
+    } else if (drain.known == Known::kReportPending) {  // the ring was full
       if (!over) report_earlier_work(id, drain, now_ns);
     } else if (over) {
       protocol::Returned returned;
@@ -414,13 +414,13 @@ void LeaseClient::return_drained(LaneId id, Lane& lane, std::uint64_t now_ns) {
       returned.word = drain.word;
       returned.partition = drain.partition;
       over = send(protocol::encode(returned));
-    } else if (now_ns - drain.told_ns >= link_.answer_within_ns / 4) {
+    } else if (now_ns - drain.reported_ns >= link_.answer_within_ns / 4) {
       protocol::Draining draining;
       draining.head.lane = id;
       draining.word = drain.word;
       draining.partition = drain.partition;
       draining.outstanding = drain.outstanding;
-      if (send(protocol::encode(draining))) drain.told_ns = now_ns;
+      if (send(protocol::encode(draining))) drain.reported_ns = now_ns;
     }
     drains_ -= over ? 1 : 0;
     return over;

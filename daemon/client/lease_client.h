@@ -150,13 +150,13 @@ class LeaseClient {
 
  private:
   // Whether the daemon knows of the work of a drain.
-  enum class Known : std::uint8_t { kYes, kNo, kToBeTold };
+  enum class Known : std::uint8_t { kYes, kNo, kReportPending };
   // A closed grant that has outstanding work or was not returned yet.
   struct Drain {
     PartitionId partition = runtime::kNoPartition;
     LeaseWord word = 0;
     std::uint32_t outstanding = 0;
-    std::uint64_t told_ns = 0;
+    std::uint64_t reported_ns = 0;  // when the daemon was last told of its work
     Known known = Known::kYes;
     bool shared = false;  // under a shared grant
   };
