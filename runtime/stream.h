@@ -87,7 +87,7 @@ enum class StreamKind : std::uint8_t {
 enum class OperationKind : std::uint8_t {
   kLaunch,          // bind it to a partition
   kCompute,         // the same, for work that is no launch of the application
-  kFollow,          // needs no compute: goes wherever the stream's tail is, or onto the own stream
+  kFollow,          // needs no compute: goes wherever the stream's tail is, or onto app_stream
                     // when a predecessor of another stream lies behind a host wait; never deferred
                     // for that
   kRecord,          // as kFollow; its place is an EventVersion while it is deferred
@@ -233,8 +233,8 @@ struct Stream {
   StreamKind kind = StreamKind::kNonBlocking;
   int priority = 0;
   bool retired = false;
-  PhysicalQueue own;                         // the application's real stream, or its stand-in
-  std::unique_ptr<hal::Queue> thread_queue;  // the per-thread handle, where `own` is a stand-in
+  PhysicalQueue app_stream;                  // the application's real stream, or its stand-in
+  std::unique_ptr<hal::Queue> thread_queue;  // per-thread handle; app_stream is a stand-in then
   std::vector<std::byte> attributes;         // vendor records set on the stream by the application
 
   // `issued` is Pipeline's, the rest Completion's. Completion counts an operation of the fast path

@@ -208,7 +208,7 @@ void Completion::end_batch(Stream& stream) {
 
 bool Completion::ended(Stream& stream) {
   Stream::Submitted& work = stream.submitted;
-  if (!stream.deferral.operations.empty() || stream.own.pins > 0) return false;
+  if (!stream.deferral.operations.empty() || stream.app_stream.pins > 0) return false;
   poll(stream);
   if (work.tail != nullptr || !work.batches.empty()) return false;
   if (!core_.markers.fired(work.tail_marker) || !core_.markers.fired(work.host_wait)) return false;

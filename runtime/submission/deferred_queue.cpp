@@ -36,7 +36,7 @@ SubmitResult DeferredQueue::submit_front(Stream& stream, bool own_stream) {
     // The real stream is about to go: from now on a marker says where its last work is.
     completion_.detach_tail(stream, completion_.tail_marker(stream));
     if (Audit* audit = core_.audit()) audit->retired(stream);
-    front.operation->submit(*stream.own.queue);
+    front.operation->submit(*stream.app_stream.queue);
     pop_front(stream);
     return {};
   }

@@ -47,7 +47,8 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
           ? core_.predicted_ns(graph.kernel, &graph.launch, core_.width_of_grant(stream))
           : 0;
   if (!completion_.room(stream, predecessors, !own_stream, 1, predicted)) return {Blocked::kWindow};
-  GraphBinding binding{&stream.own, nullptr, operation.stays().value_or(GraphReason::kHostWait)};
+  GraphBinding binding{&stream.app_stream, nullptr,
+                       operation.stays().value_or(GraphReason::kHostWait)};
   if (!own_stream) {
     binding.reason = GraphReason::kFresh;
     binding.counts_outstanding = placement_.counts_whole(stream);
@@ -73,7 +74,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
     // Whatever is wrong with ours, the application's own executable answers what it would natively.
     graph.kernel.refused.set(binding.made->partition);
     leave_waits(stream, *binding.queue);
-    binding = {&stream.own, nullptr, GraphReason::kRefused};
+    binding = {&stream.app_stream, nullptr, GraphReason::kRefused};
     stream.placing.grant = {kWholeDevice, 0};
     status = launch_graph_on(stream, operation, predecessors, behind, binding);
   }
@@ -113,34 +114,35 @@ std::optional<GraphReason> Pipeline::stays(const Graph& graph) const {
 }
 
 Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool may_prepare) {
-  if (graph.unsettled()) return {&stream.own, nullptr, GraphReason::kFresh};
+  if (graph.unsettled()) return {&stream.app_stream, nullptr, GraphReason::kFresh};
   const LaunchOperation stands_for(core_.inspector, graph.launch);
   const Placement::Binding binding =
       placement_.bind(stream, graph.kernel, &stands_for, graph.needed);
-  if (binding.queue == nullptr) return {&stream.own, nullptr, GraphReason::kNoGrant};
+  if (binding.queue == nullptr) return {&stream.app_stream, nullptr, GraphReason::kNoGrant};
   if (binding.queue->whole()) {
     // Whether it counts depends on what it holds.
     if (!graph.looked && binding.counts_outstanding) {
-      if (may_prepare) return {&stream.own, nullptr, GraphReason::kFresh, false, kNoPartition};
+      if (may_prepare)
+        return {&stream.app_stream, nullptr, GraphReason::kFresh, false, kNoPartition};
       want_look(graph);
     }
-    return {&stream.own, nullptr, reason_of(binding.reason), binding.counts_outstanding};
+    return {&stream.app_stream, nullptr, reason_of(binding.reason), binding.counts_outstanding};
   }
   const PartitionId partition = binding.queue->partition;
   if (Graph::Made* made = graph.ready(partition))
     return {binding.queue, made, GraphReason::kPolicy, binding.counts_outstanding};
   placement_.give_up(stream, *binding.queue);
   if (!graph.looked) {
-    if (may_prepare) return {&stream.own, nullptr, GraphReason::kFresh, false, kNoPartition};
+    if (may_prepare) return {&stream.app_stream, nullptr, GraphReason::kFresh, false, kNoPartition};
     want_look(graph);
-    return {&stream.own, nullptr, GraphReason::kFresh};
+    return {&stream.app_stream, nullptr, GraphReason::kFresh};
   }
   // Meanwhile the arbiter chooses among the partitions that there are executables for.
   ready_.clear();
   for (const PartitionId id : placement_.eligible(stream, graph.kernel, graph.needed))
     if (graph.ready(id) != nullptr) ready_.push_back(id);
   if (ready_.empty() && may_prepare)
-    return {&stream.own, nullptr, GraphReason::kNotMade, false,
+    return {&stream.app_stream, nullptr, GraphReason::kNotMade, false,
             soonest_made(stream, graph, partition)};
   // Not of a version that may have passed when it is made: the next launch would find the graph in
   // work.
@@ -158,7 +160,7 @@ Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool m
       if (!core_.streams_share) core_.arbiter->release(terms.partition, stream.id);
     }
   }
-  return {&stream.own, nullptr, GraphReason::kNotMade};
+  return {&stream.app_stream, nullptr, GraphReason::kNotMade};
 }
 
 // What a launch that is deferred would wait for then: the graph is to be looked at (kNoPartition),

@@ -86,7 +86,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
   needed = placement_.widened(stream, operation, needed);
   Placement::Binding binding;
   if (own) {
-    binding.queue = &stream.own;
+    binding.queue = &stream.app_stream;
     // On the program's own stream though nothing forbade to keep it: it cannot be copied.
     const bool cannot_be_kept = submission.kept == nullptr && !submission.must_not_defer;
     binding.reason = collective       ? WholeReason::kResident
@@ -120,7 +120,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
     core_.page.launches.retried.add();
     placement_.refused(stream, kernel, *binding.queue);
     const Placement::Binding wider = placement_.bind(stream, kernel, operation, needed);
-    binding.queue = wider.queue != nullptr ? wider.queue : &stream.own;
+    binding.queue = wider.queue != nullptr ? wider.queue : &stream.app_stream;
     binding.counts_outstanding = wider.counts_outstanding;
     binding.reason = WholeReason::kPartitionRefused;
     status = launch_on(stream, submission, predecessors, *binding.queue);

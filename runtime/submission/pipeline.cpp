@@ -170,7 +170,7 @@ SubmitResult Pipeline::submit_now(Stream& stream, Submission& submission,
   const bool host_waits = is_bridged_host_wait(kind) || others_wait_for_host;
   if (host_waits) completion_.close_batch(stream);
   PhysicalQueue& queue =
-      own_stream ? stream.own : Ordering::follow_queue(stream, kind, others_wait_for_host);
+      own_stream ? stream.app_stream : Ordering::follow_queue(stream, kind, others_wait_for_host);
   unsigned waits = 0;
   NativeStatus status = ordering_.order(stream, *queue.queue, &queue, predecessors, waits);
   if (status == hal::kNativeOk && submission.marker) {

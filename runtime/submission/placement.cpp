@@ -24,7 +24,7 @@ Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchO
   GrantTerms& grant = stream.placing.grant;
   Binding binding;
   if (needed > widest_ || !parts()) {
-    binding.queue = &stream.own;
+    binding.queue = &stream.app_stream;
     binding.counts_outstanding = counts_whole(stream);
     binding.reason = kernel.resident          ? WholeReason::kResident
                      : needed > core_.whole() ? WholeReason::kCluster
@@ -72,7 +72,7 @@ Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchO
   }
   grant = {};
   grant.launches = 0;
-  if (core_.streams_share) binding.queue = &stream.own;
+  if (core_.streams_share) binding.queue = &stream.app_stream;
   return binding;  // streams kept apart and no room: deferred until another stream's grant ends
 }
 
