@@ -91,7 +91,9 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
     const bool cannot_be_kept = submission.kept == nullptr && !submission.must_not_defer;
     binding.reason = collective       ? WholeReason::kResident
                      : cannot_be_kept ? WholeReason::kUnsupportedLayout
-                                      : WholeReason::kHostWait;
+                     : others_wait_for_host || completion_.waits_for_host(stream)
+                         ? WholeReason::kHostWait
+                         : WholeReason::kFlushed;
   } else {
     if (!placement_.may_move(stream, kernel, needed, submission.flushing))
       return {Blocked::kWindow};

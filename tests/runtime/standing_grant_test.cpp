@@ -164,5 +164,28 @@ TEST_CASE("An answer for so many launches stands for one iteration at most, and 
     }
 }
 
+// The report names what the launches waited for.
+TEST_CASE(
+    "Launches that are flushed while they wait for a grant are not reported as behind the host") {
+  const auto none = [](const runtime::ReadyOperation&, std::span<const runtime::PartitionId>) {
+    return runtime::GrantTerms{runtime::kNoPartition, 0};
+  };
+  Fixture f({.make_arbiter = answering(none)});
+  runtime::Stream& stream = f.stream();
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  for (unsigned i = 0; i < 3; ++i)
+    REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(granted_kernel), {&address, &one}) == 0);
+  auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, runtime::Keep::kNo);
+  REQUIRE(f.context->bridge(stream, nothing) == 0);
+  CHECK(f.context->synchronize(stream) == 0);
+  CHECK(total == 3);
+  const auto whole = [&](runtime::stats::WholeReason reason) {
+    return f.page.whole[static_cast<unsigned>(reason)].get();
+  };
+  CHECK(whole(runtime::stats::WholeReason::kFlushed) == 3);
+  CHECK(whole(runtime::stats::WholeReason::kHostWait) == 0);
+}
+
 }  // namespace
 }  // namespace vitamin::tests
