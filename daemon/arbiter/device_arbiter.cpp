@@ -205,7 +205,7 @@ void DeviceArbiter::handle(ClientId id, Client& client, const protocol::Ready& r
   scheduler::StreamDemand demand;
   demand.id = ready.head.lane;
   demand.min_sms = ready.sms;
-  demand.kernel = curve_of(id);
+  demand.profile_key = curve_of(id);
   demand.predicted_ns = ready.predicted_ns;
   lane.demand = demand;
   lane.postponed = false;

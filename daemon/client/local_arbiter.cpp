@@ -25,7 +25,7 @@ scheduler::StreamDemand demand_of(const runtime::ReadyOperation& operation) {
   demand.id = operation.stream;
   demand.state = scheduler::StreamDemand::State::kWaiting;
   demand.min_sms = operation.sms;
-  demand.kernel = operation.kernel;
+  demand.profile_key = operation.kernel;
   demand.predicted_ns = operation.predicted_ns;
   return demand;
 }
