@@ -31,7 +31,8 @@ class Arbiter {
   virtual hal::ComputeSet barred(StreamId stream) const = 0;
   // A grant of a partition of `eligible` for the stream of the operation; kNoPartition when there
   // is none now.
-  virtual Choice grant(const ReadyOperation& operation, std::span<const PartitionId> eligible) = 0;
+  virtual GrantTerms grant(const ReadyOperation& operation,
+                           std::span<const PartitionId> eligible) = 0;
   // The stream may submit on the partition. Asked before every submission that relies on an earlier
   // grant.
   virtual bool admits(PartitionId partition, StreamId stream) const = 0;
@@ -40,7 +41,7 @@ class Arbiter {
   //   * on a part, every launch, of a kernel or a graph;
   //   * on the whole device, a launch under a grant that the client has for itself, or under a
   //     shared one for a number of launches, whose policy bounds what is in flight
-  //     (Choice::counts_outstanding). Of a graph that is so when it is known that it ends by
+  //     (GrantTerms::counts_outstanding). Of a graph that is so when it is known that it ends by
   //     itself.
   //
   // What does not count:

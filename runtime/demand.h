@@ -40,10 +40,10 @@ struct ReadyOperation {
 // eligible; 0: it is used up; kUntilRevoked: until the grant is revoked, so that the launch path
 // asks no more. kNoPartition: not now.
 inline constexpr std::uint32_t kUntilRevoked = 0xffffffff;
-struct Choice {
-  // NOLINTNEXTLINE(google-explicit-constructor): a partition is a choice
-  constexpr Choice(PartitionId of = kWholeDevice, std::uint32_t count = 1,
-                   std::uint64_t ahead = kNever, bool counts = false)
+struct GrantTerms {
+  // NOLINTNEXTLINE(google-explicit-constructor): one launch, as a default
+  constexpr GrantTerms(PartitionId of = kWholeDevice, std::uint32_t count = 1,
+                       std::uint64_t ahead = kNever, bool counts = false)
       : partition(of), counts_outstanding(counts), launches(count), ahead_ns(ahead) {}
   PartitionId partition;
   // What is launched under the answer counts as outstanding until it was seen to end
@@ -54,7 +54,7 @@ struct Choice {
   // this: what is still to drain when it ends. kNever: as far as is configured.
   std::uint64_t ahead_ns;
 };
-static_assert(sizeof(Choice) == 16);  // answered in registers
+static_assert(sizeof(GrantTerms) == 16);  // answered in registers
 
 // An operation that is expected and is not yet bindable; or the next one of a stream that waits or
 // has a grant, when demand has changed.

@@ -39,7 +39,7 @@
 namespace vitamin::runtime::stats {
 
 inline constexpr std::uint64_t kMagic = 0x76697461'6d696e53;  // "vitaminS"
-inline constexpr std::uint32_t kVersion = 4;
+inline constexpr std::uint32_t kVersion = 5;
 inline constexpr unsigned kDevices = 16;
 inline constexpr unsigned kWidths = 256;
 inline constexpr unsigned kLibraries = 64;
@@ -93,6 +93,7 @@ enum class WholeReason : std::uint32_t {
   kUnsupportedLayout,    // its parameters cannot be copied
   kCapture,              // a capture is open
   kPoolMissing,          // the pool could not be made
+  kFlushed,              // it waited for a grant or its window when it was flushed
   kCount,
 };
 inline constexpr unsigned kWholeReasons = static_cast<unsigned>(WholeReason::kCount);
@@ -110,12 +111,13 @@ inline constexpr const char* kWholeReasonText[kWholeReasons] = {
     "argument layout",
     "stream capture",
     "no pool",
+    "flushed before a grant",
 };
 // The same as keys of the JSON report.
 inline constexpr const char* kWholeReasonKey[kWholeReasons] = {
     "policy",       "cluster",    "cooperative",   "resident",           "no_eligible_entry",
     "no_queue",     "host_gated", "entry_refused", "unsupported_layout", "capture",
-    "pool_missing",
+    "pool_missing", "flushed",
 };
 
 // Why a launch was bridged or passed instead of bound.

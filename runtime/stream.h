@@ -87,7 +87,7 @@ enum class StreamKind : std::uint8_t {
 enum class OperationKind : std::uint8_t {
   kLaunch,          // bind it to a partition
   kCompute,         // the same, for work that is no launch of the application
-  kFollow,          // needs no compute: goes wherever the stream's tail is, or onto the own stream
+  kFollow,          // needs no compute: goes wherever the stream's tail is, or onto app_stream
                     // when a predecessor of another stream lies behind a host wait; never deferred
                     // for that
   kRecord,          // as kFollow; its place is an EventVersion while it is deferred
@@ -179,9 +179,8 @@ struct Submission {
   std::unique_ptr<Operation> kept;  // the copy, once it is deferred
   KernelRef kernel;                 // of a launch
   Host host = Host::kReturns;
-  bool now = false;  // may not be deferred
-  bool hurried =
-      false;  // what comes behind it waits for nothing: it does not wait for a cheap move
+  bool must_not_defer = false;
+  bool flushing = false;  // it is flushed: it does not wait for a cheap move
 
   EventState* event = nullptr;            // of a record or a wait, while its call lasts
   const EventState* waits_for = nullptr;  // for the audit
@@ -234,8 +233,8 @@ struct Stream {
   StreamKind kind = StreamKind::kNonBlocking;
   int priority = 0;
   bool retired = false;
-  PhysicalQueue own;                         // the application's real stream, or its stand-in
-  std::unique_ptr<hal::Queue> thread_queue;  // the per-thread handle, where `own` is a stand-in
+  PhysicalQueue app_stream;                  // the application's real stream, or its stand-in
+  std::unique_ptr<hal::Queue> thread_queue;  // per-thread handle; app_stream is a stand-in then
   std::vector<std::byte> attributes;         // vendor records set on the stream by the application
 
   // `issued` is Pipeline's, the rest Completion's. Completion counts an operation of the fast path
@@ -286,7 +285,7 @@ struct Stream {
   // Pipeline sets `last_partition`, and ends `grant` behind a graph that went elsewhere;
   // VirtualContext sets `advice` and adds to `iteration_ends`.
   struct Placing {
-    Choice grant{kWholeDevice, 0};  // the arbiter's last answer; `launches` 0: it is used up
+    GrantTerms grant{kWholeDevice, 0};  // the arbiter's last answer; `launches` 0: it is used up
     PartitionId last_partition = kNoPartition;
     // Since when it has waited for a queue on the partition of its grant; none: it does not.
     std::optional<std::chrono::steady_clock::time_point> queue_wanted_since;

@@ -24,7 +24,7 @@ NativeStatus VirtualContext::allocate(Stream& stream, Block& block, Operation& c
   const bool again = block.address != 0;
   // Without the lock: an allocation may wait for other work of the device (seen on an H200).
   hal::LockRule::waits("a stream-ordered allocation");
-  const NativeStatus status = again ? hal::kNativeOk : call.submit(*stream.own.queue);
+  const NativeStatus status = again ? hal::kNativeOk : call.submit(*stream.app_stream.queue);
   if (status != hal::kNativeOk) return status;
   const Lock lock(pipeline_->mutex());
   blocks_[block.address] = block;

@@ -18,7 +18,7 @@ hal::Result<std::unique_ptr<VirtualContext>> VirtualContext::create(
   if (!pipeline) return tl::unexpected(pipeline.error());
   context->pipeline_ = std::move(*pipeline);
   Stream& stream = context->add_stream(StreamKind::kLegacy, 0);
-  stream.own.queue = context->device_->adopt_queue(legacy);
+  stream.app_stream.queue = context->device_->adopt_queue(legacy);
   context->pipeline_->ordering().set_legacy(stream);
   return context;
 }
@@ -41,8 +41,8 @@ Stream& VirtualContext::add_stream(StreamKind kind, int priority) {
   stream.number = streams_adopted_++;
   stream.kind = kind;
   stream.priority = priority;
-  stream.own.priority = priority;
-  stream.own.sms = device_->info().sms;
+  stream.app_stream.priority = priority;
+  stream.app_stream.sms = device_->info().sms;
   if (kind == StreamKind::kBlocking) pipeline_->completion().note_blocking_stream(legacy());
   return stream;
 }
@@ -73,7 +73,7 @@ void VirtualContext::reclaim() {
 Stream& VirtualContext::adopt(void* native, StreamKind kind, int priority) {
   const Lock lock(pipeline_->mutex());
   Stream& stream = add_stream(kind, priority);
-  stream.own.queue = device_->adopt_queue(native);
+  stream.app_stream.queue = device_->adopt_queue(native);
   return stream;
 }
 
@@ -82,7 +82,7 @@ Stream* VirtualContext::adopt_per_thread(void* thread_handle) {
   if (!substitute) return nullptr;
   const Lock lock(pipeline_->mutex());
   Stream& stream = add_stream(StreamKind::kBlocking, 0);
-  stream.own.queue = std::move(*substitute);
+  stream.app_stream.queue = std::move(*substitute);
   stream.thread_queue = device_->adopt_queue(thread_handle);
   return &stream;
 }
@@ -105,12 +105,12 @@ NativeStatus VirtualContext::retire(Stream& stream, Operation& destroy, Host hos
   // The real stream is about to go: from now on a marker says where its last work is.
   pipeline_->completion().detach_tail(stream, pipeline_->completion().tail_marker(stream));
   if (Audit* const audit = this->audit()) audit->retired(stream);
-  ++stream.own.pins;
+  ++stream.app_stream.pins;
   lock.unlock();
   if (host == Host::kMayBlock) hal::LockRule::waits("the end of a stream");
-  const NativeStatus answer = destroy.submit(*stream.own.queue);
+  const NativeStatus answer = destroy.submit(*stream.app_stream.queue);
   lock.lock();
-  --stream.own.pins;
+  --stream.app_stream.pins;
   return answer;
 }
 
@@ -226,7 +226,7 @@ NativeStatus VirtualContext::replay(Stream& stream, Operation& graph, Leaves lea
 NativeStatus VirtualContext::replay(Stream& stream, GraphOperation& graph) {
   Lock lock(pipeline_->mutex());
   Submission submission(OperationKind::kGraph, &graph);
-  submission.now = graph.stays().has_value();
+  submission.must_not_defer = graph.stays().has_value();
   const NativeStatus status = pipeline_->submit(lock, stream, submission);
   if (status == hal::kNativeOk) graph.graph()->newest = {&stream, stream.timeline.newest()};
   if (!pipeline_->core().options.thread) pipeline_->graphs().make_wanted(lock);
@@ -282,7 +282,7 @@ NativeStatus VirtualContext::begin_capture(Stream& stream, Operation& begin) {
   if (legacy_first) pipeline_->completion().close_batch(legacy());
   // A marker recorded while the stream captures would become part of the graph.
   pipeline_->completion().detach_tail(stream, pipeline_->completion().tail_marker(stream));
-  return begin.submit(*stream.own.queue);
+  return begin.submit(*stream.app_stream.queue);
 }
 
 // --- events ----------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ NativeStatus VirtualContext::record(Stream& stream, EventState& event, Operation
   const bool now = event.shared;
   Lock lock(pipeline_->mutex());
   Submission submission(now ? OperationKind::kBridgePlaceless : OperationKind::kRecord, &record);
-  submission.now = now;
+  submission.must_not_defer = now;
   submission.event = &event;
   return pipeline_->submit(lock, stream, submission);
 }
@@ -318,7 +318,7 @@ NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& 
     // means now, so the wait is made now.
     submission.kind = OperationKind::kBridgePlacelessHostWait;
     submission.operation = &wait;
-    submission.now = true;
+    submission.must_not_defer = true;
   }
   return pipeline_->submit(lock, stream, submission);
 }
@@ -415,7 +415,7 @@ NativeStatus VirtualContext::query(Stream& stream, std::span<Stream* const> part
     else if (part->submitted.tail_marker)
       status = device_->query(part->submitted.tail_marker->event);
     else if (part == &stream)
-      status = part->own.queue->query();
+      status = part->app_stream.queue->query();
     // Every operation of the application is complete; only a marker of the runtime is outstanding.
     if (status == pipeline_->core().errors.not_ready() &&
         part->timeline.completed == part->timeline.issued)
@@ -431,7 +431,7 @@ NativeStatus VirtualContext::query(Stream& stream, std::span<Stream* const> part
 // freed the memory.
 NativeStatus VirtualContext::query_allocations(Stream& stream) {
   NativeStatus status = hal::kNativeOk;
-  if (stream.order.allocated) status = stream.own.queue->query();
+  if (stream.order.allocated) status = stream.app_stream.queue->query();
   for (const MarkerRef& marker : stream.order.extra)
     if (status == hal::kNativeOk && !marker->fired) status = device_->query(marker->event);
   return status;
@@ -455,7 +455,7 @@ VirtualContext::End VirtualContext::end_of(Stream& stream, bool alone) {
   else if (!alone)
     end.marker = pipeline_->completion().tail_marker(stream);
   if (!end.marker && (stream.submitted.tail != nullptr || (alone && !stream.retired)))
-    end.queue = stream.submitted.tail != nullptr ? stream.submitted.tail : &stream.own;
+    end.queue = stream.submitted.tail != nullptr ? stream.submitted.tail : &stream.app_stream;
   if (end.queue != nullptr) ++end.queue->pins;
   return end;
 }
@@ -483,8 +483,8 @@ NativeStatus VirtualContext::synchronize(Stream& stream) {
     for (const MarkerRef& marker : part->order.extra)
       ends.push_back({part, part->timeline.submitted, nullptr, marker});
     if (!part->order.allocated) continue;
-    ends.push_back({part, part->timeline.submitted, &part->own, {}});
-    ++part->own.pins;
+    ends.push_back({part, part->timeline.submitted, &part->app_stream, {}});
+    ++part->app_stream.pins;
   }
   lock.unlock();
   NativeStatus status = hal::kNativeOk;

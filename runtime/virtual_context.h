@@ -78,7 +78,7 @@ class VirtualContext {
   // be kept.
   hal::NativeStatus retire(Stream& stream, Operation& destroy, Host host = Host::kReturns);
   // The native stream that stands for `stream`: itself, or the stand-in of a per-thread one.
-  void* native(const Stream& stream) const { return stream.own.queue->native(); }
+  void* native(const Stream& stream) const { return stream.app_stream.queue->native(); }
 
   // --- work ----------------------------------------------------------------------------------
   // Binds and submits a launch, now or as soon as it is bindable. The launch is never changed.

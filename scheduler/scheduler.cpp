@@ -187,7 +187,7 @@ void Scheduler::wants(ClientId id, const StreamDemand& demand, std::uint64_t now
   StreamDemand& known = client.demands[stream.demand];
   const bool wider = demand.min_sms > known.min_sms;
   known.min_sms = demand.min_sms;
-  known.kernel = demand.kernel;
+  known.profile_key = demand.profile_key;
   known.predicted_ns = demand.predicted_ns;
   const Grant* const grant = ledger_.open_grant(index);
   if (grant != nullptr && pool_[grant->partition].sms < demand.min_sms) {

@@ -54,9 +54,9 @@ struct StreamDemand {
   StreamId id = 0;
   State state = State::kIdle;
   std::uint32_t min_sms = 1;  // narrowest partition that its next launch fits
-  // Key of the profile of its launches: of one (kernel, grid, block, shared memory) in a process
-  // without vitamind, of all launches of the client in vitamind.
-  std::uint64_t kernel = 0;
+  // Of its launches: of one (kernel, grid, block, shared memory) in a process without vitamind, of
+  // all launches of the client in vitamind.
+  std::uint64_t profile_key = 0;
   std::uint64_t predicted_ns = 0;      // of that launch on the whole device; 0: unknown
   std::uint64_t waiting_since_ns = 0;  // kWaiting: since then without a grant
 };

@@ -33,6 +33,7 @@ REASONS = {  # why a launch of a graph, or a launch, was on the whole device
     "no_queue": "no queue was free", "cluster": "its cluster fits on no part",
     "cooperative": "cooperative launch", "policy": "the policy gave the whole device",
     "no_lease": "no lease was at hand",
+    "flushed": "flushed while it waited for a grant or its window",
 }
 INTRODUCTION = """\
 # Compatibility

@@ -119,13 +119,13 @@ void cache_line_round_trip(benchmark::State& state) {
 BENCHMARK(cache_line_round_trip)->UseRealTime();
 
 // Asks until there is a grant: the first answer is none when the daemon was asleep, or had no core.
-runtime::Choice granted(runtime::Arbiter& arbiter,
-                        const std::vector<runtime::PartitionId>& eligible) {
+runtime::GrantTerms granted(runtime::Arbiter& arbiter,
+                            const std::vector<runtime::PartitionId>& eligible) {
   const std::uint64_t begin = now();
-  runtime::Choice choice{runtime::kNoPartition, 0};
-  while (choice.partition == runtime::kNoPartition && now() - begin < 10'000'000'000)
-    choice = arbiter.grant({}, eligible);
-  return choice;
+  runtime::GrantTerms terms{runtime::kNoPartition, 0};
+  while (terms.partition == runtime::kNoPartition && now() - begin < 10'000'000'000)
+    terms = arbiter.grant({}, eligible);
+  return terms;
 }
 
 // Every launch needs another partition: it returns the old grant and requests a new one.
@@ -136,9 +136,9 @@ void request_to_grant(benchmark::State& state) {
   for (auto unused : state) {
     (void)unused;
     const std::uint64_t begin = now();
-    const runtime::Choice choice = granted(daemon.arbiter(), eligible);
+    const runtime::GrantTerms terms = granted(daemon.arbiter(), eligible);
     percentiles.add(now() - begin);
-    if (choice.partition == runtime::kNoPartition) {
+    if (terms.partition == runtime::kNoPartition) {
       state.SkipWithError("no grant came");
       break;
     }
@@ -149,14 +149,14 @@ BENCHMARK(request_to_grant)->UseRealTime();
 
 void launch_under(runtime::Arbiter& arbiter, benchmark::State& state) {
   const auto eligible = eligible_partitions();
-  const runtime::Choice choice = granted(arbiter, eligible);
-  if (choice.partition == runtime::kNoPartition) return state.SkipWithError("no grant came");
+  const runtime::GrantTerms terms = granted(arbiter, eligible);
+  if (terms.partition == runtime::kNoPartition) return state.SkipWithError("no grant came");
   for (auto unused : state) {
     (void)unused;
-    bool admitted = arbiter.admits(choice.partition, 0);
+    bool admitted = arbiter.admits(terms.partition, 0);
     benchmark::DoNotOptimize(admitted);
-    arbiter.submitted(choice.partition, 0);
-    arbiter.retired(choice.partition, 0, 1);
+    arbiter.submitted(terms.partition, 0);
+    arbiter.retired(terms.partition, 0, 1);
   }
 }
 

@@ -24,7 +24,7 @@
 
 #include "driver.h"
 #include "hal/file_memory.h"
-#include "runtime/fnv1a.h"
+#include "hal/fnv1a.h"
 
 namespace {
 
@@ -183,7 +183,7 @@ class Rank {
   std::uint64_t hash() {
     synchronize();
     const std::vector<std::uint32_t> words = d_.read(weights_, kWeights);
-    return vitamin::runtime::fnv1a(
+    return vitamin::hal::fnv1a(
         {reinterpret_cast<const char*>(words.data()), words.size() * sizeof words[0]});
   }
 

@@ -125,16 +125,16 @@ json json_of(const Device& device, const scheduler::Findings& found, std::uint64
 
 json bounds_of(const Device& device) {
   json bounds = json::array();
-  for (const scheduler::Promise& promise : device.arbiter->promises())
-    bounds.push_back({{"client", promise.client},
-                      {"of", bound_name(promise.kind)},
-                      {"bound_ns", promise.bound_ns},
-                      {"alone_ns", promise.alone_ns},
-                      {"refused", !promise.feasible},
-                      {"finished", promise.finished},
-                      {"late", promise.late},
-                      {"costs", promise.costs},
-                      {"standing", sms_of(device, promise.standing)}});
+  for (const scheduler::BoundStatus& status : device.arbiter->bound_statuses())
+    bounds.push_back({{"client", status.client},
+                      {"of", bound_name(status.kind)},
+                      {"bound_ns", status.bound_ns},
+                      {"alone_ns", status.alone_ns},
+                      {"refused", !status.feasible},
+                      {"finished", status.finished},
+                      {"late", status.late},
+                      {"costs", status.costs},
+                      {"standing", sms_of(device, status.standing)}});
   return bounds;
 }
 

@@ -205,7 +205,7 @@ void DeviceArbiter::handle(ClientId id, Client& client, const protocol::Ready& r
   scheduler::StreamDemand demand;
   demand.id = ready.head.lane;
   demand.min_sms = ready.sms;
-  demand.kernel = curve_of(id);
+  demand.profile_key = curve_of(id);
   demand.predicted_ns = ready.predicted_ns;
   lane.demand = demand;
   lane.postponed = false;
@@ -568,10 +568,10 @@ void DeviceArbiter::explain(scheduler::Findings& out) const {
   if (policy == nullptr || !policy->explain(out)) estimator_.explain(out);
 }
 
-std::vector<scheduler::Promise> DeviceArbiter::promises() const {
-  std::vector<scheduler::Promise> promises;
-  if (const auto* const policy = scheduler_.allocation_policy()) policy->promises(promises);
-  return promises;
+std::vector<scheduler::BoundStatus> DeviceArbiter::bound_statuses() const {
+  std::vector<scheduler::BoundStatus> statuses;
+  if (const auto* const policy = scheduler_.allocation_policy()) policy->bound_statuses(statuses);
+  return statuses;
 }
 
 std::vector<DeviceArbiter::GrantStatus> DeviceArbiter::held() const {

@@ -23,10 +23,10 @@
 #include <vector>
 
 #include "daemon/arbiter/device_arbiter.h"
+#include "daemon/arbiter/numa_binding.h"
 #include "daemon/metrics/prometheus_text.h"
 #include "daemon/protocol/device_lock.h"
 #include "daemon/protocol/handshake.h"
-#include "daemon/server/numa_binding.h"
 #include "daemon/settings.h"
 #include "runtime/trace/trace.h"
 

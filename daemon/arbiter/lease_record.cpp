@@ -13,6 +13,7 @@
 
 #include "daemon/protocol/fd.h"
 #include "hal/file_memory.h"
+#include "hal/fnv1a.h"
 #include "hal/process_stat.h"
 
 namespace vitamin::daemon {
@@ -60,10 +61,7 @@ ProcessIdentity identity_of(pid_t process) {
 
 std::uint64_t key_of_device(const std::string& uuid, const std::string& domain,
                             std::uint64_t pool_hash) {
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : domain.empty() ? uuid : uuid + '\n' + domain)
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return (hash ^ pool_hash) * 0x100000001b3;
+  return hal::fnv1a_add(hal::fnv1a(domain.empty() ? uuid : uuid + '\n' + domain), pool_hash);
 }
 
 void LeaseRecord::Unmap::operator()(std::byte* memory) const {

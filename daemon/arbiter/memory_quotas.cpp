@@ -30,7 +30,7 @@ std::uint64_t bytes_of(const std::string& memory, std::uint64_t total) {
 struct MemoryQuotas::Group {
   std::string device, workload_class, whose;  // workload_class empty: of a step or claim
   std::uint64_t total = 0;
-  std::uint64_t told_ns = 0;  // when it was last handed to a process
+  std::uint64_t handed_ns = 0;  // when it was last handed to a process
   protocol::Fd file{};
   protocol::MappedLedger ledger{};
 
@@ -103,7 +103,7 @@ hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(std::string key, Group abou
     found = groups_.emplace(std::move(key), std::move(group)).first;
   }
   Group& group = *found->second;
-  group.told_ns = now_ns;
+  group.handed_ns = now_ns;
   group.ledger->set_quota(quota);
   return Bound{group.file.get(), quota, group.whose};
 }
@@ -123,7 +123,7 @@ void MemoryQuotas::look_after(std::uint64_t now_ns) {
   std::erase_if(groups_, [&](const auto& each) {
     Group& group = *each.second;
     group.ledger->return_dead(protocol::DeadOwners(*group.ledger));
-    return group.processes() == 0 && now_ns - group.told_ns > kToCome;
+    return group.processes() == 0 && now_ns - group.handed_ns > kToCome;
   });
 }
 

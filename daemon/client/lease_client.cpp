@@ -135,9 +135,9 @@ void LeaseClient::report_earlier_work(LaneId id, Drain& drain, std::uint64_t now
   holding.word = drain.word;
   holding.partition = drain.partition;
   holding.outstanding = drain.outstanding;
-  drain.told_ns = now_ns;
-  drain.known = send(protocol::encode(holding)) ? Known::kYes : Known::kToBeTold;
-  earlier_work_unsent_ = earlier_work_unsent_ || drain.known == Known::kToBeTold;
+  drain.reported_ns = now_ns;
+  drain.known = send(protocol::encode(holding)) ? Known::kYes : Known::kReportPending;
+  earlier_work_unsent_ = earlier_work_unsent_ || drain.known == Known::kReportPending;
 }
 
 // The first Idle of a session says that all earlier work was reported: what the process had before
@@ -147,8 +147,8 @@ void LeaseClient::end_earlier_work_reports() {
   earlier_work_unsent_ = !send(protocol::encode(protocol::Idle{}));
 }
 
-Choice LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& operation,
-                          std::span<const PartitionId> eligible, std::uint64_t now_ns) {
+GrantTerms LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& operation,
+                              std::span<const PartitionId> eligible, std::uint64_t now_ns) {
   const LaneId index = stream % static_cast<LaneId>(kLanes);
   Lane& lane = lanes_[index];
   lanes_used_ = std::max<std::size_t>(lanes_used_, index + 1);
@@ -164,8 +164,8 @@ Choice LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& operat
       // The driver refused this kernel there, or no queue is free yet: only this launch goes to the
       // whole device.
       set_waiting(lane, false);
-      return is_eligible(eligible, kWholeDevice) ? Choice{kWholeDevice, 1}
-                                                 : Choice{kNoPartition, 0};
+      return is_eligible(eligible, kWholeDevice) ? GrantTerms{kWholeDevice, 1}
+                                                 : GrantTerms{kNoPartition, 0};
     }
     if (wide_enough && fresh) {
       lane.claimed = true;
@@ -190,8 +190,8 @@ Choice LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& operat
   return {kNoPartition, 0};
 }
 
-Choice LeaseClient::place_in_fallback(Lane& lane, const runtime::ReadyOperation& operation,
-                                      std::span<const PartitionId> eligible) {
+GrantTerms LeaseClient::place_in_fallback(Lane& lane, const runtime::ReadyOperation& operation,
+                                          std::span<const PartitionId> eligible) {
   enter_fallback();
   set_waiting(lane, false);
   ++counters_.in_fallback;
@@ -406,7 +406,7 @@ void LeaseClient::return_drained(LaneId id, Lane& lane, std::uint64_t now_ns) {
     bool over = drain.outstanding == 0;
     if (in_fallback_ || drain.known == Known::kNo) {
       // The daemon does not know of it.
-    } else if (drain.known == Known::kToBeTold) {  // the ring was full
+    } else if (drain.known == Known::kReportPending) {  // the ring was full
       if (!over) report_earlier_work(id, drain, now_ns);
     } else if (over) {
       protocol::Returned returned;
@@ -414,13 +414,13 @@ void LeaseClient::return_drained(LaneId id, Lane& lane, std::uint64_t now_ns) {
       returned.word = drain.word;
       returned.partition = drain.partition;
       over = send(protocol::encode(returned));
-    } else if (now_ns - drain.told_ns >= link_.answer_within_ns / 4) {
+    } else if (now_ns - drain.reported_ns >= link_.answer_within_ns / 4) {
       protocol::Draining draining;
       draining.head.lane = id;
       draining.word = drain.word;
       draining.partition = drain.partition;
       draining.outstanding = drain.outstanding;
-      if (send(protocol::encode(draining))) drain.told_ns = now_ns;
+      if (send(protocol::encode(draining))) drain.reported_ns = now_ns;
     }
     drains_ -= over ? 1 : 0;
     return over;

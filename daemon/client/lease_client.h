@@ -14,7 +14,7 @@
 //     grant()          Ready -->                 requests a grant when the lane has none
 //     admits()         one load                  may the lane submit there now?
 //     submitted(), retired()                     what is outstanding under the grant, if its
-//                                                Choice says that it counts
+//                                                GrantTerms say that it counts
 //     service()        <-- grants, closed gates; Returned, Draining, Idle -->
 //
 // Without a daemon (before the first connection, or after it was lost) every grant of a daemon
@@ -41,7 +41,7 @@ namespace vitamin::client {
 
 using protocol::LaneId;
 using protocol::LeaseWord;
-using runtime::Choice;
+using runtime::GrantTerms;
 using runtime::PartitionId;
 using runtime::StreamId;
 
@@ -122,8 +122,8 @@ class LeaseClient {
   }
   // The partition on which the lane may submit, an element of `eligible`. kNoPartition: a grant was
   // requested, retry later.
-  Choice grant(StreamId stream, const runtime::ReadyOperation& operation,
-               std::span<const PartitionId> eligible, std::uint64_t now_ns);
+  GrantTerms grant(StreamId stream, const runtime::ReadyOperation& operation,
+                   std::span<const PartitionId> eligible, std::uint64_t now_ns);
   // An operation of the lane is expected, or its announcement is cancelled.
   void hint(const runtime::Hint& hint, std::uint64_t now_ns);
   // Launches were timed. Dropped while the ring is more than half full, to leave room for requests.
@@ -150,13 +150,13 @@ class LeaseClient {
 
  private:
   // Whether the daemon knows of the work of a drain.
-  enum class Known : std::uint8_t { kYes, kNo, kToBeTold };
+  enum class Known : std::uint8_t { kYes, kNo, kReportPending };
   // A closed grant that has outstanding work or was not returned yet.
   struct Drain {
     PartitionId partition = runtime::kNoPartition;
     LeaseWord word = 0;
     std::uint32_t outstanding = 0;
-    std::uint64_t told_ns = 0;
+    std::uint64_t reported_ns = 0;  // when the daemon was last told of its work
     Known known = Known::kYes;
     bool shared = false;  // under a shared grant
   };
@@ -164,7 +164,7 @@ class LeaseClient {
     PartitionId partition =
         runtime::kNoPartition;  // of the open grant; kNoPartition: there is none
     LeaseWord word = 0;
-    // The word as of the last Choice: terms that grant() has not returned yet admit nothing.
+    // The word of the terms that grant() returned last. Others admit nothing.
     LeaseWord admitted = 0;
     std::uint32_t launches = 0;
     std::uint32_t left = 0;  // launches not yet submitted
@@ -192,8 +192,8 @@ class LeaseClient {
     return words != nullptr && (*words)[id].load(std::memory_order_acquire) == lanes_[id].word;
   }
 
-  Choice place_in_fallback(Lane& lane, const runtime::ReadyOperation& operation,
-                           std::span<const PartitionId> eligible);
+  GrantTerms place_in_fallback(Lane& lane, const runtime::ReadyOperation& operation,
+                               std::span<const PartitionId> eligible);
   void ask(LaneId id, Lane& lane, const runtime::ReadyOperation& operation, bool moves_on,
            std::uint64_t now_ns);
   void take_grants(std::uint64_t now_ns);

@@ -10,7 +10,7 @@
 
 namespace vitamin::client {
 
-using runtime::Choice;
+using runtime::GrantTerms;
 using runtime::is_eligible;
 using runtime::kNoPartition;
 using runtime::kWholeDevice;
@@ -25,7 +25,7 @@ scheduler::StreamDemand demand_of(const runtime::ReadyOperation& operation) {
   demand.id = operation.stream;
   demand.state = scheduler::StreamDemand::State::kWaiting;
   demand.min_sms = operation.sms;
-  demand.kernel = operation.kernel;
+  demand.profile_key = operation.kernel;
   demand.predicted_ns = operation.predicted_ns;
   return demand;
 }
@@ -86,15 +86,15 @@ hal::ComputeSet LocalArbiter::barred(StreamId id) const {
   return ledger_.held_by_others(ledger_.holder(streams_[id].ledger_stream));
 }
 
-Choice LocalArbiter::grant(const runtime::ReadyOperation& operation,
-                           std::span<const PartitionId> eligible) {
+GrantTerms LocalArbiter::grant(const runtime::ReadyOperation& operation,
+                               std::span<const PartitionId> eligible) {
   const std::uint64_t now = runtime::now_ns();
   return placement_ != nullptr ? place(operation, eligible, now)
                                : allocate(operation, eligible, now);
 }
 
-Choice LocalArbiter::place(const runtime::ReadyOperation& operation,
-                           std::span<const PartitionId> eligible, std::uint64_t now_ns) {
+GrantTerms LocalArbiter::place(const runtime::ReadyOperation& operation,
+                               std::span<const PartitionId> eligible, std::uint64_t now_ns) {
   const scheduler::StreamDemand demand = demand_of(operation);
   scheduler::Placement placement;
   std::string fault;
@@ -122,7 +122,7 @@ Choice LocalArbiter::place(const runtime::ReadyOperation& operation,
   }
   const std::uint32_t launches = scheduler::runtime_launches(placement.launches);
   if (placement.partition == kNoPartition)
-    return isolated_ ? Choice{kNoPartition, 0} : Choice{eligible.back(), 1};
+    return isolated_ ? GrantTerms{kNoPartition, 0} : GrantTerms{eligible.back(), 1};
   if (!isolated_ || placement.partition == kWholeDevice) return {placement.partition, launches};
   if (Held* const held = find(placement.partition, operation.stream)) {
     held->released = false;
@@ -138,8 +138,8 @@ Choice LocalArbiter::place(const runtime::ReadyOperation& operation,
   return {placement.partition, launches};
 }
 
-Choice LocalArbiter::allocate(const runtime::ReadyOperation& operation,
-                              std::span<const PartitionId> eligible, std::uint64_t now_ns) {
+GrantTerms LocalArbiter::allocate(const runtime::ReadyOperation& operation,
+                                  std::span<const PartitionId> eligible, std::uint64_t now_ns) {
   state_of(operation.stream);
   const StreamState& before = streams_[operation.stream];
   if (before.grant != scheduler::kNoGrant &&

@@ -39,8 +39,8 @@ class LocalArbiter final : public runtime::Arbiter {
   void use(scheduler::Policy policy);
 
   hal::ComputeSet barred(runtime::StreamId stream) const override;
-  runtime::Choice grant(const runtime::ReadyOperation& operation,
-                        std::span<const runtime::PartitionId> eligible) override;
+  runtime::GrantTerms grant(const runtime::ReadyOperation& operation,
+                            std::span<const runtime::PartitionId> eligible) override;
   bool admits(runtime::PartitionId partition, runtime::StreamId stream) const override;
   void submitted(runtime::PartitionId partition, runtime::StreamId stream) override;
   void retired(runtime::PartitionId partition, runtime::StreamId stream,
@@ -71,10 +71,11 @@ class LocalArbiter final : public runtime::Arbiter {
   };
 
   StreamState& state_of(runtime::StreamId id);
-  runtime::Choice place(const runtime::ReadyOperation& operation,
-                        std::span<const runtime::PartitionId> eligible, std::uint64_t now_ns);
-  runtime::Choice allocate(const runtime::ReadyOperation& operation,
-                           std::span<const runtime::PartitionId> eligible, std::uint64_t now_ns);
+  runtime::GrantTerms place(const runtime::ReadyOperation& operation,
+                            std::span<const runtime::PartitionId> eligible, std::uint64_t now_ns);
+  runtime::GrantTerms allocate(const runtime::ReadyOperation& operation,
+                               std::span<const runtime::PartitionId> eligible,
+                               std::uint64_t now_ns);
   void apply_decisions(std::uint64_t now_ns);
   void returned(Held& held);
   Held* find(runtime::PartitionId partition, runtime::StreamId stream);

@@ -63,16 +63,16 @@ void RemoteArbiter::on_change(std::function<void()> wake) {
 
 // --- under the device lock -------------------------------------------------------------------
 
-Choice RemoteArbiter::grant(const runtime::ReadyOperation& operation,
-                            std::span<const PartitionId> eligible) {
+GrantTerms RemoteArbiter::grant(const runtime::ReadyOperation& operation,
+                                std::span<const PartitionId> eligible) {
   std::uint64_t time = now_ns();
   const std::uint64_t until = time + static_cast<std::uint64_t>(options_.spin.count());
   for (;;) {
-    const Choice choice = client_.grant(operation.stream, operation, eligible, time);
+    const GrantTerms terms = client_.grant(operation.stream, operation, eligible, time);
     // Do not poll for a daemon that must be woken first.
-    if (choice.partition != runtime::kNoPartition || time >= until ||
+    if (terms.partition != runtime::kNoPartition || time >= until ||
         connection_->memory.daemon->park.asleep())
-      return choice;
+      return terms;
     __builtin_ia32_pause();  // one takes 40 ns on some CPUs
     time = now_ns();
   }

@@ -49,8 +49,8 @@ class RemoteArbiter final : public runtime::Arbiter {
   ~RemoteArbiter() override;
 
   hal::ComputeSet barred(StreamId) const override { return {}; }  // the daemon decides
-  Choice grant(const runtime::ReadyOperation& operation,
-               std::span<const PartitionId> eligible) override;
+  GrantTerms grant(const runtime::ReadyOperation& operation,
+                   std::span<const PartitionId> eligible) override;
   bool admits(PartitionId partition, StreamId stream) const override {
     return client_.admits(partition, stream);
   }

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "hal/fnv1a.h"
+
 namespace vitamin::config {
 namespace {
 
@@ -18,8 +20,7 @@ std::string file_name_of(std::string_view name) {
            c == '_';
   });
   if (plain && name.size() <= kLongest) return std::string(name);
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  const std::uint64_t hash = hal::fnv1a(name);
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "class.%016" PRIx64, hash);  // a plain name has no '.'
   return text.data();

@@ -309,26 +309,26 @@ void Server::warn_of_refused_bounds(Device& device, std::uint64_t now_ns) {
   if (!device.arbiter->scheduler().policy().keeps_bounds || now_ns < device.bounds_ns + kEvery)
     return;
   device.bounds_ns = now_ns;
-  for (const scheduler::Promise& promise : device.arbiter->promises()) {
-    Session* const session = this->session(promise.client);
+  for (const scheduler::BoundStatus& status : device.arbiter->bound_statuses()) {
+    Session* const session = this->session(status.client);
     if (session == nullptr) continue;
-    const std::uint32_t kind = 1U << static_cast<unsigned>(promise.kind);
+    const std::uint32_t kind = 1U << static_cast<unsigned>(status.kind);
     const bool told = (session->bounds_refused & kind) != 0;
-    if (promise.feasible) {
+    if (status.feasible) {
       session->bounds_refused &= ~kind;
     } else if (!told) {
       session->bounds_refused |= kind;
       // In the syntax of vitamin.toml, rounded up.
-      const double alone_ms = std::ceil(static_cast<double>(promise.alone_ns) / 1e4) / 100;
+      const double alone_ms = std::ceil(static_cast<double>(status.alone_ns) / 1e4) / 100;
       const std::string alone = fmt::format("{:.6g}ms", alone_ms);
       log::warn(
           "device {}: client {} ({}, class '{}'): {} = {} is refused: alone it takes {} at the "
           "{:.0f}th percentile. It is served as if it were alone; bounds have cost the other "
           "clients {:.0f} % of their progress so far. Set {} to {} or more [{}]",
           device.info.uuid, session->id, session->program, session->entitlement.workload_class,
-          bound_name(promise.kind), config::duration_text(promise.bound_ns), alone,
-          100 * session->entitlement.traits.terms.slo.quantile, 100 * promise.costs,
-          bound_name(promise.kind), alone, runtime::code_of(runtime::Problem::kBound));
+          bound_name(status.kind), config::duration_text(status.bound_ns), alone,
+          100 * session->entitlement.traits.terms.slo.quantile, 100 * status.costs,
+          bound_name(status.kind), alone, runtime::code_of(runtime::Problem::kBound));
     }
   }
 }

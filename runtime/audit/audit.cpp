@@ -443,7 +443,7 @@ void Audit::refused(const Stream& stream, std::uint64_t serial) {
 
 void Audit::retired(const Stream& stream) {
   const std::lock_guard lock(mutex_);
-  void* const native = stream.own.queue->native();
+  void* const native = stream.app_stream.queue->native();
   std::erase(blocking_, native);
   queues_.erase(native);
 }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "hal/file_memory.h"
-#include "runtime/fnv1a.h"
+#include "hal/fnv1a.h"
 
 namespace vitamin::runtime {
 namespace {
@@ -155,8 +155,8 @@ std::string format_profile(const Profile& profile, std::string_view model) {
     for (const ProfileCell& cell : kernel.cells)
       text += "width " + std::to_string(cell.sms) + times(cell);
   }
-  return text + "end " + std::to_string(keys.size()) + " checksum " + hexadecimal(fnv1a(text)) +
-         "\n";
+  return text + "end " + std::to_string(keys.size()) + " checksum " +
+         hexadecimal(hal::fnv1a(text)) + "\n";
 }
 
 hal::Result<Profile> parse_profile(std::string_view text, std::string_view model,
@@ -180,7 +180,7 @@ hal::Result<Profile> parse_profile(std::string_view text, std::string_view model
   Words last(text.substr(end + 1, text.find('\n', end + 1) - end - 1));
   if (!last.number("end", &kernels) || !last.number("checksum", &checksum, 16))
     return corrupt("its last line cannot be read");
-  if (fnv1a(text.substr(0, end + 1)) != checksum) return corrupt("its checksum is wrong");
+  if (hal::fnv1a(text.substr(0, end + 1)) != checksum) return corrupt("its checksum is wrong");
 
   Parser parser;
   std::string of;

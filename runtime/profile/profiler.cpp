@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "runtime/fnv1a.h"
+#include "hal/fnv1a.h"
 
 namespace vitamin::runtime {
 namespace {
@@ -216,7 +216,7 @@ void Profiler::ended(Stopwatch& stopwatch, double ns) {
   learner_.add(stopwatch.kernel, stopwatch.sms | (stopwatch.searched ? kSearched : 0), ns);
 }
 
-std::uint64_t name_hash(const std::string& name) { return fnv1a(name); }
+std::uint64_t name_hash(const std::string& name) { return hal::fnv1a(name); }
 
 std::uint64_t launch_key(std::uint64_t kernel_name_hash, const hal::KernelLaunch& launch) {
   std::uint64_t key = kernel_name_hash;

@@ -74,7 +74,7 @@ void Completion::submitted(Stream& stream, PhysicalQueue& queue, const Load& loa
   if (load.counts_outstanding) count_outstanding(stream);
   if (stream.kind == StreamKind::kLegacy && queue.whole() && blocking_streams_) tail_marker(stream);
   // A stream that may move soon must know its progress to the operation.
-  const Choice& grant = stream.placing.grant;
+  const GrantTerms& grant = stream.placing.grant;
   const bool stays = queue.whole() || grant.launches == kUntilRevoked;
   const std::uint32_t often =
       grant.ahead_ns == kNever ? batch_operations_ : batch_operations(window(stream));
@@ -208,7 +208,7 @@ void Completion::end_batch(Stream& stream) {
 
 bool Completion::ended(Stream& stream) {
   Stream::Submitted& work = stream.submitted;
-  if (!stream.deferral.operations.empty() || stream.own.pins > 0) return false;
+  if (!stream.deferral.operations.empty() || stream.app_stream.pins > 0) return false;
   poll(stream);
   if (work.tail != nullptr || !work.batches.empty()) return false;
   if (!core_.markers.fired(work.tail_marker) || !core_.markers.fired(work.host_wait)) return false;

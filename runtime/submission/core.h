@@ -50,7 +50,7 @@ struct Core {
   std::uint32_t whole() const { return layout.at(kWholeDevice).sms; }
   // The width where the stream's next launch would go by its standing grant.
   std::uint32_t width_of_grant(const Stream& stream) const {
-    const Choice& grant = stream.placing.grant;
+    const GrantTerms& grant = stream.placing.grant;
     return grant.partition != kNoPartition && grant.launches > 0 ? layout.at(grant.partition).sms
                                                                  : whole();
   }

@@ -36,7 +36,7 @@ SubmitResult DeferredQueue::submit_front(Stream& stream, bool own_stream) {
     // The real stream is about to go: from now on a marker says where its last work is.
     completion_.detach_tail(stream, completion_.tail_marker(stream));
     if (Audit* audit = core_.audit()) audit->retired(stream);
-    front.operation->submit(*stream.own.queue);
+    front.operation->submit(*stream.app_stream.queue);
     pop_front(stream);
     return {};
   }
@@ -115,7 +115,7 @@ bool DeferredQueue::flush(Stream& stream, std::uint64_t up_to_serial) {
         !flush(*front.version->stream, front.version->serial))
       return false;
     // Where it would go anyway, unless it has to wait for that; else on its stream's own queue.
-    stream.deferral.operations.front().hurried = true;
+    stream.deferral.operations.front().flushing = true;
     if (submit_front(stream, false).blocked != Blocked::kNo &&
         submit_front(stream, true).blocked != Blocked::kNo)
       return false;

@@ -47,13 +47,14 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
           ? core_.predicted_ns(graph.kernel, &graph.launch, core_.width_of_grant(stream))
           : 0;
   if (!completion_.room(stream, predecessors, !own_stream, 1, predicted)) return {Blocked::kWindow};
-  GraphBinding binding{&stream.own, nullptr, operation.stays().value_or(GraphReason::kHostWait)};
+  GraphBinding binding{&stream.app_stream, nullptr,
+                       operation.stays().value_or(GraphReason::kHostWait)};
   if (!own_stream) {
     binding.reason = GraphReason::kFresh;
     binding.counts_outstanding = placement_.counts_whole(stream);
     if (const auto reason = stays(graph)) {
       binding.reason = *reason;
-    } else if (!placement_.may_move(stream, graph.kernel, graph.needed, submission.hurried)) {
+    } else if (!placement_.may_move(stream, graph.kernel, graph.needed, submission.flushing)) {
       return {Blocked::kWindow};
     } else if (elsewhere && !graph.last) {
       // Only the application's own executable comes behind the one before, by the driver's rule.
@@ -73,7 +74,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
     // Whatever is wrong with ours, the application's own executable answers what it would natively.
     graph.kernel.refused.set(binding.made->partition);
     leave_waits(stream, *binding.queue);
-    binding = {&stream.own, nullptr, GraphReason::kRefused};
+    binding = {&stream.app_stream, nullptr, GraphReason::kRefused};
     stream.placing.grant = {kWholeDevice, 0};
     status = launch_graph_on(stream, operation, predecessors, behind, binding);
   }
@@ -113,51 +114,53 @@ std::optional<GraphReason> Pipeline::stays(const Graph& graph) const {
 }
 
 Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool may_prepare) {
-  if (graph.unsettled()) return {&stream.own, nullptr, GraphReason::kFresh};
+  if (graph.unsettled()) return {&stream.app_stream, nullptr, GraphReason::kFresh};
   const LaunchOperation stands_for(core_.inspector, graph.launch);
   const Placement::Binding binding =
       placement_.bind(stream, graph.kernel, &stands_for, graph.needed);
-  if (binding.queue == nullptr) return {&stream.own, nullptr, GraphReason::kNoGrant};
+  if (binding.queue == nullptr) return {&stream.app_stream, nullptr, GraphReason::kNoGrant};
   if (binding.queue->whole()) {
     // Whether it counts depends on what it holds.
     if (!graph.looked && binding.counts_outstanding) {
-      if (may_prepare) return {&stream.own, nullptr, GraphReason::kFresh, false, kNoPartition};
+      if (may_prepare)
+        return {&stream.app_stream, nullptr, GraphReason::kFresh, false, kNoPartition};
       want_look(graph);
     }
-    return {&stream.own, nullptr, reason_of(binding.reason), binding.counts_outstanding};
+    return {&stream.app_stream, nullptr, reason_of(binding.reason), binding.counts_outstanding};
   }
   const PartitionId partition = binding.queue->partition;
   if (Graph::Made* made = graph.ready(partition))
     return {binding.queue, made, GraphReason::kPolicy, binding.counts_outstanding};
   placement_.give_up(stream, *binding.queue);
   if (!graph.looked) {
-    if (may_prepare) return {&stream.own, nullptr, GraphReason::kFresh, false, kNoPartition};
+    if (may_prepare) return {&stream.app_stream, nullptr, GraphReason::kFresh, false, kNoPartition};
     want_look(graph);
-    return {&stream.own, nullptr, GraphReason::kFresh};
+    return {&stream.app_stream, nullptr, GraphReason::kFresh};
   }
   // Meanwhile the arbiter chooses among the partitions that there are executables for.
   ready_.clear();
   for (const PartitionId id : placement_.eligible(stream, graph.kernel, graph.needed))
     if (graph.ready(id) != nullptr) ready_.push_back(id);
   if (ready_.empty() && may_prepare)
-    return {&stream.own, nullptr, GraphReason::kNotMade, false,
+    return {&stream.app_stream, nullptr, GraphReason::kNotMade, false,
             soonest_made(stream, graph, partition)};
   // Not of a version that may have passed when it is made: the next launch would find the graph in
   // work.
   if (graph.version == 1 || graph.launches > 0 || ready_.empty())
     graphs_.want(graph.shared_from_this(), partition);
   if (!ready_.empty()) {
-    const Choice choice = placement_.ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
+    const GrantTerms terms =
+        placement_.ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
     // What it did not choose first stands for one launch only.
     stream.placing.grant = {kWholeDevice, 0};
-    if (choice.partition != kNoPartition && choice.partition != kWholeDevice) {
-      if (PhysicalQueue* queue = queues_.free_queue(stream, choice.partition))
-        return {queue, graph.ready(choice.partition), GraphReason::kPolicy,
-                choice.counts_outstanding};
-      if (!core_.streams_share) core_.arbiter->release(choice.partition, stream.id);
+    if (terms.partition != kNoPartition && terms.partition != kWholeDevice) {
+      if (PhysicalQueue* queue = queues_.free_queue(stream, terms.partition))
+        return {queue, graph.ready(terms.partition), GraphReason::kPolicy,
+                terms.counts_outstanding};
+      if (!core_.streams_share) core_.arbiter->release(terms.partition, stream.id);
     }
   }
-  return {&stream.own, nullptr, GraphReason::kNotMade};
+  return {&stream.app_stream, nullptr, GraphReason::kNotMade};
 }
 
 // What a launch that is deferred would wait for then: the graph is to be looked at (kNoPartition),
@@ -176,7 +179,7 @@ std::optional<PartitionId> Pipeline::prepared_ahead(Stream& stream, Graph& graph
 // this launch only and there are executables of former versions for others. To bring one up to date
 // is less work: of these the one that was launched last.
 PartitionId Pipeline::soonest_made(Stream& stream, Graph& graph, PartitionId partition) {
-  const Choice& grant = stream.placing.grant;
+  const GrantTerms& grant = stream.placing.grant;
   const bool stays = grant.partition == partition && grant.launches == kUntilRevoked;
   if (stays || graph.find(partition) != nullptr) return partition;
   const std::span<const PartitionId> wide = placement_.eligible(stream, graph.kernel, graph.needed);

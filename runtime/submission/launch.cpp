@@ -15,7 +15,7 @@ using stats::WholeReason;
 bool Pipeline::launch_fast_path(Stream& stream, Kernel& kernel, const hal::KernelLaunch& launch,
                                 const Advice* advice, NativeStatus& status) {
   PhysicalQueue* const queue = stream.submitted.tail;
-  const Choice& grant = stream.placing.grant;
+  const GrantTerms& grant = stream.placing.grant;
   const std::uint32_t needed = kernel.known_sms(launch);
   const bool nothing_open = queue != nullptr && stream.deferral.operations.empty() &&
                             !stream.submitted.host_wait && !stream.order.allocated &&
@@ -86,14 +86,17 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
   needed = placement_.widened(stream, operation, needed);
   Placement::Binding binding;
   if (own) {
-    binding.queue = &stream.own;
+    binding.queue = &stream.app_stream;
     // On the program's own stream though nothing forbade to keep it: it cannot be copied.
-    const bool cannot_be_kept = submission.kept == nullptr && !submission.now;
+    const bool cannot_be_kept = submission.kept == nullptr && !submission.must_not_defer;
     binding.reason = collective       ? WholeReason::kResident
                      : cannot_be_kept ? WholeReason::kUnsupportedLayout
-                                      : WholeReason::kHostWait;
+                     : others_wait_for_host || completion_.waits_for_host(stream)
+                         ? WholeReason::kHostWait
+                         : WholeReason::kFlushed;
   } else {
-    if (!placement_.may_move(stream, kernel, needed, submission.hurried)) return {Blocked::kWindow};
+    if (!placement_.may_move(stream, kernel, needed, submission.flushing))
+      return {Blocked::kWindow};
     binding = placement_.bind(stream, kernel, operation, needed);
     if (binding.queue == nullptr) return {Blocked::kNoGrant};
     if (waits_for_host && (binding.counts_outstanding || !binding.queue->whole() ||
@@ -119,7 +122,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
     core_.page.launches.retried.add();
     placement_.refused(stream, kernel, *binding.queue);
     const Placement::Binding wider = placement_.bind(stream, kernel, operation, needed);
-    binding.queue = wider.queue != nullptr ? wider.queue : &stream.own;
+    binding.queue = wider.queue != nullptr ? wider.queue : &stream.app_stream;
     binding.counts_outstanding = wider.counts_outstanding;
     binding.reason = WholeReason::kPartitionRefused;
     status = launch_on(stream, submission, predecessors, *binding.queue);

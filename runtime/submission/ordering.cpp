@@ -55,8 +55,8 @@ bool Ordering::any_waits_for_host(Stream& stream, std::span<const Predecessor> p
 
 PhysicalQueue& Ordering::follow_queue(Stream& stream, OperationKind kind,
                                       bool others_wait_for_host) {
-  if (is_bridge(kind) || others_wait_for_host) return stream.own;
-  return stream.submitted.tail != nullptr ? *stream.submitted.tail : stream.own;
+  if (is_bridge(kind) || others_wait_for_host) return stream.app_stream;
+  return stream.submitted.tail != nullptr ? *stream.submitted.tail : stream.app_stream;
 }
 
 bool Ordering::come_after(Stream& stream, hal::Queue& queue) {
@@ -99,11 +99,11 @@ NativeStatus Ordering::order(Stream& stream, hal::Queue& queue, const PhysicalQu
     // Allocations of it, unless its state stands for another stream by now.
     const bool is_it = p.token.serial() >= p.stream->serials_from;
     if (native || !is_it || p.stream->kind == StreamKind::kLegacy) continue;
-    if (before.allocated) before.allocated = !come_after(*p.stream, *p.stream->own.queue);
+    if (before.allocated) before.allocated = !come_after(*p.stream, *p.stream->app_stream.queue);
     for (const MarkerRef& marker : before.extra) wait_for(marker);
   }
-  if (stream.order.allocated && physical != &stream.own)
-    stream.order.allocated = !come_after(stream, *stream.own.queue);
+  if (stream.order.allocated && physical != &stream.app_stream)
+    stream.order.allocated = !come_after(stream, *stream.app_stream.queue);
   for (const MarkerRef& marker : stream.order.extra) wait_for(marker);
   return status;
 }

@@ -103,7 +103,7 @@ Pipeline::~Pipeline() { stop(); }
 
 NativeStatus Pipeline::submit(Lock& lock, Stream& stream, Submission& submission) {
   if (submission.host == Host::kMayBlock) return submit_blocking(lock, stream, submission, false);
-  if (submission.now) make_way(lock, stream, submission);
+  if (submission.must_not_defer) make_way(lock, stream, submission);
   const bool waits_for_record =
       submission.kind == OperationKind::kWait && submission.version != nullptr;
   // A graph is looked at, then an executable made; the state may change while the lock is dropped.
@@ -112,12 +112,12 @@ NativeStatus Pipeline::submit(Lock& lock, Stream& stream, Submission& submission
     const bool may_prepare = submission.kind == OperationKind::kGraph && prepared < kPreparations;
     SubmitResult result{Blocked::kPredecessor};
     if (!Ordering::any_deferred(stream, predecessors) && !waits_for_record)
-      result = issue(stream, submission, predecessors, submission.now, may_prepare);
+      result = issue(stream, submission, predecessors, submission.must_not_defer, may_prepare);
     if (result.blocked == Blocked::kNo) return result.status;
     std::optional<PartitionId> partition;
     if (result.blocked == Blocked::kGraph)
       partition = result.partition;
-    else if (may_prepare && !submission.now)
+    else if (may_prepare && !submission.must_not_defer)
       partition = prepared_ahead(stream, *submission.operation->as_graph()->graph());
     if (!partition) break;
     graphs_.prepare(lock, submission.operation->as_graph()->graph(), *partition);
@@ -170,7 +170,7 @@ SubmitResult Pipeline::submit_now(Stream& stream, Submission& submission,
   const bool host_waits = is_bridged_host_wait(kind) || others_wait_for_host;
   if (host_waits) completion_.close_batch(stream);
   PhysicalQueue& queue =
-      own_stream ? stream.own : Ordering::follow_queue(stream, kind, others_wait_for_host);
+      own_stream ? stream.app_stream : Ordering::follow_queue(stream, kind, others_wait_for_host);
   unsigned waits = 0;
   NativeStatus status = ordering_.order(stream, *queue.queue, &queue, predecessors, waits);
   if (status == hal::kNativeOk && submission.marker) {
@@ -191,7 +191,7 @@ SubmitResult Pipeline::submit_now(Stream& stream, Submission& submission,
 
 // It cannot be submitted now.
 NativeStatus Pipeline::defer_or_flush(Lock& lock, Stream& stream, Submission& submission) {
-  bool may_wait = !submission.now;
+  bool may_wait = !submission.must_not_defer;
   if (submission.kernel.get() != nullptr) {
     const NativeStatus invalid =
         core_.inspector.validate(submission.operation->as_launch()->launch());

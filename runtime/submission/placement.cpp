@@ -21,10 +21,10 @@ void Placement::list_partitions() {
 
 Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchOperation* operation,
                                    std::uint32_t needed) {
-  Choice& grant = stream.placing.grant;
+  GrantTerms& grant = stream.placing.grant;
   Binding binding;
   if (needed > widest_ || !parts()) {
-    binding.queue = &stream.own;
+    binding.queue = &stream.app_stream;
     binding.counts_outstanding = counts_whole(stream);
     binding.reason = kernel.resident          ? WholeReason::kResident
                      : needed > core_.whole() ? WholeReason::kCluster
@@ -72,7 +72,7 @@ Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchO
   }
   grant = {};
   grant.launches = 0;
-  if (core_.streams_share) binding.queue = &stream.own;
+  if (core_.streams_share) binding.queue = &stream.app_stream;
   return binding;  // streams kept apart and no room: deferred until another stream's grant ends
 }
 
@@ -80,19 +80,20 @@ Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchO
 // has not refused the kernel, and the arbiter admits the stream there.
 bool Placement::grant_stands(const Stream& stream, const Kernel& kernel,
                              std::uint32_t needed) const {
-  const Choice& grant = stream.placing.grant;
+  const GrantTerms& grant = stream.placing.grant;
   return grant.launches > 0 && core_.layout.at(grant.partition).sms >= needed &&
          !kernel.refused.test(grant.partition) && core_.arbiter->admits(grant.partition, stream.id);
 }
 
-bool Placement::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool hurried) {
+bool Placement::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed,
+                         bool flushing) {
   auto just_in_time = [&] { return stream.timeline.outstanding() < core_.options.ahead_of_move; };
   if (just_in_time() || grant_stands(stream, kernel, needed)) return true;
   completion_.close_batch(stream);  // else its end would be seen too late, or never
   completion_.poll(stream);
   if (just_in_time()) return true;
-  if (!hurried || !core_.streams_share) return false;
-  Choice& grant = stream.placing.grant;
+  if (!flushing || !core_.streams_share) return false;
+  GrantTerms& grant = stream.placing.grant;
   const PhysicalQueue* const tail = stream.submitted.tail;
   if (grant.launches == 0 && tail != nullptr && tail->partition == grant.partition)
     grant.launches = 1;
@@ -159,8 +160,8 @@ std::span<const PartitionId> Placement::eligible(Stream& stream, const Kernel& k
   return scratch_;
 }
 
-Choice Placement::ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
-                      std::uint32_t needed, std::span<const PartitionId> eligible) {
+GrantTerms Placement::ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
+                          std::uint32_t needed, std::span<const PartitionId> eligible) {
   Stream::Placing& placing = stream.placing;
   ReadyOperation ready;
   ready.id = stream.timeline.submitted + 1;
@@ -178,19 +179,19 @@ Choice Placement::ask(Stream& stream, const Kernel& kernel, const LaunchOperatio
     ready.deadline_ns = advice->deadline_ns;
     ready.queued_ns = advice->queued_ns;
   }
-  Choice choice = core_.arbiter->grant(ready, eligible);
-  choice.counts_outstanding = choice.counts_outstanding || choice.partition != kWholeDevice;
-  if (choice.partition != kNoPartition && choice.partition != kWholeDevice)
-    last_part_ = choice.partition;
+  GrantTerms terms = core_.arbiter->grant(ready, eligible);
+  terms.counts_outstanding = terms.counts_outstanding || terms.partition != kWholeDevice;
+  if (terms.partition != kNoPartition && terms.partition != kWholeDevice)
+    last_part_ = terms.partition;
   // An arbiter elsewhere has not heard the question when a grant that stands has answered it.
-  if (advice != nullptr && core_.between_processes && choice.partition != kNoPartition)
+  if (advice != nullptr && core_.between_processes && terms.partition != kNoPartition)
     announce_step(stream, advice);
   else if (advice != nullptr)
     placing.announced_deadline_ns = advice->deadline_ns;
   if (core_.traced()) [[unlikely]]
-    core_.trace(trace::Kind::kDecision, stream, ready.id, choice.partition, choice.launches);
+    core_.trace(trace::Kind::kDecision, stream, ready.id, terms.partition, terms.launches);
   if (core_.arbiter->wants_service()) core_.wake.notify_one();
-  return choice;
+  return terms;
 }
 
 // --- steps and requests ------------------------------------------------------------------------

@@ -36,10 +36,10 @@ class Placement {
   Binding bind(Stream& stream, Kernel& kernel, const LaunchOperation* operation,
                std::uint32_t needed);
   // Moves are made just in time (DispatchOptions::ahead_of_move): false while more of the stream's
-  // work is outstanding and the next launch would move. `hurried`: the launch can wait for no
+  // work is outstanding and the next launch would move. `flushing`: the launch can wait for no
   // better time; it stays where the stream is, or moves at the higher price. Not beside other
   // clients, which count on the time.
-  bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool hurried);
+  bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool flushing);
   // The part that a later launch of the stream may be granted, by what was granted last;
   // kNoPartition: the whole device.
   PartitionId likely_part(Stream& stream, const Kernel& kernel, std::uint32_t needed);
@@ -49,7 +49,7 @@ class Placement {
   void give_up(Stream& stream, const PhysicalQueue& queue);
   // The stream has a grant of the whole device under which a launch counts that begins now.
   bool counts_whole(const Stream& stream) const {
-    const Choice& grant = stream.placing.grant;
+    const GrantTerms& grant = stream.placing.grant;
     return grant.counts_outstanding && grant.partition == kWholeDevice &&
            core_.arbiter->admits(kWholeDevice, stream.id);
   }
@@ -63,8 +63,8 @@ class Placement {
     return shares && completion_.reserve_behind_host_waits();
   }
   // One of `eligible`, which the arbiter chooses for this launch.
-  Choice ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
-             std::uint32_t needed, std::span<const PartitionId> eligible);
+  GrantTerms ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
+                 std::uint32_t needed, std::span<const PartitionId> eligible);
   // Partitions that could take the launch now, narrowest first. Valid until the next call.
   std::span<const PartitionId> eligible(Stream& stream, const Kernel& kernel, std::uint32_t needed);
 
@@ -86,7 +86,7 @@ class Placement {
 
  private:
   bool granted_freely(const Stream& stream) const {
-    const Choice& grant = stream.placing.grant;
+    const GrantTerms& grant = stream.placing.grant;
     return grant.partition == kWholeDevice && !grant.counts_outstanding &&
            grant.launches == kUntilRevoked && !completion_.waits_for_completion() &&
            !completion_.has_window(stream) && core_.arbiter->admits(kWholeDevice, stream.id);

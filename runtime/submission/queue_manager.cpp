@@ -13,7 +13,7 @@ constexpr std::size_t kWantedMost = 64;
 }
 
 PhysicalQueue* QueueManager::free_queue(Stream& stream, PartitionId partition) {
-  if (partition == kWholeDevice) return &stream.own;
+  if (partition == kWholeDevice) return &stream.app_stream;
   PhysicalQueue* strangers = nullptr;
   for (const auto& queue : core_.pool.queues(partition)) {
     if (!core_.pool.serves(*queue, stream.priority)) continue;

@@ -117,7 +117,7 @@ class Adapter final : public AllocationPolicy {
         operation.stream = stream.id;
         operation.phase = client.phase;
         operation.min_sms = stream.min_sms;
-        operation.kernel = stream.kernel;
+        operation.kernel = stream.profile_key;
         operation.predicted_ns = stream.predicted_ns;
         operation.since_ns = stream.waiting_since_ns;
         if (!client.steps.empty()) operation.due_ns = client.steps.front().due_ns;

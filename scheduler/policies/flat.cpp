@@ -39,7 +39,7 @@ vitamin_stream flat(const StreamDemand& stream) {
   out.id = stream.id;
   out.state = static_cast<std::uint32_t>(stream.state);
   out.min_sms = stream.min_sms;
-  out.kernel = stream.kernel;
+  out.kernel = stream.profile_key;
   out.predicted_ns = stream.predicted_ns;
   out.waiting_since_ns = stream.waiting_since_ns;
   return out;

@@ -231,7 +231,7 @@ class LoadedPlacement final : public PlacementPolicy {
                 launch.demand.min_sms,
                 launch.last,
                 static_cast<std::uint32_t>(e.partitions.size()),
-                launch.demand.kernel,
+                launch.demand.profile_key,
                 launch.demand.predicted_ns,
                 launch.demand.waiting_since_ns,
                 launch.now_ns,

@@ -35,11 +35,11 @@ constexpr double kLostNeed = 0.5;
 constexpr double kLostPeriods = 20;
 constexpr std::uint64_t kUnknownLostNs = 5'000'000'000;
 
-// Steps between two corrections: 1 % of 300 are 3, the fewest whose excess can be told from chance.
+// 1 % of 300 are 3, the fewest whose excess can be told from chance.
 // So much of the bound is given up where more than may be were late that would not have been alone,
 // some taken back where fewer than half as many were: of what will wait behind a step nothing is
 // known when it begins.
-constexpr std::uint64_t kWindow = 300;
+constexpr std::uint64_t kStepsPerCorrection = 300;
 constexpr double kGiveUp = 0.15, kTakeBack = 0.01, kLeastUsable = 0.5;
 
 // Work of which nothing is known is taken to be so many times its bound: it runs alone, which is
@@ -199,7 +199,7 @@ void Service::stops(bool stop) {
 
 void Service::correct(bool harmed) {
   window_harmed_ += harmed ? 1 : 0;
-  if (++window_ < kWindow) return;
+  if (++window_ < kStepsPerCorrection) return;
   const double permitted = (1 - static_cast<double>(slo_.quantile)) * to_double(window_);
   if (to_double(window_harmed_) > permitted)
     usable_ -= kGiveUp;

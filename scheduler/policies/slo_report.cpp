@@ -10,23 +10,23 @@
 
 namespace vitamin::scheduler {
 
-void SloPolicy::promises(std::vector<Promise>& out) const {
+void SloPolicy::bound_statuses(std::vector<BoundStatus>& out) const {
   const EstimateStore& store = estimator_.store();
   for (const Kept& kept : services_) {
     const Service& service = kept.service;
     const Slo& slo = service.slo();
     const auto add = [&](StepKind kind, std::uint64_t bound_ns, std::uint64_t alone_ns) {
-      Promise& promise = out.emplace_back();
-      promise.client = service.client();
-      promise.kind = kind;
-      promise.bound_ns = is_as_alone(bound_ns) ? 0 : bound_ns;
-      promise.alone_ns = alone_ns;
-      promise.feasible = promise.bound_ns == 0 || alone_ns <= bound_ns;
-      promise.finished = service.finished();
-      promise.late = service.late();
-      promise.usable = service.usable();
-      if (kept.standing != 0) promise.standing = arrangements_[kept.standing].left;
-      promise.costs = could_ > 0 ? std::clamp(1 - got_ / could_, 0.0, 1.0) : 0;
+      BoundStatus& status = out.emplace_back();
+      status.client = service.client();
+      status.kind = kind;
+      status.bound_ns = is_as_alone(bound_ns) ? 0 : bound_ns;
+      status.alone_ns = alone_ns;
+      status.feasible = status.bound_ns == 0 || alone_ns <= bound_ns;
+      status.finished = service.finished();
+      status.late = service.late();
+      status.usable = service.usable();
+      if (kept.standing != 0) status.standing = arrangements_[kept.standing].left;
+      status.costs = could_ > 0 ? std::clamp(1 - got_ / could_, 0.0, 1.0) : 0;
     };
     bool any = false;
     for (const auto& [kind, bound_ns] : {std::pair{StepKind::kPrefill, slo.ttft_ns},

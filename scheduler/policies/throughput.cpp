@@ -82,7 +82,7 @@ class Algorithm1 final : public AllocationPolicy {
     for (std::size_t i = 0; i < count; ++i) {
       const Wish& wish = wishes_[i];
       const bool waits_long = wish.since_ns != 0 && snapshot.now_ns - wish.since_ns >= kWaitsLongNs;
-      operations_.push_back({wish.demand->min_sms, curves_.of(wish.demand->kernel),
+      operations_.push_back({wish.demand->min_sms, curves_.of(wish.demand->profile_key),
                              before(wish.client, wish.demand->id), waits_long});
     }
     const std::span<const PartitionId> plan =

@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "runtime/fnv1a.h"
+#include "hal/fnv1a.h"
 #include "scheduler/policies/builtin.h"
 
 namespace vitamin::sim {
@@ -70,14 +70,14 @@ void Device::add_service(std::vector<Request> requests) {
   prefills.slo.ttft_ns = prefills.slo.latency_ns =
       static_cast<std::uint64_t>(options_.target_ttft_ms * 1e6);
   service.prefill = clients_.size();
-  add_client(Role::kPrefill, runtime::fnv1a("prefill"), prefills).service = services_.size();
+  add_client(Role::kPrefill, hal::fnv1a("prefill"), prefills).service = services_.size();
   service.decode = clients_.size();
-  add_client(Role::kDecode, runtime::fnv1a("decode"), decodes).service = services_.size();
+  add_client(Role::kDecode, hal::fnv1a("decode"), decodes).service = services_.size();
   services_.push_back(std::move(service));
 }
 
 void Device::add_training(const Program& step) {
-  add_client(Role::kTraining, runtime::fnv1a(step.name()), {}).program = &step;
+  add_client(Role::kTraining, hal::fnv1a(step.name()), {}).program = &step;
 }
 
 void Device::add_job(const Job& job, std::vector<Request> requests) {
@@ -86,7 +86,7 @@ void Device::add_job(const Job& job, std::vector<Request> requests) {
   if (job.serves() && options_.latency_class) terms.slo.latency_ns = scheduler::kAsAloneNs;
   const std::size_t index = clients_.size();
   SimulatedClient& client =
-      add_client(job.serves() ? Role::kDecode : Role::kTraining, runtime::fnv1a(job.name), terms);
+      add_client(job.serves() ? Role::kDecode : Role::kTraining, hal::fnv1a(job.name), terms);
   client.played = played_.size();
   Played& played = played_.emplace_back(job, std::move(requests));
   played.client = index;

@@ -45,7 +45,7 @@ void Device::say(SimulatedClient& client, const Said& said, bool each_step) {
   if (said.due_ns != 0 || said.kind != StepKind::kUnknown || said.iteration_end)
     begin_step(client, said);
   scheduler::StreamDemand demand;
-  demand.kernel = said.kernel;
+  demand.profile_key = said.kernel;
   demand.predicted_ns = to_ns(said.launch_ns);
   scheduler_.wants(client.client, demand, now());
 }

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <sstream>
 
+#include "hal/fnv1a.h"
 #include "hal/read_file.h"
-#include "runtime/fnv1a.h"
 
 namespace vitamin::sim {
 namespace {
@@ -112,7 +112,7 @@ class Reader {
       part.kind = StepKind::kDecode;
     else if (part.name != "step")
       return "a part is a step, a prefill or a decode";
-    part.key = runtime::fnv1a(job.name + " " + part.name);
+    part.key = hal::fnv1a(job.name + " " + part.name);
     job.parts.push_back(std::move(part));
     return "";
   }

@@ -155,18 +155,18 @@ TEST_CASE("other clients submit little ahead while a latency client is connected
   Machine machine("slo");
   Machine::Client& job = machine.add(training(), kBatch);
   machine.run(0.2e9);
-  CHECK(job.choice.ahead_ns == runtime::kNever);
+  CHECK(job.terms.ahead_ns == runtime::kNever);
   Machine::Client& service = machine.add(decoder(), kService, poisson(5, machine.now(), 1e9, 3));
   machine.run(machine.now() + 1e6);
   std::uint64_t most = 0;  // also while the service is idle: a request may arrive at any time
   while (machine.now() < 1.2e9) {
     machine.run(machine.now() + 1e6);
-    if (job.choice.partition != kNoPartition) most = std::max(most, job.choice.ahead_ns);
+    if (job.terms.partition != kNoPartition) most = std::max(most, job.terms.ahead_ns);
   }
   CHECK(most <= 2 * kMs);  // scheduler::kRunAheadNs
   machine.remove(service);
   machine.run(1.6e9);
-  CHECK(job.choice.ahead_ns == runtime::kNever);
+  CHECK(job.terms.ahead_ns == runtime::kNever);
 }
 
 TEST_CASE("a latency client that dies during a request leaves no grant behind") {

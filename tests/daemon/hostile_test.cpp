@@ -71,7 +71,7 @@ struct Honest {
     bool counts_outstanding;
   };
   struct Lane {
-    runtime::Choice choice{kNoPartition, 0};
+    runtime::GrantTerms terms{kNoPartition, 0};
     std::deque<Operation> running;
   };
   std::uint64_t process;
@@ -305,18 +305,18 @@ class Node final : public daemon::GrantSink {
     }
     if (below(4) == 0) c.leases.service(now_);
     if (lane.running.size() >= 4) return;
-    if (lane.choice.launches == 0 || !c.leases.admits(lane.choice.partition, index)) {
+    if (lane.terms.launches == 0 || !c.leases.admits(lane.terms.partition, index)) {
       runtime::ReadyOperation operation;
       operation.stream = index;
       operation.sms = 1 + index * 5;
-      lane.choice = c.leases.grant(index, operation, eligible_, now_);
-      if (lane.choice.partition == kNoPartition) return;
+      lane.terms = c.leases.grant(index, operation, eligible_, now_);
+      if (lane.terms.partition == kNoPartition) return;
     }
-    if (lane.choice.launches != runtime::kUntilRevoked) --lane.choice.launches;
-    const PartitionId partition = lane.choice.partition;
+    if (lane.terms.launches != runtime::kUntilRevoked) --lane.terms.launches;
+    const PartitionId partition = lane.terms.partition;
     c.leases.progressed();
-    if (lane.choice.counts_outstanding) c.leases.submitted(partition, index);
-    lane.running.push_back({partition, now_ + 500 + below(20'000), lane.choice.counts_outstanding});
+    if (lane.terms.counts_outstanding) c.leases.submitted(partition, index);
+    lane.running.push_back({partition, now_ + 500 + below(20'000), lane.terms.counts_outstanding});
     ++result_.all;
     result_.on_parts += partition != kWholeDevice && !c.leases.in_fallback() ? 1 : 0;
   }

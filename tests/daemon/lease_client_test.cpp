@@ -71,18 +71,34 @@ class Node final : public daemon::GrantSink {
     client.service(now);
   }
 
+  void turns(unsigned count) {
+    for (unsigned i = 0; i < count; ++i) turn();
+  }
+
+  // The oldest operation of lane 0 on the partition ends, and the daemon hears of it.
+  void end(PartitionId partition) {
+    client.retired(partition, 0, 1);
+    turns(3);
+  }
+
+  // Everything was returned, nothing twice.
+  void check_all_returned() const {
+    CHECK(arbiter->held().empty());
+    CHECK(arbiter->counters().stale == 0);
+  }
+
   // The partition to which the lane's operation went.
   PartitionId submit(LaneId lane) {
     runtime::ReadyOperation operation;
     operation.stream = lane;
     operation.sms = 1;
-    runtime::Choice choice;
-    while ((choice = client.grant(lane, operation, eligible, now)).partition ==
+    runtime::GrantTerms terms;
+    while ((terms = client.grant(lane, operation, eligible, now)).partition ==
            runtime::kNoPartition)
       turn();
-    counts_outstanding = choice.counts_outstanding;
-    if (counts_outstanding) client.submitted(choice.partition, lane);
-    return choice.partition;
+    counts_outstanding = terms.counts_outstanding;
+    if (counts_outstanding) client.submitted(terms.partition, lane);
+    return terms.partition;
   }
 
   void set_word(ClientId, LaneId lane, protocol::LeaseWord word) override {
@@ -144,8 +160,7 @@ TEST_CASE("work that runs at a reconnection keeps its lease until it ends, and n
     REQUIRE(held.size() == 1);
     CHECK(held[0].partition == partition);
     CHECK_FALSE(held[0].open);
-    node.client.retired(partition, 0, 1);
-    for (int i = 0; i < 3; ++i) node.turn();
+    node.end(partition);
     CHECK(node.arbiter->held().empty());
     CHECK(node.arbiter->counters().overdue == 0);
     CHECK(node.arbiter->counters().stale == 0);
@@ -162,14 +177,11 @@ TEST_CASE("work of a lease and fallback work on one partition hold it until both
   node.start_daemon();
   node.turn();
   CHECK(node.arbiter->counters().overlaps == 0);
-  node.client.retired(partition, 0, 1);
-  for (int i = 0; i < 3; ++i) node.turn();
+  node.end(partition);
   REQUIRE(node.arbiter->held().size() == 1);  // the newer work still runs
   CHECK(node.client.outstanding(0, partition) == 1);
-  node.client.retired(partition, 0, 1);
-  for (int i = 0; i < 3; ++i) node.turn();
-  CHECK(node.arbiter->held().empty());
-  CHECK(node.arbiter->counters().stale == 0);
+  node.end(partition);
+  node.check_all_returned();
   CHECK_FALSE(node.client.draining());
 }
 
@@ -181,10 +193,10 @@ TEST_CASE("all running work is reported even if the ring was full at the reconne
   std::vector<PartitionId> partitions;
   for (LaneId lane = 0; lane < kMany; ++lane) partitions.push_back(node.submit(lane));
   node.start_daemon();
-  for (int i = 0; i < 6; ++i) node.turn();
+  node.turns(6);
   CHECK(node.arbiter->held().size() == kMany);
   for (LaneId lane = 0; lane < kMany; ++lane) node.client.retired(partitions[lane], lane, 1);
-  for (int i = 0; i < 6; ++i) node.turn();
+  node.turns(6);
   CHECK(node.arbiter->held().empty());
   CHECK(node.arbiter->counters().overdue == 0);
 }
@@ -198,7 +210,7 @@ TEST_CASE("the end of the reports is sent without a launch even if the ring was 
   for (LaneId lane = 0; lane < protocol::kLanes; ++lane) node.submit(lane);
   node.start_daemon();
   CHECK_FALSE(node.client.has_reported_earlier_work());
-  for (std::size_t i = 0; i < protocol::kLanes; ++i) node.turn();
+  node.turns(protocol::kLanes);
   CHECK(node.arbiter->held().size() == protocol::kLanes);
   CHECK(node.reported);
   CHECK(node.client.has_reported_earlier_work());
@@ -215,7 +227,7 @@ TEST_CASE("the end of the reports is sent if all earlier work ended while the ri
     node.client.retired(partitions[lane], lane, 1);
   node.client.service(node.now);
   CHECK_FALSE(node.client.parked());
-  for (std::size_t i = 0; i < protocol::kLanes; ++i) node.turn();
+  node.turns(protocol::kLanes);
   CHECK(node.reported);
   CHECK(node.arbiter->held().empty());
   CHECK(node.client.parked());
@@ -353,14 +365,14 @@ TEST_CASE("a client that reports returns grants after a millisecond without work
     node.daemons->reporting.store(reports ? 1 : 0, std::memory_order_release);
     node.gates_closed(kClient);
     node.client.outstanding(true);
-    for (int i = 0; i < 3'000; ++i) node.turn();
+    node.turns(3'000);
     CHECK(node.arbiter->held().size() == 1);
     node.client.retired(partition, 0, 1);
     node.client.outstanding(false);
     CHECK(node.client.parked() != reports);
-    for (int i = 0; i < 900; ++i) node.turn();
+    node.turns(900);
     CHECK(node.arbiter->held().size() == 1);
-    for (int i = 0; i < 300; ++i) node.turn();
+    node.turns(300);
     CHECK(node.arbiter->held().empty() == reports);
     CHECK(node.client.parked());
     CHECK(node.submit(0) == partition);
@@ -380,9 +392,9 @@ TEST_CASE("a millisecond without work begins when the last work ended") {
   node.now += 30'000'000;
   node.client.retired(partition, 0, 1);
   node.client.outstanding(false);
-  for (int i = 0; i < 900; ++i) node.turn();
+  node.turns(900);
   CHECK(node.arbiter->held().size() == 1);
-  for (int i = 0; i < 300; ++i) node.turn();
+  node.turns(300);
   CHECK(node.arbiter->held().empty());
 }
 
@@ -400,12 +412,12 @@ TEST_CASE("an unclaimed grant is kept while a client that reports has work") {
     const PartitionId partition = node.client.grant(0, graph, node.eligible, node.now).partition;
     CHECK((partition == runtime::kNoPartition) == (step == 0));
     node.client.outstanding(true);
-    for (int i = 0; i < 27'000; ++i) node.turn();
+    node.turns(27'000);
     node.client.outstanding(false);
-    for (int i = 0; i < 300; ++i) node.turn();
+    node.turns(300);
     CHECK(node.arbiter->held().size() == 1);
   }
-  for (int i = 0; i < 1'200; ++i) node.turn();
+  node.turns(1'200);
   CHECK(node.arbiter->held().empty());
 }
 
@@ -421,16 +433,13 @@ TEST_CASE(
     CHECK(node.client.outstanding(0, runtime::kWholeDevice) == (counts_outstanding ? 2 : 0));
     node.set_word(kClient, 0, 0);
     node.gates_closed(kClient);
-    for (int i = 0; i < 3; ++i) node.turn();
+    node.turns(3);
     CHECK(node.arbiter->held().empty() == !counts_outstanding);
     if (!counts_outstanding) continue;
-    node.client.retired(runtime::kWholeDevice, 0, 1);
-    for (int i = 0; i < 3; ++i) node.turn();
+    node.end(runtime::kWholeDevice);
     CHECK(node.arbiter->held().size() == 1);
-    node.client.retired(runtime::kWholeDevice, 0, 1);
-    for (int i = 0; i < 3; ++i) node.turn();
-    CHECK(node.arbiter->held().empty());
-    CHECK(node.arbiter->counters().stale == 0);
+    node.end(runtime::kWholeDevice);
+    node.check_all_returned();
   }
 }
 
@@ -441,20 +450,17 @@ TEST_CASE("a shared grant of one launch is returned unasked when that launch has
   node.start_daemon();
   CHECK(node.submit(0) == runtime::kWholeDevice);
   CHECK(node.counts_outstanding);
-  for (int i = 0; i < 3; ++i) node.turn();
+  node.turns(3);
   REQUIRE(node.arbiter->held().size() == 1);
   CHECK(node.arbiter->held()[0].shared);
   // The next launch has a grant of its own; the one before it drains.
   CHECK(node.submit(0) == runtime::kWholeDevice);
-  for (int i = 0; i < 3; ++i) node.turn();
+  node.turns(3);
   CHECK(node.arbiter->held().size() == 2);
-  node.client.retired(runtime::kWholeDevice, 0, 1);
-  for (int i = 0; i < 3; ++i) node.turn();
+  node.end(runtime::kWholeDevice);
   CHECK(node.arbiter->held().size() == 1);
-  node.client.retired(runtime::kWholeDevice, 0, 1);
-  for (int i = 0; i < 3; ++i) node.turn();
-  CHECK(node.arbiter->held().empty());
-  CHECK(node.arbiter->counters().stale == 0);
+  node.end(runtime::kWholeDevice);
+  node.check_all_returned();
 }
 
 TEST_CASE("work under a shared grant of one launch is not reported as earlier work") {
@@ -463,10 +469,9 @@ TEST_CASE("work under a shared grant of one launch is not reported as earlier wo
   CHECK(node.submit(0) == runtime::kWholeDevice);
   node.client.lose();
   node.start_daemon();
-  for (int i = 0; i < 3; ++i) node.turn();
+  node.turns(3);
   CHECK(node.arbiter->held().empty());
-  node.client.retired(runtime::kWholeDevice, 0, 1);
-  for (int i = 0; i < 3; ++i) node.turn();
+  node.end(runtime::kWholeDevice);
   CHECK(node.arbiter->counters().stale == 0);
   CHECK_FALSE(node.client.draining());
 }
@@ -480,7 +485,7 @@ TEST_CASE("work under a lease of the whole device is reported, under a shared gr
     CHECK(node.submit(0) == runtime::kWholeDevice);
     node.client.lose();
     node.start_daemon();
-    for (int i = 0; i < 3; ++i) node.turn();
+    node.turns(3);
     REQUIRE(node.arbiter->held().size() == (counts_outstanding ? 1 : 0));
     if (counts_outstanding) {
       CHECK(node.arbiter->held()[0].partition == runtime::kWholeDevice);
@@ -488,9 +493,8 @@ TEST_CASE("work under a lease of the whole device is reported, under a shared gr
       CHECK_FALSE(node.arbiter->held()[0].shared);
       node.client.retired(runtime::kWholeDevice, 0, 1);
     }
-    for (int i = 0; i < 3; ++i) node.turn();
-    CHECK(node.arbiter->held().empty());
-    CHECK(node.arbiter->counters().stale == 0);
+    node.turns(3);
+    node.check_all_returned();
     CHECK_FALSE(node.client.draining());
   }
 }

@@ -120,7 +120,7 @@ class Machine final : public daemon::GrantSink {
     std::deque<Kernel> running;  // submitted
     double ahead_ns = 0;         // predicted time of what is submitted
     std::uint64_t rounds_ended = 0, phases_ended = 0, phases_made = 0;
-    runtime::Choice choice{kNoPartition, 0};
+    runtime::GrantTerms terms{kNoPartition, 0};
     bool round_ended = false;         // and nothing was submitted since
     std::vector<double> answered_ms;  // latency of each completed request
     std::uint64_t kernels_ended = 0;
@@ -248,19 +248,19 @@ class Machine final : public daemon::GrantSink {
   void submit(Client& c) {
     while (!c.made.empty() && c.running.size() < kDepth) {
       if (!c.running.empty() && c.ahead_ns + c.made.front().whole_ns > window(c)) return;
-      if (c.choice.launches == 0 || !c.leases->admits(c.choice.partition, 0)) {
+      if (c.terms.launches == 0 || !c.leases->admits(c.terms.partition, 0)) {
         runtime::ReadyOperation operation;
         operation.sms = 1;
         operation.queued_ns = static_cast<std::uint64_t>(c.program.step_ns);
         operation.iteration_end = std::exchange(c.round_ended, false);
-        c.choice = c.leases->grant(0, operation, eligible_, static_cast<std::uint64_t>(now_));
-        if (c.choice.partition == kNoPartition) return;
+        c.terms = c.leases->grant(0, operation, eligible_, static_cast<std::uint64_t>(now_));
+        if (c.terms.partition == kNoPartition) return;
       }
-      if (c.choice.launches != runtime::kUntilRevoked) --c.choice.launches;
+      if (c.terms.launches != runtime::kUntilRevoked) --c.terms.launches;
       Client::Kernel kernel = c.made.front();
       c.made.pop_front();
-      kernel.partition = c.choice.partition;
-      kernel.counts_outstanding = c.choice.counts_outstanding;
+      kernel.partition = c.terms.partition;
+      kernel.counts_outstanding = c.terms.counts_outstanding;
       c.ahead_ns += kernel.whole_ns;
       if (kernel.counts_outstanding) c.leases->submitted(kernel.partition, 0);
       c.leases->progressed();
@@ -268,11 +268,11 @@ class Machine final : public daemon::GrantSink {
       if (!kernel.ends_round || !c.program.announces_rounds) continue;
       // Like VirtualContext::iteration_ends().
       c.round_ended = true;
-      if (c.choice.launches != runtime::kUntilRevoked) c.choice.launches = 0;
+      if (c.terms.launches != runtime::kUntilRevoked) c.terms.launches = 0;
     }
   }
 
-  static double window(const Client& c) { return static_cast<double>(c.choice.ahead_ns); }
+  static double window(const Client& c) { return static_cast<double>(c.terms.ahead_ns); }
 
   static bool meet(const Client::Kernel& a, const Client::Kernel& b, const runtime::PoolLayout& l) {
     return a.partition == kWholeDevice || b.partition == kWholeDevice ||

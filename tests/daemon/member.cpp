@@ -148,7 +148,7 @@ class Lane {
   runtime::Arbiter& arbiter_;
   runtime::StreamId id_;
   std::span<const runtime::PartitionId> eligible_;
-  runtime::Choice choice_{runtime::kNoPartition, 0};
+  runtime::GrantTerms choice_{runtime::kNoPartition, 0};
   std::vector<std::pair<runtime::PartitionId, bool>> outstanding_;  // and whether it counts
 };
 
@@ -354,8 +354,8 @@ int fork_with_lease(const std::string& socket) {
     // would have run natively.
     runtime::ReadyOperation operation;
     const bool admitted = held.remote->admits(1, 0);
-    const runtime::Choice choice = held.remote->grant(operation, held.eligible);
-    std::printf("{\"admitted\": %d, \"entry\": %u, \"process\": %d}\n", admitted, choice.partition,
+    const runtime::GrantTerms terms = held.remote->grant(operation, held.eligible);
+    std::printf("{\"admitted\": %d, \"entry\": %u, \"process\": %d}\n", admitted, terms.partition,
                 static_cast<int>(::getpid()));
     std::fflush(stdout);
     ::sleep(60);

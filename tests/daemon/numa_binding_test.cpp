@@ -7,7 +7,7 @@
 #include <fstream>
 #include <numeric>
 
-#include "daemon/server/numa_binding.h"
+#include "daemon/arbiter/numa_binding.h"
 
 namespace vitamin::daemon {
 namespace {

@@ -47,7 +47,7 @@ struct Operation {
 struct SimulatedLane {
   std::uint64_t left = 0;  // operations not yet submitted
   std::uint64_t next = 1, ended = 0;
-  runtime::Choice choice{kNoPartition, 0};
+  runtime::GrantTerms terms{kNoPartition, 0};
   std::deque<Operation> running;
 };
 

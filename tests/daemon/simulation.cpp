@@ -317,19 +317,19 @@ class Node final : public daemon::GrantSink {
     const auto index = static_cast<LaneId>(below(kLanes));
     SimulatedLane& lane = c.lanes[index];
     if (lane.left == 0 || lane.running.size() >= 4) return end_operations(c);
-    if (lane.choice.launches == 0 || !c.leases->admits(lane.choice.partition, index)) {
+    if (lane.terms.launches == 0 || !c.leases->admits(lane.terms.partition, index)) {
       runtime::ReadyOperation operation;
       operation.stream = index;
       operation.sms = 1 + index * 5;
-      lane.choice = c.leases->grant(index, operation, eligible_, now_);
-      if (lane.choice.partition == kNoPartition) return;
+      lane.terms = c.leases->grant(index, operation, eligible_, now_);
+      if (lane.terms.partition == kNoPartition) return;
     }
-    if (lane.choice.launches != runtime::kUntilRevoked) --lane.choice.launches;
-    const PartitionId partition = lane.choice.partition;
+    if (lane.terms.launches != runtime::kUntilRevoked) --lane.terms.launches;
+    const PartitionId partition = lane.terms.partition;
     const bool fallback = c.leases->in_fallback();
     check_submission(c, index, partition, fallback);
     c.leases->progressed();
-    const bool counted = lane.choice.counts_outstanding;
+    const bool counted = lane.terms.counts_outstanding;
     if (counted) c.leases->submitted(partition, index);
     bool shared = partition == kWholeDevice;
     if (up_ && !fallback)

@@ -38,8 +38,8 @@ struct Leases {
 class Leasing final : public runtime::Arbiter {
  public:
   explicit Leasing(Leases& leases) : leases_(leases) {}
-  runtime::Choice grant(const runtime::ReadyOperation& operation,
-                        std::span<const runtime::PartitionId>) override {
+  runtime::GrantTerms grant(const runtime::ReadyOperation& operation,
+                            std::span<const runtime::PartitionId>) override {
     granted_[operation.stream] = leases_.grant;
     if (leases_.brief) ++leases_.grant;
     return {runtime::kWholeDevice, runtime::kUntilRevoked, runtime::kNever,

@@ -23,8 +23,8 @@ struct Counts {
 class Narrow final : public runtime::Arbiter {
  public:
   explicit Narrow(Counts& counts) : counts_(counts) {}
-  runtime::Choice grant(const runtime::ReadyOperation&,
-                        std::span<const runtime::PartitionId> eligible) override {
+  runtime::GrantTerms grant(const runtime::ReadyOperation&,
+                            std::span<const runtime::PartitionId> eligible) override {
     return {eligible.front(), runtime::kUntilRevoked};
   }
   bool admits(runtime::PartitionId, runtime::StreamId) const override { return true; }

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <random>
 
-#include "runtime/fnv1a.h"
+#include "hal/fnv1a.h"
 #include "runtime/profile/file.h"
 #include "tests/figure.h"
 #include "tests/property.h"
@@ -248,7 +248,7 @@ TEST_CASE("A profile of version 1, of means alone, is read, and what is timed ag
       "resident 1 name gemm\nwidth 8 count 120 mean 5012.5 m2 91.25\n";
   char end[64];
   std::snprintf(end, sizeof end, "end 1 checksum %016llx\n",
-                static_cast<unsigned long long>(fnv1a(text)));
+                static_cast<unsigned long long>(hal::fnv1a(text)));
   auto old = parse_profile(text + end, "NVIDIA H200");
   REQUIRE_MESSAGE(old.has_value(), (old ? "" : old.error().message));
   CHECK(old->predict(0xabc, 8).ns == 5012.5);

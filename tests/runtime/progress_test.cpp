@@ -39,7 +39,7 @@ struct Reports {
 class Reporting final : public runtime::Arbiter {
  public:
   explicit Reporting(Reports& reports) : reports_(reports) {}
-  runtime::Choice grant(const runtime::ReadyOperation&, std::span<const PartitionId>) override {
+  runtime::GrantTerms grant(const runtime::ReadyOperation&, std::span<const PartitionId>) override {
     return {reports_.granted, runtime::kUntilRevoked};
   }
   bool admits(PartitionId partition, StreamId) const override {

@@ -21,13 +21,13 @@ VITAMIN_KERNEL_WITH((.block_ns = 5000), granted_kernel, unsigned* total, unsigne
 // Answers what it is told to, to one client that is alone.
 class Answering final : public runtime::Arbiter {
  public:
-  using Answer = std::function<runtime::Choice(const runtime::ReadyOperation&,
-                                               std::span<const runtime::PartitionId>)>;
+  using Answer = std::function<runtime::GrantTerms(const runtime::ReadyOperation&,
+                                                   std::span<const runtime::PartitionId>)>;
   using Hear = std::function<void(const runtime::Hint&)>;
   Answering(Answer answer, Hear hear) : answer_(std::move(answer)), hear_(std::move(hear)) {}
   hal::ComputeSet barred(runtime::StreamId) const override { return {}; }
-  runtime::Choice grant(const runtime::ReadyOperation& operation,
-                        std::span<const runtime::PartitionId> eligible) override {
+  runtime::GrantTerms grant(const runtime::ReadyOperation& operation,
+                            std::span<const runtime::PartitionId> eligible) override {
     return answer_(operation, eligible);
   }
   bool admits(runtime::PartitionId, runtime::StreamId) const override { return true; }
@@ -53,8 +53,8 @@ runtime::MakeArbiter answering(const Answering::Answer& answer, const Answering:
 TEST_CASE("A grant bounds what is submitted ahead, on parts and on the whole device") {
   const auto bounding = [](bool whole) {
     return [whole](const runtime::ReadyOperation&, std::span<const runtime::PartitionId> all) {
-      return runtime::Choice{whole ? runtime::kWholeDevice : all.front(), runtime::kUntilRevoked,
-                             50'000};
+      return runtime::GrantTerms{whole ? runtime::kWholeDevice : all.front(),
+                                 runtime::kUntilRevoked, 50'000};
     };
   };
   for (const bool whole : {false, true}) {
@@ -92,7 +92,8 @@ TEST_CASE("A step that begins while a grant stands is told once") {
     const auto answer = [&](const runtime::ReadyOperation&,
                             std::span<const runtime::PartitionId> all) {
       ++heard.asked;
-      return runtime::Choice{whole ? runtime::kWholeDevice : all.front(), runtime::kUntilRevoked};
+      return runtime::GrantTerms{whole ? runtime::kWholeDevice : all.front(),
+                                 runtime::kUntilRevoked};
     };
     const auto hear = [&](const runtime::Hint& hint) { heard.told.push_back(hint.deadline_ns); };
     Fixture f({.make_arbiter = answering(answer, hear)});
@@ -143,7 +144,7 @@ TEST_CASE("An answer for so many launches stands for one iteration at most, and 
                               std::span<const runtime::PartitionId> all) {
         ++heard.asked;
         heard.ends += operation.iteration_end ? 1 : 0;
-        return runtime::Choice{all.front(), launches};
+        return runtime::GrantTerms{all.front(), launches};
       };
       Fixture f({.make_arbiter = answering(answer)});
       runtime::Stream& stream = f.stream();
@@ -161,6 +162,29 @@ TEST_CASE("An answer for so many launches stands for one iteration at most, and 
       CHECK(heard.asked == (ends ? kIterations : 1));
       CHECK(heard.ends == (ends ? kIterations - 1 : 0));
     }
+}
+
+// The report names what the launches waited for.
+TEST_CASE(
+    "Launches that are flushed while they wait for a grant are not reported as behind the host") {
+  const auto none = [](const runtime::ReadyOperation&, std::span<const runtime::PartitionId>) {
+    return runtime::GrantTerms{runtime::kNoPartition, 0};
+  };
+  Fixture f({.make_arbiter = answering(none)});
+  runtime::Stream& stream = f.stream();
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  for (unsigned i = 0; i < 3; ++i)
+    REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(granted_kernel), {&address, &one}) == 0);
+  auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, runtime::Keep::kNo);
+  REQUIRE(f.context->bridge(stream, nothing) == 0);
+  CHECK(f.context->synchronize(stream) == 0);
+  CHECK(total == 3);
+  const auto whole = [&](runtime::stats::WholeReason reason) {
+    return f.page.whole[static_cast<unsigned>(reason)].get();
+  };
+  CHECK(whole(runtime::stats::WholeReason::kFlushed) == 3);
+  CHECK(whole(runtime::stats::WholeReason::kHostWait) == 0);
 }
 
 }  // namespace

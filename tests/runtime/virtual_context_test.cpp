@@ -45,8 +45,8 @@ class Keeping final : public runtime::Arbiter {
   explicit Keeping(const hal::DeviceInfo& info) : layout_(runtime::PoolLayout::build(info)) {
     hold(1);
   }
-  runtime::Choice grant(const runtime::ReadyOperation&,
-                        std::span<const runtime::PartitionId> eligible) override {
+  runtime::GrantTerms grant(const runtime::ReadyOperation&,
+                            std::span<const runtime::PartitionId> eligible) override {
     if (std::find(eligible.begin(), eligible.end(), held_) == eligible.end())
       return {runtime::kWholeDevice, 1};
     return {held_, runtime::kUntilRevoked};

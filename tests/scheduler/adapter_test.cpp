@@ -157,11 +157,7 @@ TEST_CASE("a stream inside of what is kept for it gets all of it when that is fr
   // Earlier work of client 1 runs on a quarter.
   const GrantId earlier = scheduler.adopt(1, 0, part(layout, 0, 4), Mode::kExclusive, 1);
   REQUIRE(earlier != kNoGrant);
-  Step step;
-  step.id = 1;
-  step.client = 2;
-  step.kind = StepKind::kDecode;
-  step.due_ns = 50'000'000;
+  const Step step = decode_step(2, 50'000'000);
   scheduler.step_expected(step, 10);
   scheduler.wants(2, demand(0), 20);
   auto decisions = decide(scheduler, 20);
@@ -236,11 +232,7 @@ TEST_CASE(
   REQUIRE(decisions.size() == 1);
   CHECK(layout.at(decisions[0].partition).sms == 132);
   const GrantId first = decisions[0].grant;
-  Step step;
-  step.id = 1;
-  step.client = 2;
-  step.kind = StepKind::kDecode;
-  step.due_ns = 50'000'000;
+  const Step step = decode_step(2, 50'000'000);
   scheduler.step_expected(step, 10);
   decisions = decide(scheduler, 10);
   // It moves to what is not kept, and its old work drains.
@@ -266,11 +258,7 @@ TEST_CASE("what was prepared for a step that does not come is free when its time
   const PoolLayout layout = h200();
   const PartitionId half = layout.find(ComputeSet::range(0, 8));
   Scheduler scheduler(layout.partitions(), adapted(std::make_unique<Preparer>(half, true)));
-  Step step;
-  step.id = 1;
-  step.client = 2;
-  step.kind = StepKind::kDecode;
-  step.due_ns = 1'000'000;
+  const Step step = decode_step(2, 1'000'000);
   scheduler.step_expected(step, 10);
   scheduler.wants(1, demand(0), 10);
   auto decisions = decide(scheduler, 10);

@@ -401,11 +401,7 @@ TEST_CASE("the example in C, in the paper's callbacks, gives parts in turn and p
     CHECK_FALSE(layout.at(decision.partition).compute.overlaps(used));
     used |= layout.at(decision.partition).compute;
   }
-  Step step;
-  step.id = 1;
-  step.client = 9;
-  step.kind = StepKind::kDecode;
-  step.due_ns = 1'000'000;
+  const Step step = decode_step(9, 1'000'000);
   scheduler.step_expected(step, 2);
   for (const Decision& decision : decide(scheduler, 2))
     if (decision.kind == Decision::Kind::kRevoke)

@@ -24,6 +24,16 @@ inline StreamDemand demand(StreamId id, std::uint32_t min_sms = 1) {
   return demand;
 }
 
+// The client announces a step of decode that is to end by then.
+inline Step decode_step(ClientId client, std::uint64_t due_ns) {
+  Step step;
+  step.id = 1;
+  step.client = client;
+  step.kind = StepKind::kDecode;
+  step.due_ns = due_ns;
+  return step;
+}
+
 inline std::vector<Decision> decide(Scheduler& scheduler, std::uint64_t now) {
   const auto decisions = scheduler.decide(now);
   return {decisions.begin(), decisions.end()};

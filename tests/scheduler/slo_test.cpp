@@ -254,13 +254,13 @@ TEST_CASE("A bound that cannot be met alone is infeasible, and says what would b
   setup.slo.latency_ns = 5 * kMs;  // the work takes 8 ms
   ServiceWorld world(setup, {});
   world.run(20);
-  std::vector<Promise> promises;
-  world.policy.promises(promises);
-  REQUIRE(promises.size() == 1);
-  CHECK(!promises[0].feasible);
-  CHECK(promises[0].alone_ns > 8 * kMs);
-  CHECK(promises[0].alone_ns < 25 * kMs);
-  CHECK(promises[0].late > 0.9 * static_cast<double>(promises[0].finished));
+  std::vector<BoundStatus> statuses;
+  world.policy.bound_statuses(statuses);
+  REQUIRE(statuses.size() == 1);
+  CHECK(!statuses[0].feasible);
+  CHECK(statuses[0].alone_ns > 8 * kMs);
+  CHECK(statuses[0].alone_ns < 25 * kMs);
+  CHECK(statuses[0].late > 0.9 * static_cast<double>(statuses[0].finished));
   CHECK(world.harvest() >= 0.3);  // the others are not paused for a bound that is lost anyway
 }
 
@@ -268,17 +268,17 @@ TEST_CASE("What a bound costs the others is told") {
   ServiceWorld::Setup tight, loose;
   tight.slo.latency_ns = static_cast<std::uint64_t>(1.05 * alone_ms(tight, 0.99) * 1e6);
   loose.slo.latency_ns = 10 * tight.slo.latency_ns;
-  std::vector<Promise> promises;
+  std::vector<BoundStatus> statuses;
   for (const ServiceWorld::Setup& setup : {tight, loose}) {
     ServiceWorld world(setup, {});
     world.run(30);
-    world.policy.promises(promises);
+    world.policy.bound_statuses(statuses);
   }
-  REQUIRE(promises.size() == 2);
-  MESSAGE("cost of a tight bound " << promises[0].costs << ", of a loose one "
-                                   << promises[1].costs);
-  CHECK(promises[0].costs > promises[1].costs);
-  CHECK(promises[1].costs <= 0.15);
+  REQUIRE(statuses.size() == 2);
+  MESSAGE("cost of a tight bound " << statuses[0].costs << ", of a loose one "
+                                   << statuses[1].costs);
+  CHECK(statuses[0].costs > statuses[1].costs);
+  CHECK(statuses[1].costs <= 0.15);
 }
 
 TEST_CASE("tpot-first keeps a partition for decodes while they are idle") {
@@ -294,11 +294,11 @@ TEST_CASE("tpot-first keeps a partition for decodes while they are idle") {
   options.cumulative = false;
   ServiceWorld world(setup, options);
   world.run(5);
-  std::vector<Promise> promises;
-  world.policy.promises(promises);
-  REQUIRE(promises.size() == 1);
-  CHECK(promises[0].standing != kNoPartition);
-  CHECK(h200().at(promises[0].standing).sms <= 68);
+  std::vector<BoundStatus> statuses;
+  world.policy.bound_statuses(statuses);
+  REQUIRE(statuses.size() == 1);
+  CHECK(statuses[0].standing != kNoPartition);
+  CHECK(h200().at(statuses[0].standing).sms <= 68);
   world.latencies_ms.clear();
   world.run(30);
   bool held = false;

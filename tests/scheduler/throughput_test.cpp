@@ -29,7 +29,7 @@ struct Clients {
       for (std::size_t s = 0; s < streams_each; ++s) {
         demands[i][s].id = static_cast<StreamId>(s);
         demands[i][s].state = StreamDemand::State::kRunning;
-        demands[i][s].kernel = 1 + s;
+        demands[i][s].profile_key = 1 + s;
       }
       values[i].streams = demands[i];
     }

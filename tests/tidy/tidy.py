@@ -36,7 +36,16 @@ SKIPPED = {".git", "build", "dist", "shared", "__pycache__", ".cache"}
 LAYERS = {
     "hal": [],
     "runtime": ["hal"],
-    "daemon": ["hal", "runtime", "scheduler", "daemon/protocol", "daemon/config"],
+    "daemon": ["hal", "runtime", "scheduler", "daemon/protocol", "daemon/config", "daemon/arbiter",
+               "daemon/jobs", "daemon/metrics", "daemon/server"],
+    "daemon/server": ["hal", "runtime", "scheduler", "daemon", "daemon/protocol", "daemon/config",
+                      "daemon/arbiter", "daemon/jobs", "daemon/metrics", "daemon/mps"],
+    "daemon/arbiter": ["hal", "runtime", "scheduler", "daemon/protocol", "daemon/config",
+                       "daemon/jobs", "daemon/metrics", "daemon/from_configuration.h",
+                       "daemon/log.h", "daemon/settings.h"],
+    "daemon/jobs": ["hal", "scheduler", "daemon/config"],
+    "daemon/metrics": ["hal", "daemon/protocol"],
+    "daemon/mps": ["hal", "runtime", "daemon/protocol", "daemon/config", "daemon/log.h"],
     # Linked into the preloaded libraries: nothing of vitamind.
     "daemon/client": ["hal", "runtime", "daemon/protocol", "scheduler"],
     "daemon/protocol": ["hal", "runtime/pool/layout.h"],
@@ -59,11 +68,12 @@ LAYERS = {
     "deploy": ["hal", "runtime", "daemon/protocol", "daemon/config", "tools"],
     # The demo programs know nothing of Vitamin; their kernels are portable.
     "tools/demo": ["backends/soft/kernel.h"],
-    "bench": ["hal", "runtime", "scheduler", "scheduler/simulator", "daemon", "daemon/client",
-              "daemon/protocol", "daemon/config", "backends", "interpose", "interpose/advice",
-              "tools", "tests"],
-    "tests": ["hal", "runtime", "scheduler", "scheduler/simulator", "daemon", "daemon/client",
-              "daemon/protocol", "daemon/config", "backends", "interpose", "interpose/advice",
+    "bench": ["hal", "runtime", "scheduler", "scheduler/simulator", "daemon", "daemon/arbiter",
+              "daemon/client", "daemon/config", "daemon/jobs", "daemon/metrics", "daemon/protocol",
+              "daemon/server", "backends", "interpose", "interpose/advice", "tools", "tests"],
+    "tests": ["hal", "runtime", "scheduler", "scheduler/simulator", "daemon", "daemon/arbiter",
+              "daemon/client", "daemon/config", "daemon/jobs", "daemon/metrics", "daemon/mps",
+              "daemon/protocol", "daemon/server", "backends", "interpose", "interpose/advice",
               "tools", "bench", "deploy"],
 }
 # Who may include a vendor's header. Demo, tests and bench are ordinary programs.

@@ -149,6 +149,13 @@ class Tidy(unittest.TestCase):
         self.assertEqual(self.check(self.source('#include "daemon/protocol/ring.h"',
                                                 "daemon/client/a.cpp")), [])
 
+    def test_what_the_server_of_vitamind_uses_does_not_include_it(self):
+        for layer in ("daemon/arbiter", "daemon/jobs", "daemon/metrics", "daemon/mps"):
+            self.only(self.source('#include "daemon/server/server.h"', f"{layer}/a.cpp"),
+                      f"{layer} must not include")
+        self.assertEqual(self.check(self.source('#include "daemon/arbiter/devices.h"',
+                                                "daemon/server/a.cpp")), [])
+
     def test_an_entry_permits_nothing_below_it_that_has_its_own(self):
         self.only(self.source('#include "daemon/client/lease_client.h"', "daemon/a.cpp"),
                   "daemon must not include")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/server/numa_binding.h"
+#include "daemon/arbiter/numa_binding.h"
 
 #include <hwloc.h>
 
