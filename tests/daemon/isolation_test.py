@@ -305,7 +305,7 @@ class Isolation(DaemonTest):
         self.until(lambda: all(each["state"] == "ready" for each in daemon.status()["domains"]), 60)
         return daemon
 
-    def passes(self, daemon, checks=8):
+    def passes(self, daemon, checks=5):
         """Waits until each MPS was asked so many times more."""
         def counts():
             status = daemon.status()
@@ -368,7 +368,7 @@ class Isolation(DaemonTest):
         processes = [self.steps(daemon, "a"), self.steps(daemon, "a"), self.steps(daemon, "b")]
         wanted = self.domains_of(daemon)
         self.assertEqual(sorted(wanted.values())[:2], ["class a", "class a"])
-        self.passes(daemon, 20)
+        self.passes(daemon, 8)
         self.assertEqual(self.domains_of(daemon), wanted)
         self.assertNotIn("not in the isolation domain", daemon.log())
         for process in processes:
