@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/mps/domains.h"
 
+#include <algorithm>
 #include <thread>
 
 #include "daemon/config/isolation.h"
@@ -33,6 +34,9 @@ void MpsDomains::apply(const config::Configuration& configuration) {
     classes_.emplace(each.name, std::make_unique<Mps>(own, own.directory, MpsRole::kClass,
                                                       "MPS of class '" + each.name + "'"));
   }
+  if (!config::isolates(configuration)) return;
+  shared_->watch_clients();
+  for (const auto& [workload_class, mps] : classes_) mps->watch_clients();
 }
 
 std::vector<DomainFacts> MpsDomains::classes() const {
@@ -45,6 +49,26 @@ std::vector<DomainFacts> MpsDomains::classes() const {
 MpsFacts MpsDomains::facts_of_class(const std::string& workload_class) const {
   const auto found = classes_.find(workload_class);
   return found == classes_.end() ? MpsFacts() : found->second->facts();
+}
+
+MpsDomains::Whereabouts MpsDomains::whereabouts(pid_t process, const std::string& claimed) const {
+  Whereabouts known;
+  const auto look = [&](const std::string& domain, const Mps& mps) {
+    if (known.found && *known.found == claimed) return;
+    const MpsClients clients = mps.clients();
+    const bool names_it = std::find(clients.processes.begin(), clients.processes.end(), process) !=
+                          clients.processes.end();
+    if (!names_it && domain != claimed) return;
+    if (!names_it && known.found) return;
+    if (names_it) known.found = domain;
+    known.listings = clients.listings;
+    known.complete = clients.complete;
+    known.others = clients.processes;
+    std::erase(known.others, process);
+  };
+  look("", *shared_);
+  for (const auto& [workload_class, mps] : classes_) look("class " + workload_class, *mps);
+  return known;
 }
 
 std::string MpsDomains::directory_without_mps() const {

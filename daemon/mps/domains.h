@@ -15,6 +15,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,18 @@ class MpsDomains {
   std::vector<DomainFacts> classes() const;
   // Of the domain of a class; state kOff: it has none.
   MpsFacts facts_of_class(const std::string& workload_class) const;
+  // Where MPS says that a process is, against the domain that it says. Known only while
+  // config::isolates().
+  struct Whereabouts {
+    // The domain whose MPS names it, that of its own claim first; nothing: none does.
+    std::optional<std::string> found;
+    // Of that MPS, else of the MPS of the claimed domain: how often it was asked so far, and
+    // whether it named nothing but processes.
+    std::uint64_t listings = 0;
+    bool complete = false;
+    std::vector<pid_t> others;  // the other processes that it names
+  };
+  Whereabouts whereabouts(pid_t process, const std::string& claimed) const;
   // Pipe directory of a process that is to be outside of MPS.
   std::string directory_without_mps() const;
   // Mps::terminate() of each domain.

@@ -95,6 +95,30 @@ MpsFacts Mps::facts() const {
   return facts_;
 }
 
+MpsClients Mps::clients() const {
+  const std::lock_guard lock(mutex_);
+  return clients_;
+}
+
+void Mps::list_clients(const std::vector<std::string>& servers) {
+  MpsClients found;
+  found.complete = true;
+  for (const std::string& server : servers) {
+    const auto list = is_number(server) ? control("get_client_list " + server)
+                                        : hal::fail(hal::Errc::kInvalidArgument, "no server");
+    if (!list) found.complete = false;
+    for (const std::string& client : list ? words_of(*list) : std::vector<std::string>()) {
+      if (is_number(client) && client.size() < 10)
+        found.processes.push_back(std::atoi(client.c_str()));
+      else
+        found.complete = false;
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  found.listings = clients_.listings + 1;
+  clients_ = std::move(found);
+}
+
 void Mps::terminate(const std::vector<pid_t>& processes) {
   if (!thread_.joinable()) return;
   {
@@ -260,6 +284,7 @@ void Mps::check() {
                      : ": start one there (systemctl start vitamin-mps has /run/vitamin-mps)") +
                 ", or let vitamind do it (mps.mode = \"auto\")");
   }
+  if (watches_clients_) list_clients(words_of(*servers));
   started_ = settings_.mode == MpsMode::kAuto;  // even if an earlier vitamind has started it
   std::vector<std::string> faulted, left;
   for (const std::string& server : words_of(*servers)) {

@@ -19,6 +19,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -56,6 +57,13 @@ struct MpsFacts {
   std::uint64_t terminated = 0;  // clients whose work was terminated because their job had ended
 };
 
+// The clients of an MPS as it names them, of all its servers.
+struct MpsClients {
+  std::vector<pid_t> processes;
+  bool complete = false;       // MPS answered, and named nothing but processes
+  std::uint64_t listings = 0;  // how often MPS was asked so far
+};
+
 // The programs that a control daemon is for (daemon/config/isolation.h).
 enum class MpsRole : std::uint8_t {
   // Without NVIDIA's control program there is none. The constructor waits for the first check.
@@ -78,6 +86,9 @@ class Mps {
   Mps& operator=(const Mps&) = delete;
 
   MpsFacts facts() const;
+  // From the first call of watch_clients() on, each check asks for them.
+  void watch_clients() { watches_clients_ = true; }
+  MpsClients clients() const;
   // Makes the thread terminate the GPU work of those of these processes that are MPS clients. To be
   // called before they are killed: a client that dies with outstanding work can cause a fault.
   void terminate(const std::vector<pid_t>& processes);
@@ -86,6 +97,7 @@ class Mps {
   void run();
   void check();
   void check_log();
+  void list_clients(const std::vector<std::string>& servers);
   void count_fault(const MpsFault& fault);
   void terminate_clients(const std::vector<pid_t>& processes);
   void start();
@@ -107,8 +119,10 @@ class Mps {
   // The log and the status both report a fault, in either order: servers whose fault was counted by
   // the one and not reported by the other yet.
   std::set<std::string> counted_by_log_, counted_by_status_;
-  mutable std::mutex mutex_;  // protects the next three
+  std::atomic<bool> watches_clients_ = false;
+  mutable std::mutex mutex_;  // protects the next four
   MpsFacts facts_;
+  MpsClients clients_;
   bool stopping_ = false;
   std::vector<pid_t> to_terminate_;
   std::condition_variable wake_;

@@ -4,6 +4,7 @@
 // domains.
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "daemon/config/isolation.h"
 #include "daemon/json_text.h"
@@ -121,8 +122,12 @@ std::string Server::domain_of(const protocol::Peer& peer, const protocol::Hello&
   const protocol::Claim claim = protocol::claim_of(hello);
   const std::string program = hello.program.get();
   const Placement wanted = placement_of(peer, class_of_process(peer, claim, program));
-  if (wanted.domain.empty() || claim.mps_directory == wanted.directory) return wanted.domain;
-  const std::string has = hello.preamble.minor < kSinceMpsDirectory
+  if (wanted.domain.empty()) return {};
+  const auto misplaced = misplaced_.find(peer.pid);
+  const bool lied = misplaced != misplaced_.end() && misplaced->second == identity_of(peer.pid);
+  if (claim.mps_directory == wanted.directory && !lied) return wanted.domain;
+  const std::string has = lied ? "it named that directory, and MPS does not have it there"
+                          : hello.preamble.minor < kSinceMpsDirectory
                               ? "it is of an earlier release, which does not name it"
                           : claim.mps_directory.empty() ? "it has none"
                                                         : "it has " + claim.mps_directory;
@@ -133,6 +138,60 @@ std::string Server::domain_of(const protocol::Peer& peer, const protocol::Hello&
       program, peer.pid, peer.uid, wanted.domain, wanted.directory, has,
       runtime::code_of(runtime::Problem::kNotIsolated));
   return {};
+}
+
+// Why a client is not in the domain that it claims, after a further listing of MPS; empty: it may
+// be there. MPS names the clients of each server, and no client tells vitamind that.
+std::string Server::elsewhere(Session& session) {
+  const std::string& claimed = session.device->domain;
+  const MpsDomains::Whereabouts known = mps_->whereabouts(session.peer.pid, claimed);
+  if (known.found && *known.found == claimed) {
+    session.domain_doubts = 0;
+    return {};
+  }
+  if (known.listings <= session.domain_listings) return {};
+  session.domain_listings = known.listings;
+  const std::uint64_t operations =
+      session.memory.client->operations.load(std::memory_order_relaxed);
+  const bool computes = operations != std::exchange(session.domain_operations, operations);
+  std::string why;
+  if (known.found) {
+    why =
+        "is a client of the MPS of " + (known.found->empty() ? "the shared domain" : *known.found);
+  } else if (known.complete && computes && claimed.starts_with("class ")) {
+    // A name that is no client's may be a number of another PID namespace: of this client, too.
+    const bool all_known =
+        std::all_of(known.others.begin(), known.others.end(), [this](pid_t process) {
+          return std::any_of(sessions_.begin(), sessions_.end(),
+                             [&](const auto& other) { return other.second->peer.pid == process; });
+        });
+    if (all_known) why = "computes and is no client of the MPS of " + claimed;
+  }
+  session.domain_doubts = why.empty() ? 0 : session.domain_doubts + 1;
+  constexpr unsigned kDoubts = 3;  // listings; a client may join or leave MPS between two
+  return session.domain_doubts >= kDoubts ? why : std::string();
+}
+
+// A client that is not in the domain whose leases it has loses its session. It connects again and
+// is then in the shared domain.
+void Server::check_domains(std::uint64_t now_ns) {
+  if (now_ns < domains_ns_ || !config::isolates(settings_.configuration)) return;
+  domains_ns_ = now_ns + settings_.configuration.mps.check_every_ns;
+  std::erase_if(misplaced_,
+                [](const auto& each) { return identity_of(each.first) != each.second; });
+  for (auto it = sessions_.begin(); it != sessions_.end();) {
+    Session& session = *(it++)->second;  // end_session() removes it
+    if (session.device->domain.empty() || session.dying) continue;
+    const std::string why = elsewhere(session);
+    if (why.empty()) continue;
+    log::warn(
+        "client {} ({}, process {}, user {}) {}, not in the isolation domain '{}' as it said: "
+        "its session ends",
+        session.id, session.program, session.peer.pid, session.peer.uid, why,
+        session.device->domain);
+    misplaced_[session.peer.pid] = session.process;
+    end_session(session.id, now_ns);
+  }
 }
 
 // "isolation JOB/PROGRAM/CLASS": the domain of a program that this process is about to start.

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "daemon/config/isolation.h"
 #include "daemon/log.h"
 #include "daemon/protocol/liveness.h"
 #include "daemon/server/notify.h"
@@ -123,6 +124,7 @@ int Server::run() {
     const std::uint64_t now_ns = runtime::now_ns();
     if (turn(now_ns)) worked_ns_ = now_ns;
     watchdog(now_ns);
+    check_domains(now_ns);
     const std::uint64_t quiet = now_ns - worked_ns_, spin = settings_.configuration.daemon.spin_ns;
     const bool stays = quiet < spin ||
                        (spin > 0 && quiet < kSpinWhileAwaited && devices_.waits_for_answer()) ||
@@ -166,6 +168,7 @@ bool Server::turn(std::uint64_t now_ns) {
 }
 
 bool Server::read_requests(Session& session, std::uint64_t now_ns) {
+  if (session.parked && !is_parked(session)) set_parked(session, false, now_ns);
   protocol::DaemonSegment& segment = *session.memory.daemon;
   segment.turns.store(turns_, std::memory_order_relaxed);
   if (!session.dying &&
@@ -276,6 +279,8 @@ int Server::sleep_limit(std::uint64_t now_ns) const {
   std::uint64_t until = std::min(devices_.wake_at(), pending_->wake_at(now_ns));
   if (watchdog_every_ns_ > 0) until = std::min(until, watchdog_ns_);
   if (!tool_requests_.empty()) until = now_ns;
+  if (!sessions_.empty() && config::isolates(settings_.configuration))
+    until = std::min(until, domains_ns_);
   const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
   if (idle_ns > 0 && sessions_.empty()) until = std::min(until, no_session_since_ns_ + idle_ns);
   if (until == kNever) return -1;

@@ -102,9 +102,14 @@ class Server final : public GrantSink {
     ProcessIdentity process;
     std::size_t slot = LeaseRecord::kNoSlot;  // in the record
     bool dying = false;
-    bool granted = false;              // grants were written and not published yet
-    bool gates_closed = false;         // gates were closed and the client not notified yet
-    std::uint32_t bounds_refused = 0;  // bits of StepKind: bounds whose refusal was logged
+    bool granted = false;                 // grants were written and not published yet
+    bool gates_closed = false;            // gates were closed and the client not notified yet
+    unsigned domain_doubts = 0;           // check_domains()
+    std::uint64_t domain_listings = 0;    // MpsDomains::Whereabouts at the last doubt
+    std::uint64_t domain_operations = 0;  // submitted then
+    bool parked = false;                  // as `vitamin park` said (parking.cpp)
+    std::uint64_t parked_operations = 0;  // how many it had submitted when it was parked
+    std::uint32_t bounds_refused = 0;     // bits of StepKind: bounds whose refusal was logged
   };
   struct Placement {
     std::string domain;     // daemon/mps/domains.h
@@ -187,8 +192,14 @@ class Server final : public GrantSink {
                                                 const std::string& program);
   Placement placement_of(const protocol::Peer& peer, const config::WorkloadClass* workload) const;
   std::string domain_of(const protocol::Peer& peer, const protocol::Hello& hello);
+  void check_domains(std::uint64_t now_ns);
+  std::string elsewhere(Session& session);
   std::string answer_isolation(const protocol::Peer& peer, const std::string& rest);
   nlohmann::json evicted_users() const;
+  std::string answer_parking(const std::string& verb, uid_t uid);
+  void set_parked(Session& session, bool parked, std::uint64_t now_ns);
+  static bool is_parked(const Session& session);
+  scheduler::ClientTerms terms_in_force(const Session& session) const;
 
   void read_configuration();
 
@@ -222,10 +233,12 @@ class Server final : public GrantSink {
   ClientId next_client_ = 1;
   std::uint64_t turns_ = 0;
   std::uint64_t started_ns_ = 0;
-  std::uint64_t worked_ns_ = 0;            // when a turn last had work
-  std::uint64_t polled_ns_ = 0;            // when the descriptors were last polled
-  std::uint64_t no_session_since_ns_ = 0;  // when the last session ended
-  std::uint64_t watchdog_ns_ = 0;          // when the service manager is notified next
+  std::uint64_t worked_ns_ = 0;                 // when a turn last had work
+  std::uint64_t polled_ns_ = 0;                 // when the descriptors were last polled
+  std::uint64_t no_session_since_ns_ = 0;       // when the last session ended
+  std::uint64_t domains_ns_ = 0;                // when check_domains() looks next
+  std::map<pid_t, ProcessIdentity> misplaced_;  // processes that claimed a domain they are not in
+  std::uint64_t watchdog_ns_ = 0;               // when the service manager is notified next
   std::uint64_t watchdog_every_ns_ = 0;
   bool stopping_ = false;
   // While clients send requests, new clients have a 64th of the time, and so have tools, with

@@ -62,6 +62,7 @@ std::string Server::execute(const std::string& verb, uid_t uid) {
     return json_text(nlohmann::json{{"schema", 1}, {"clients", accounting_.records()}});
   if (verb == "ping") return json_text(nlohmann::json{{"schema", 1}});
   if (verb == "metrics") return json_text(nlohmann::json{{"schema", 1}, {"text", metrics()}});
+  if (verb.starts_with("park-")) return answer_parking(verb, uid);
   const auto space = verb.find(' ');
   const std::string name = verb.substr(0, space);
   const std::string rest = space == std::string::npos ? "" : verb.substr(space + 1);
@@ -264,7 +265,7 @@ void Server::apply_limits(std::uint64_t now_ns) {
       known.traits.terms = now.traits.terms;
     }
     known.traits.terms.limits = now.traits.terms.limits;
-    session->device->arbiter->set_terms(id, known.traits.terms, now_ns);
+    session->device->arbiter->set_terms(id, terms_in_force(*session), now_ns);
     session->device->touched = true;
   }
 }

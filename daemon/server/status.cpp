@@ -180,6 +180,7 @@ json Server::client_status(const Session& session) const {
           {"view", session.device->view},
           {"domain", session.device->domain},
           {"dying", session.dying},
+          {"parked", is_parked(session)},
           {"completed", session.memory.client->launches.load(std::memory_order_relaxed)},
           {"up_ns", polled_ns_ - session.since_ns}};
 }

@@ -30,6 +30,7 @@ extern "C" {
 #include "deploy/slurm/request.h"
 #include "deploy/slurm/rules.h"
 #include "runtime/environment.h"
+#include "runtime/problem.h"
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/preload.h"
 
@@ -158,6 +159,28 @@ bool set(spank_t spank, const char* name, const std::string& value) {
   return false;
 }
 
+std::string program_of_task(spank_t spank) {
+  int count = 0;
+  char** words = nullptr;
+  if (spank_get_item(spank, S_JOB_ARGV, &count, &words) != ESPANK_SUCCESS || count < 1) return {};
+  return words[0];
+}
+
+// The MPS of the task's isolation domain. A directory that the job has set stays, with a line.
+bool isolate(spank_t spank) {
+  constexpr const char* kDirectory = "CUDA_MPS_PIPE_DIRECTORY";
+  const auto domain = tools::domain_of_program(task.socket, task.step, program_of_task(spank),
+                                               request.workload_class);
+  if (!domain) return true;
+  if (!domain->problem.empty())
+    slurm_spank_log("vitamin: MPS of the isolation domain '%s': %s", domain->name.c_str(),
+                    domain->problem.c_str());
+  if (variable(spank, kDirectory).empty()) return set(spank, kDirectory, domain->directory);
+  slurm_spank_log("vitamin: %s [%s]", tools::not_in_domain_text(*domain).c_str(),
+                  runtime::code_of(runtime::Problem::kNotIsolated));
+  return true;
+}
+
 bool share(spank_t spank) {
   namespace names = runtime::environment;
   reach();
@@ -167,7 +190,7 @@ bool share(spank_t spank) {
          set(spank, names::kJob, task.step) &&
          set(spank, names::kShare, std::to_string(task.share)) &&
          (request.workload_class.empty() || set(spank, names::kClass, request.workload_class)) &&
-         set(spank, "LD_PRELOAD", libraries);
+         set(spank, "LD_PRELOAD", libraries) && isolate(spank);
 }
 
 // Nothing may leave through Slurm.

@@ -286,6 +286,40 @@ class UnderVitamind(SoftTest):
         self.done("resume", "--timeout", "60", held.pid)
         self.assertEqual(int(held.ask("launch")), before + 1)
 
+    def client_status(self, held):
+        return next(client for client in self.status()["clients"]
+                    if client["process"] == int(held.pid))
+
+    def test_status_and_explain_say_that_a_client_is_parked(self):
+        held = self.client()
+        before = int(held.ask("launch"))
+        self.assertIs(self.client_status(held)["parked"], False)
+        self.assertNotIn("parked", self.done("status"))
+        self.done("park", held.pid)
+        self.assertIs(self.client_status(held)["parked"], True)
+        self.assertRegex(self.done("status"), rf"(?m)^ .* {held.pid} +\d+ +parked ")
+        self.assertIn("is parked (vitamin resume ends that) and has", self.done("explain"))
+        self.done("resume", held.pid)
+        self.assertIs(self.client_status(held)["parked"], False)
+        self.assertEqual(int(held.ask("launch")), before + 1)
+
+    def test_a_vitamind_that_does_not_know_it_is_told_again(self):
+        held = self.client()
+        held.ask("launch")
+        self.done("park", "--socket", self.directory / "none", held.pid)
+        self.assertIs(self.client_status(held)["parked"], False)
+        self.refused(FAILED, ("park", held.pid), "it is parked already")
+        self.assertIs(self.client_status(held)["parked"], True)
+
+    def test_who_was_resumed_by_another_program_is_parked_no_longer(self):
+        held = self.client()
+        held.ask("launch")
+        self.done("park", held.pid)
+        self.done("resume", "--socket", self.directory / "none", held.pid)
+        self.assertIs(self.client_status(held)["parked"], True)  # nothing was said so far
+        held.ask("launch")
+        self.wait_until(lambda: not self.client_status(held)["parked"])
+
     def test_a_client_that_works_is_not_parked_and_goes_on(self):
         train = subprocess.Popen(
             [VITAMIN, "run", "--daemon", "--quiet", "--",

@@ -120,7 +120,9 @@ class Configured(DaemonTest):
         batch = self.member(daemon, "work", 0, environment={"MEMBER_CLASS": "batch"})
         self.until(lambda: daemon.status()["devices"] and self.held(daemon))
         service = self.member(daemon, "serve", environment={"MEMBER_CLASS": "latency"})
-        self.until(lambda: len(daemon.status()["clients"]) == 2)
+        self.until(lambda: self.others_hold(daemon) > 0)
+        for _ in range(50):
+            self.assertLessEqual(self.others_hold(daemon), 8)
         first, second = (client["client"] for client in daemon.status()["clients"])
 
         def submit():
@@ -245,6 +247,61 @@ class Configured(DaemonTest):
             self.assertEqual(self.result(other)["submitted"], launches)
         self.assertIsNotNone(kept)
         self.assertLessEqual(bin(kept).count("1"), 8)
+
+    def others_hold(self, daemon):
+        """How many units the clients but the first one hold."""
+        units = 0
+        for hold in self.held(daemon):
+            if hold["client"] != 1:
+                units |= 0xffff if hold["whole"] else hold["units"]
+        return bin(units).count("1")
+
+    def test_a_reservation_does_not_hold_while_its_client_is_parked(self):
+        daemon = self.configured('policy.name = "random"\n[[class]]\nname = "kept"\n'
+                                 'command = "kept"\nkind = "latency"\nreservation = 66\n')
+        keeper = self.member(daemon, "serve", environment={"MEMBER_CLASS": "kept"})
+        self.until(lambda: daemon.status()["clients"])
+        self.member(daemon, "work", 0)
+        self.until(lambda: len(daemon.status()["clients"]) == 2)
+        self.assertEqual(daemon.ask(f"park-begin {keeper.pid}"), {"schema": 1, "clients": 1})
+        self.until(lambda: self.others_hold(daemon) > 8, 60)
+        keeper_status, = (c for c in daemon.status()["clients"] if c["process"] == keeper.pid)
+        self.assertIs(keeper_status["parked"], True)
+        self.assertEqual(keeper_status["processors_reserved"], 66)  # its class's, for later
+        self.reload(daemon, 'policy.name = "random"\n[[class]]\nname = "kept"\n'
+                            'command = "kept"\nkind = "latency"\nreservation = 66\nweight = 2\n')
+        self.until(lambda: daemon.log().count("was read again") == 1)
+        self.until(lambda: self.others_hold(daemon) > 8, 60)  # nor after a reload
+        self.assertEqual(daemon.ask(f"park-end {keeper.pid}"), {"schema": 1, "clients": 1})
+        self.until(lambda: self.others_hold(daemon) <= 8, 60)
+        for _ in range(50):
+            self.assertLessEqual(self.others_hold(daemon), 8)
+
+    def test_only_its_user_says_that_a_client_is_parked(self):
+        if os.getuid() != 0:
+            self.skipTest("needs another user")
+        daemon = self.configured("", "--system")
+        keeper = self.hold(daemon)
+        os.chmod(self.directory.name, 0o755)
+        os.chmod(daemon.socket, 0o666)
+        told, tells = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setuid(65534)
+                said = daemon.ask(f"park-begin {keeper.pid}")
+                os.write(tells, json.dumps(said).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.close(tells)
+        with open(told, encoding="ascii") as answer:
+            self.assertIn("only that process's user", json.load(answer)["error"])
+        self.assertIs(daemon.status()["clients"][0]["parked"], False)
+        for wrong in ("park-begin", "park-begin x", "park-begin -1", "park-begin 1 2", "park-now 1",
+                      f"park-begin {1 << 40}"):
+            self.assertIn("error", daemon.ask(wrong))
+        self.assertEqual(daemon.ask("park-begin 1"), {"schema": 1, "clients": 0})
 
     def test_a_valid_file_applies_at_once_and_an_invalid_one_not_at_all(self):
         daemon = self.configured('policy.name = "static"\npolicy.parameters = { units = "0-3" }\n')

@@ -286,6 +286,122 @@ class Isolation(DaemonTest):
             self.assertEqual([one["domain"] for one in daemon.status()["clients"]], [""])
         self.assertIn("of an earlier release", daemon.log())
 
+    # --- a client that lies about its MPS ----------------------------------------------------
+
+    def claims(self, daemon, directory, *verb):
+        """A client of class a that names this directory, whatever MPS it is a client of."""
+        member = self.member(daemon, *(verb or ("hold",)), environment={
+            "MEMBER_CLASS": "a", "CUDA_MPS_PIPE_DIRECTORY": str(self.base / directory)})
+        self.until(lambda: member.pid in self.domains_of(daemon), 60)
+        return member
+
+    def mps_names(self, directory, *processes):
+        """The MPS of this directory has these clients."""
+        world = {"servers": {"99": {"status": "ACTIVE", "clients": list(processes)}}}
+        new = self.base / directory / "world.new"
+        new.write_text(json.dumps(world))
+        new.rename(self.base / directory / "world")
+
+    def ready(self, *named, **more):
+        daemon = self.configured(classes(*named, **more))
+        self.until(lambda: all(each["state"] == "ready" for each in daemon.status()["domains"]), 60)
+        return daemon
+
+    def passes(self, daemon, checks=5):
+        """Waits until each MPS was asked so many times more."""
+        def counts():
+            status = daemon.status()
+            return [each["checks"] for each in (status["mps"], *status["domains"])]
+        before = counts()
+        self.until(lambda: all(now >= old + checks for now, old in zip(counts(), before)), 60)
+
+    def check_moved(self, daemon, member, why):
+        self.until(lambda: self.domains_of(daemon).get(member.pid) == "", 60)
+        self.assertIn(f"process {member.pid}, user {os.getuid()}) should be in the isolation "
+                      "domain", daemon.log())
+        self.assertIn("it named that directory, and MPS does not have it there", daemon.log())
+        self.passes(daemon)
+        self.assertEqual(self.domains_of(daemon)[member.pid], "")  # also when it says so again
+        self.assertEqual(daemon.log().count(f"(member, process {member.pid}, user {os.getuid()}) "
+                                            f"{why}, not in the isolation domain"), 1)
+        self.assertEqual(daemon.status()["daemon"]["let_go"], 0)
+
+    def test_a_client_that_mps_has_in_another_domain_is_moved_to_the_shared_one(self):
+        for where, name in ("mps.b", "class b"), ("mps", "the shared domain"):
+            with self.subTest(where):
+                daemon = self.ready("a", "b", top="class")
+                honest, lies = self.claims(daemon, "mps.a"), self.claims(daemon, "mps.a")
+                self.assertTrue(honest.stdout.readline())
+                self.mps_names("mps.a", honest.pid)
+                self.passes(daemon)
+                self.assertEqual(self.domains_of(daemon)[lies.pid], "class a")  # none has it yet
+                self.mps_names(where, lies.pid)
+                self.check_moved(daemon, lies, f"is a client of the MPS of {name}")
+                self.assertEqual(self.domains_of(daemon)[honest.pid], "class a")
+                device, = (d for d in daemon.status()["devices"] if d["domain"] == "class a")
+                self.assertLessEqual({hold["client"] for hold in device["held"]}, {
+                    client["client"] for client in daemon.status()["clients"]
+                    if client["process"] == honest.pid})
+                self.assertEqual(device["overdue"], 0)
+                for process in (honest, lies):
+                    process.kill()
+                self.mps_names(where)
+                daemon.end()
+
+    def test_an_exclusive_client_that_mps_has_is_moved_to_the_shared_domain(self):
+        daemon = self.ready("a=exclusive", "b=class")
+        lies = self.claims(daemon, "mps-none")
+        self.passes(daemon)
+        self.assertEqual(self.domains_of(daemon)[lies.pid], f"process {lies.pid}")
+        self.mps_names("mps", lies.pid)
+        self.check_moved(daemon, lies, "is a client of the MPS of the shared domain")
+
+    def test_a_client_that_computes_and_that_no_mps_has_is_moved_to_the_shared_domain(self):
+        daemon = self.ready("a=class")
+        self.mps_names("mps.a", 1)  # perhaps a number of another PID namespace
+        lies = self.claims(daemon, "mps.a", "work", 0)
+        self.passes(daemon)
+        self.assertEqual(self.domains_of(daemon)[lies.pid], "class a")
+        self.mps_names("mps.a")
+        self.check_moved(daemon, lies, "computes and is no client of the MPS of class a")
+
+    def test_clients_that_say_the_truth_are_never_moved(self):
+        daemon = self.ready("a", "b=exclusive", top="class")
+        processes = [self.steps(daemon, "a"), self.steps(daemon, "a"), self.steps(daemon, "b")]
+        wanted = self.domains_of(daemon)
+        self.assertEqual(sorted(wanted.values())[:2], ["class a", "class a"])
+        self.passes(daemon, 8)
+        self.assertEqual(self.domains_of(daemon), wanted)
+        self.assertNotIn("not in the isolation domain", daemon.log())
+        for process in processes:
+            self.check_lives(process)
+
+    def test_a_client_cannot_choose_the_domain_of_a_class_that_names_other_users(self):
+        daemon = self.configured(classes("a", "b", top="class").replace(
+            'command = "no-such-b"', 'user = "no-such-user"'))
+        member = self.hold(daemon, "b", self.base / "mps.b")
+        self.assertTrue(member.stdout.readline())
+        client, = daemon.status()["clients"]
+        self.assertEqual((client["class"], client["domain"]), ("", ""))
+
+    def test_explain_names_the_isolation_domain(self):
+        daemon = self.configured(classes("a=class"))
+        own, shared = self.steps(daemon, "a"), self.steps(daemon, "")
+
+        def explained(*words):
+            return subprocess.run([VITAMIN, "explain", "--socket", str(daemon.socket), *words],
+                                  text=True, stdout=subprocess.PIPE, check=True).stdout
+        devices = json.loads(explained("--json"))["devices"]
+        self.assertEqual({device["domain"]: [(client["process"], client["domain"])
+                                             for client in device["clients"]]
+                          for device in devices},
+                         {"": [(self.client_of(shared), "")],
+                          "class a": [(self.client_of(own), "class a")]})
+        heads = [line for line in explained().splitlines() if "SMs, policy" in line]
+        self.assertEqual(len(heads), 2)
+        self.assertEqual([head.endswith(", isolation domain 'class a'") for head in heads].count(
+            True), 1)
+
     # --- vitamind and MPS --------------------------------------------------------------------
 
     def test_a_program_gets_the_directory_of_its_domain(self):

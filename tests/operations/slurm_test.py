@@ -101,6 +101,24 @@ class OneNode(SlurmTest):
         self.assertRegex(cluster.read("/tmp/out"), r"(?m)^VITAMIN_JOB=\d+\.batch$")
         self.assertIn("VITAMIN_SHARE=10\n", cluster.read("/tmp/out"))
 
+    def test_a_task_has_the_mps_of_the_isolation_domain_of_its_class(self):
+        cluster = self.cluster()
+        classes = (("own", "no-such-own", "class"), ("alone", "no-such-alone", "exclusive"),
+                   ("named", "printenv", "class"))
+        cluster.write("/etc/vitamin/vitamin.toml", "".join(
+            f'[[class]]\nname = "{name}"\ncommand = "{command}"\nisolation = "{isolation}"\n'
+            for name, command, isolation in classes))
+        cluster.vitamind()
+        shown = ("printenv", "CUDA_MPS_PIPE_DIRECTORY")
+        for words, end in ("own", ".own"), ("share=25,class=alone", "-none"), ("50", ".named"):
+            self.assertEqual(cluster.srun(f"--vitamin={words}", *shown).stdout,
+                             f"/run/vitamin/mps{end}\n")
+        self.assertEqual(cluster.srun("--vitamin", "sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY",
+                                      check=False).stdout, "\n")
+        own = cluster.srun("--vitamin=own", *shown, env={"CUDA_MPS_PIPE_DIRECTORY": "/elsewhere"})
+        self.assertEqual(own.stdout, "/elsewhere\n")
+        self.assertRegex(own.stderr, r"not in its isolation domain 'class own'.*\[VIT-407\]")
+
     def test_a_job_has_the_memory_that_it_asks_for_and_no_more(self):
         cluster = self.cluster()
         cluster.vitamind()

@@ -59,6 +59,32 @@ std::string mps_fault_text(const nlohmann::json& mps) {
                        : fmt::format("processes {}", fmt::join(affected, ", ")));
 }
 
+std::optional<ProgramDomain> domain_of_program(const std::string& socket, const std::string& job,
+                                               const std::string& program,
+                                               const std::string& workload_class) {
+  const std::string verb =
+      fmt::format("isolation {}/{}/{}", job,
+                  std::filesystem::path(program).filename().native().substr(0, 63), workload_class);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  for (;;) {
+    const auto answer = ask_daemon(socket, verb);
+    if (!answer || !answer->value("isolated", false)) return std::nullopt;
+    const std::string state = answer->value("state", "");
+    const bool comes = state == "starting" || state == "fault";
+    if (!comes || std::chrono::steady_clock::now() >= until || interrupted() != 0)
+      return ProgramDomain{answer->value("domain", ""), answer->value("directory", ""),
+                           answer->value("problem", "")};
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+}
+
+std::string not_in_domain_text(const ProgramDomain& domain) {
+  return fmt::format(
+      "CUDA_MPS_PIPE_DIRECTORY is set, so the program is not in its isolation domain '{}', whose "
+      "directory is {}: a fault may spread between it and others. Unset the variable.",
+      domain.name, domain.directory);
+}
+
 std::vector<std::string> eviction_texts(const nlohmann::json& status) {
   std::vector<std::string> texts;
   const auto users = status.find("let_go_users");

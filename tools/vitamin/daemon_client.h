@@ -19,6 +19,21 @@ std::string daemon_socket(const std::string& given);
 // The daemon's answer to a verb: "status", "drain all", "resume GPU-...".
 hal::Result<nlohmann::json> ask_daemon(const std::string& socket, const std::string& verb);
 
+// The isolation domain of the program that this process starts, or becomes.
+struct ProgramDomain {
+  std::string name;
+  std::string directory;  // CUDA_MPS_PIPE_DIRECTORY there
+  std::string problem;    // of its MPS; empty: none
+};
+// Nothing: it is the shared one, or the daemon is of a release without domains. Waits, 10 s at
+// most, while the domain takes no clients: MPS would refuse the program, or it would run outside of
+// MPS. `job`: of $VITAMIN_JOB; `program`: a path.
+std::optional<ProgramDomain> domain_of_program(const std::string& socket, const std::string& job,
+                                               const std::string& program,
+                                               const std::string& workload_class);
+// What to say to who has set CUDA_MPS_PIPE_DIRECTORY in a program's environment.
+std::string not_in_domain_text(const ProgramDomain& domain);
+
 // What people should know of the last fault under MPS, of a status' "mps"; empty: there was none.
 std::string mps_fault_text(const nlohmann::json& mps);
 

@@ -61,7 +61,7 @@ client; '+' clients share it; '*' clients have it for themselves (one is overdue
 its grant drains.
 
 Columns of clients:
-  SMs now     SMs on which the client has grants
+  SMs now     SMs on which the client has grants; parked: after `vitamin park`
   SM-seconds  these SMs multiplied by time, since it connected
   busy        of the SM-seconds, those with outstanding work; '-': not measured
   waited      seconds that its streams waited for grants, all streams together

@@ -188,6 +188,8 @@ json explain_client(const json& device, const json& client, const json& choice) 
                  {"program", client.value("program", "")},
                  {"class", client.value("class", "")},
                  {"job", client.value("job", "")},
+                 {"domain", client.value("domain", "")},
+                 {"parked", client.value("parked", false)},
                  {"process", client.value("process", 0)},
                  {"user", client.value("user", 0)},
                  {"has", has(device, row, id_of(client))},
@@ -241,6 +243,7 @@ hal::Result<json> explain(const json& status, const std::string& which) {
     const json choice = tools::choice(device["found"], clients);
     json explained{{"uuid", device.value("uuid", "")},
                    {"view", device.value("view", 1)},
+                   {"domain", device.value("domain", "")},
                    {"name", device.value("name", "")},
                    {"sms", device.value("processors", 0)},
                    {"policy", device.value("policy", "")},

@@ -19,6 +19,10 @@ namespace vitamin::tools {
 // kUnavailable (nothing was decided yet), says what to do.
 hal::Result<nlohmann::json> explain(const nlohmann::json& status, const std::string& which);
 
+// ", isolation domain 'class NAME'" of a device of a status or of an explanation; empty: it is the
+// shared one.
+std::string domain_text(const nlohmann::json& device);
+
 // The same for people.
 std::string explanation_text(const nlohmann::json& explained);
 

@@ -260,6 +260,7 @@ std::string client_text(const json& client, const json& device) {
                   word(client, "class").empty() ? "" : ", class " + word(client, "class"),
                   word(client, "job").empty() ? "" : ", job " + word(client, "job"));
   std::string text = "  " + name + " ";
+  if (client.value("parked", false)) text += "is parked (vitamin resume ends that) and ";
   const bool idle = !has.value("active", false);
   if (!has.value("asked", true)) return text + "has launched no kernel so far\n";
   if (idle && word(client, "why") == "none")
@@ -285,12 +286,17 @@ std::string client_text(const json& client, const json& device) {
 
 }  // namespace
 
+std::string domain_text(const json& device) {
+  const std::string domain = word(device, "domain");
+  return domain.empty() ? "" : fmt::format(", isolation domain '{}'", domain);
+}
+
 std::string explanation_text(const json& explained) {
   std::string text;
   for (const json& device : explained["devices"]) {
-    text +=
-        fmt::format("{}{}  {}  {} SMs, policy {}\n", text.empty() ? "" : "\n", word(device, "uuid"),
-                    word(device, "name"), number(device, "sms"), word(device, "policy"));
+    text += fmt::format("{}{}  {}  {} SMs, policy {}{}\n", text.empty() ? "" : "\n",
+                        word(device, "uuid"), word(device, "name"), number(device, "sms"),
+                        word(device, "policy"), domain_text(device));
     if (const std::string fault = word(device, "fault"); !fault.empty())
       text += fmt::format("  the policy failed ({}): fifo decides\n", fault);
     if (!device["choice"].is_null())

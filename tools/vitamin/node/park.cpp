@@ -287,6 +287,12 @@ std::optional<std::uint64_t> operations_of(const std::string& socket, pid_t proc
   return operations;
 }
 
+// vitamind shows who is parked, and gives away no reservation of one who is not. A process that is
+// no client of it, and a vitamind of an earlier release, do not mind.
+void tell_daemon(const std::string& socket, const char* verb, pid_t process) {
+  (void)ask_daemon(daemon_socket(socket), fmt::format("{} {}", verb, process));
+}
+
 // --- the steps -------------------------------------------------------------------------------
 
 struct Moved {
@@ -325,9 +331,11 @@ hal::Result<Moved> park_process(const Checkpoints& driver, pid_t process,
         process,
         "the driver does not know it: it uses no GPU of this machine, or runs in another "
         "container"));
-  if (*state == ProcessState::kParked)
+  if (*state == ProcessState::kParked) {
+    tell_daemon(options.socket, "park-begin", process);  // it may have been started anew
     return tl::unexpected(
         problem_with(process, "it is parked already: `vitamin resume` ends that"));
+  }
   if (*state != ProcessState::kRunning)
     return tl::unexpected(problem_with(process, text_of(*state)));
   const NoSignals blocked;
@@ -355,6 +363,7 @@ hal::Result<Moved> park_process(const Checkpoints& driver, pid_t process,
   }
   moved.seconds = seconds_since(locked);
   keep_record(process, memory);
+  tell_daemon(options.socket, "park-begin", process);
   return moved;
 }
 
@@ -375,7 +384,8 @@ int restore_within(const Checkpoints& driver, Moved& moved, double seconds, std:
   }
 }
 
-hal::Result<Moved> resume_process(const Checkpoints& driver, pid_t process, double seconds) {
+hal::Result<Moved> resume_process(const Checkpoints& driver, pid_t process,
+                                  const std::string& socket, double seconds) {
   if (const auto allowed = check_owner(process); !allowed) return tl::unexpected(allowed.error());
   const auto state = driver.state(process);
   const bool parked = state == ProcessState::kParked;
@@ -406,6 +416,7 @@ hal::Result<Moved> resume_process(const Checkpoints& driver, pid_t process, doub
     return tl::unexpected(problem_with(
         process, fmt::format("{}; {}", refusal(driver, error, "unlock"), driver.now(process)),
         hal::Errc::kInternal));
+  tell_daemon(socket, "park-end", process);
   std::error_code absent;
   std::filesystem::remove(record_of(process), absent);
   moved.bytes = parked ? total_of(memory_of_process(process)) : std::nullopt;
@@ -481,7 +492,9 @@ int park(const ParkOptions& options) {
       [&](const Checkpoints& driver, pid_t process) {
         return park_process(driver, process, options);
       },
-      [](const Checkpoints& driver, pid_t process) { (void)resume_process(driver, process, 0); });
+      [&](const Checkpoints& driver, pid_t process) {
+        (void)resume_process(driver, process, options.socket, 0);
+      });
 }
 
 // Those that are resumed run: they are not parked again.
@@ -489,7 +502,7 @@ int unpark(const ParkOptions& options) {
   return for_each_process(
       options, "resumed",
       [&](const Checkpoints& driver, pid_t process) {
-        return resume_process(driver, process, options.seconds);
+        return resume_process(driver, process, options.socket, options.seconds);
       },
       [](const Checkpoints&, pid_t) {});
 }

@@ -88,12 +88,6 @@ std::string share_text(const json& client) {
   return fmt::format("{} % {}", unsigned_of(*least, "share"), least->value("whose", ""));
 }
 
-// ", isolation domain 'class NAME'"; empty: it is the shared one.
-std::string domain_text(const json& device) {
-  const std::string domain = device.value("domain", "");
-  return domain.empty() ? "" : fmt::format(", isolation domain '{}'", domain);
-}
-
 std::string device_text(const json& device) {
   std::string text = fmt::format("{}  {}  {} SMs, policy {}{}{}\n", device.value("uuid", ""),
                                  device.value("name", ""), unsigned_of(device, "processors"),
@@ -204,13 +198,15 @@ std::string status_text(const json& status) {
     const std::string workload = client.value("class", "");
     const auto memory = client.find("memory_bytes");
     const bool known = memory != client.end() && memory->is_number();
-    text += fmt::format(kLine, letter(unsigned_of(client, "client")), unsigned_of(client, "client"),
-                        unsigned_of(client, "process"), unsigned_of(client, "user"),
-                        unsigned_of(client, "processors_now"), seconds_text(used, "sm_seconds"),
-                        seconds_text(used, "busy_sm_seconds"), seconds_text(used, "wait_seconds"),
-                        known ? bytes(unsigned_of(client, "memory_bytes")) : "-",
-                        workload.empty() ? "-" : workload, share_text(client),
-                        client.value("program", "") + container_text(client));
+    text += fmt::format(
+        kLine, letter(unsigned_of(client, "client")), unsigned_of(client, "client"),
+        unsigned_of(client, "process"), unsigned_of(client, "user"),
+        client.value("parked", false) ? "parked"
+                                      : std::to_string(unsigned_of(client, "processors_now")),
+        seconds_text(used, "sm_seconds"), seconds_text(used, "busy_sm_seconds"),
+        seconds_text(used, "wait_seconds"),
+        known ? bytes(unsigned_of(client, "memory_bytes")) : "-", workload.empty() ? "-" : workload,
+        share_text(client), client.value("program", "") + container_text(client));
   }
   return text;
 }

@@ -145,36 +145,17 @@ config::Loaded configure(RunOptions& options) {
   return loaded;
 }
 
-// The pipe directory of the program's isolation domain; nothing for the shared one, or if vitamind
-// is of a release without domains. Waits while the domain takes no clients: MPS would refuse the
-// program, or it would run outside of MPS.
+// The pipe directory of the program's isolation domain; nothing for the shared one.
 std::optional<std::string> directory_of_domain(const RunOptions& options) {
   const char* const job = std::getenv(runtime::environment::kJob);
-  const std::string verb = fmt::format(
-      "isolation {}/{}/{}", job != nullptr ? job : "",
-      fs::path(options.command.front()).filename().native().substr(0, 63), options.workload_class);
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  for (;;) {
-    const auto answer = ask_daemon(daemon_socket(options.socket), verb);
-    if (!answer || !answer->value("isolated", false)) return std::nullopt;
-    const std::string state = answer->value("state", "");
-    if ((state == "starting" || state == "fault") && std::chrono::steady_clock::now() < until &&
-        interrupted() == 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      continue;
-    }
-    const std::string domain = answer->value("domain", ""),
-                      directory = answer->value("directory", "");
-    if (const std::string problem = answer->value("problem", ""); !problem.empty())
-      say(fmt::format("MPS of the isolation domain '{}': {}.", domain, problem));
-    if (std::getenv("CUDA_MPS_PIPE_DIRECTORY") == nullptr) return directory;
-    say(Problem::kNotIsolated,
-        fmt::format("CUDA_MPS_PIPE_DIRECTORY is set, so the program is not in its isolation domain "
-                    "'{}', whose directory is {}: a fault may spread between it and others. Unset "
-                    "the variable.",
-                    domain, directory));
-    return std::string();
-  }
+  const auto domain = domain_of_program(daemon_socket(options.socket), job != nullptr ? job : "",
+                                        options.command.front(), options.workload_class);
+  if (!domain) return std::nullopt;
+  if (!domain->problem.empty())
+    say(fmt::format("MPS of the isolation domain '{}': {}.", domain->name, domain->problem));
+  if (std::getenv("CUDA_MPS_PIPE_DIRECTORY") == nullptr) return domain->directory;
+  say(Problem::kNotIsolated, not_in_domain_text(*domain));
+  return std::string();
 }
 
 // Processes overlap on an NVIDIA GPU only as clients of one MPS: the daemon's, where it has one.
