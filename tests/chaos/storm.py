@@ -13,6 +13,7 @@ import heapq
 import os
 import random
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -338,6 +339,7 @@ class Storm:
         for client in [c for c in self.clients if c.process.poll() is not None]:
             self.clients.remove(client)
             client.check(self.native[client.kind])
+            shutil.rmtree(self.world.directory / "trace" / str(client.number), ignore_errors=True)
             self.ended += 1
         for client in self.clients:
             seconds = time.monotonic() - client.started

@@ -69,7 +69,8 @@ class Place:
     def fill(self, names):
         """No byte left, and no name either if so asked."""
         fill = self.path / "fill"
-        fill.mkdir(exist_ok=True)
+        with contextlib.suppress(OSError):  # where even this has no room, the place is full
+            fill.mkdir()
         with contextlib.suppress(OSError), open(fill / "bytes", "wb", buffering=0) as file:
             while file.write(bytes(4096)) == 4096:
                 pass
