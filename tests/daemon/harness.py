@@ -188,8 +188,8 @@ class DaemonTest(unittest.TestCase):
         return json.loads(output)
 
     def until(self, what, seconds=10):
-        """Waits until what() is true; `seconds` are plenty on an idle machine."""
-        wait_until(what, plenty=seconds, every=0.002)
+        """Waits until what() is true, and returns that; `seconds` are plenty on an idle machine."""
+        return wait_until(what, plenty=seconds, every=0.002)
 
     def check_disjoint(self, status):
         """No unit is leased to two clients in this snapshot of the daemon's own state."""
