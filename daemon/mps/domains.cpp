@@ -54,20 +54,20 @@ MpsFacts MpsDomains::facts_of_class(const std::string& workload_class) const {
 MpsDomains::Whereabouts MpsDomains::whereabouts(pid_t process, const std::string& claimed) const {
   Whereabouts known;
   const auto look = [&](const std::string& domain, const Mps& mps) {
-    if (known.found && *known.found == claimed) return;
     const MpsClients clients = mps.clients();
     const bool names_it = std::find(clients.processes.begin(), clients.processes.end(), process) !=
                           clients.processes.end();
     if (!names_it && domain != claimed) return;
-    if (!names_it && known.found) return;
-    if (names_it) known.found = domain;
-    known.listings = clients.listings;
-    known.complete = clients.complete;
-    known.others = clients.processes;
-    std::erase(known.others, process);
+    if (names_it && (domain == claimed || !known.found)) {
+      known.found = domain;
+      known.listings = clients.listings;
+    }
+    known.complete = known.complete && clients.complete;
+    known.others.insert(known.others.end(), clients.processes.begin(), clients.processes.end());
   };
   look("", *shared_);
   for (const auto& [workload_class, mps] : classes_) look("class " + workload_class, *mps);
+  std::erase(known.others, process);
   return known;
 }
 

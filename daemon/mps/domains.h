@@ -52,11 +52,11 @@ class MpsDomains {
   struct Whereabouts {
     // The domain whose MPS names it, that of its own claim first; nothing: none does.
     std::optional<std::string> found;
-    // Of that MPS, else of the MPS of the claimed domain: how often it was asked so far, and
-    // whether it named nothing but processes.
-    std::uint64_t listings = 0;
-    bool complete = false;
-    std::vector<pid_t> others;  // the other processes that it names
+    std::uint64_t listings = 0;  // how often that MPS was asked so far
+    // Of every MPS that names it, and of that of its claim: whether they named nothing but
+    // processes, and which others.
+    bool complete = true;
+    std::vector<pid_t> others;
   };
   Whereabouts whereabouts(pid_t process, const std::string& claimed) const;
   // Pipe directory of a process that is to be outside of MPS.

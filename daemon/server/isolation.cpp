@@ -124,7 +124,8 @@ std::string Server::domain_of(const protocol::Peer& peer, const protocol::Hello&
   const Placement wanted = placement_of(peer, class_of_process(peer, claim, program));
   if (wanted.domain.empty()) return {};
   const auto misplaced = misplaced_.find(peer.pid);
-  const bool lied = misplaced != misplaced_.end() && misplaced->second == identity_of(peer.pid);
+  const bool lied = misplaced != misplaced_.end() && misplaced->second == identity_of(peer.pid) &&
+                    mps_->whereabouts(peer.pid, wanted.domain).found != wanted.domain;
   if (claim.mps_directory == wanted.directory && !lied) return wanted.domain;
   const std::string has = lied ? "it named that directory, and MPS does not have it there"
                           : hello.preamble.minor < kSinceMpsDirectory
@@ -141,35 +142,28 @@ std::string Server::domain_of(const protocol::Peer& peer, const protocol::Hello&
 }
 
 // Why a client is not in the domain that it claims, after a further listing of MPS; empty: it may
-// be there. MPS names the clients of each server, and no client tells vitamind that.
+// be there. MPS names the clients of each server, and no client tells vitamind that. Only a name in
+// another domain proves anything: MPS names none that has no context yet, or whose server ended.
 std::string Server::elsewhere(Session& session) {
   const std::string& claimed = session.device->domain;
   const MpsDomains::Whereabouts known = mps_->whereabouts(session.peer.pid, claimed);
-  if (known.found && *known.found == claimed) {
+  // A number that is no client's may be of another PID namespace, and so may this one.
+  const auto is_client = [this](pid_t process) {
+    return std::any_of(sessions_.begin(), sessions_.end(),
+                       [&](const auto& other) { return other.second->peer.pid == process; });
+  };
+  if (!known.found || *known.found == claimed || !known.complete ||
+      !std::all_of(known.others.begin(), known.others.end(), is_client)) {
     session.domain_doubts = 0;
     return {};
   }
-  if (known.listings <= session.domain_listings) return {};
+  if (session.domain_found == *known.found && session.domain_listings == known.listings) return {};
+  session.domain_doubts = session.domain_found == *known.found ? session.domain_doubts + 1 : 1;
+  session.domain_found = *known.found;
   session.domain_listings = known.listings;
-  const std::uint64_t operations =
-      session.memory.client->operations.load(std::memory_order_relaxed);
-  const bool computes = operations != std::exchange(session.domain_operations, operations);
-  std::string why;
-  if (known.found) {
-    why =
-        "is a client of the MPS of " + (known.found->empty() ? "the shared domain" : *known.found);
-  } else if (known.complete && computes && claimed.starts_with("class ")) {
-    // A name that is no client's may be a number of another PID namespace: of this client, too.
-    const bool all_known =
-        std::all_of(known.others.begin(), known.others.end(), [this](pid_t process) {
-          return std::any_of(sessions_.begin(), sessions_.end(),
-                             [&](const auto& other) { return other.second->peer.pid == process; });
-        });
-    if (all_known) why = "computes and is no client of the MPS of " + claimed;
-  }
-  session.domain_doubts = why.empty() ? 0 : session.domain_doubts + 1;
   constexpr unsigned kDoubts = 3;  // listings; a client may join or leave MPS between two
-  return session.domain_doubts >= kDoubts ? why : std::string();
+  if (session.domain_doubts < kDoubts) return {};
+  return "is a client of the MPS of " + (known.found->empty() ? "the shared domain" : *known.found);
 }
 
 // A client that is not in the domain whose leases it has loses its session. It connects again and

@@ -102,11 +102,11 @@ class Server final : public GrantSink {
     ProcessIdentity process;
     std::size_t slot = LeaseRecord::kNoSlot;  // in the record
     bool dying = false;
-    bool granted = false;                 // grants were written and not published yet
-    bool gates_closed = false;            // gates were closed and the client not notified yet
-    unsigned domain_doubts = 0;           // check_domains()
-    std::uint64_t domain_listings = 0;    // MpsDomains::Whereabouts at the last doubt
-    std::uint64_t domain_operations = 0;  // submitted then
+    bool granted = false;        // grants were written and not published yet
+    bool gates_closed = false;   // gates were closed and the client not notified yet
+    unsigned domain_doubts = 0;  // check_domains(); the next two: Whereabouts at the last
+    std::string domain_found;    // one
+    std::uint64_t domain_listings = 0;
     bool parked = false;                  // as `vitamin park` said (parking.cpp)
     std::uint64_t parked_operations = 0;  // how many it had submitted when it was parked
     std::uint32_t bounds_refused = 0;     // bits of StepKind: bounds whose refusal was logged

@@ -11,7 +11,6 @@ import time
 import unittest
 
 from harness import DaemonTest, answers, signal_is_expected
-from seed import takes_a_sample
 from time_limit import time_limit
 
 
@@ -228,7 +227,7 @@ class Configured(DaemonTest):
         keeper = self.member(daemon, "hold", environment={"MEMBER_CLASS": "kept"})
         keeper.stdout.readline()
         self.until(lambda: self.held(daemon))
-        launches = 500 if takes_a_sample() else 2000
+        launches = 400
         others = [self.member(daemon, "work", launches) for _ in range(2)]
         kept = None
         while any(other.poll() is None for other in others):

@@ -356,14 +356,32 @@ class Isolation(DaemonTest):
         self.mps_names("mps", lies.pid)
         self.check_moved(daemon, lies, "is a client of the MPS of the shared domain")
 
-    def test_a_client_that_computes_and_that_no_mps_has_is_moved_to_the_shared_domain(self):
-        daemon = self.ready("a=class")
-        self.mps_names("mps.a", 1)  # perhaps a number of another PID namespace
-        lies = self.claims(daemon, "mps.a", "work", 0)
+    def test_a_client_of_a_domain_that_came_later_is_moved_as_soon(self):
+        daemon = self.ready("a", top="class")
+        lies = self.claims(daemon, "mps.a")
+        self.passes(daemon, 20)
+        self.file.write_text(classes("a", "b", top="class"))
+        daemon.process.send_signal(signal.SIGHUP)
+        self.until(lambda: [each["state"] for each in daemon.status()["domains"]] == 2 * ["ready"],
+                   60)
+        self.mps_names("mps.b", lies.pid)
+        before = daemon.status()["domains"][0]["checks"]
+        self.until(lambda: self.domains_of(daemon).get(lies.pid) == "", 60)
+        self.assertLess(daemon.status()["domains"][1]["checks"], before)
+
+    def test_a_client_that_no_mps_names_or_that_foreign_numbers_name_stays(self):
+        daemon = self.ready("a", "b", top="class")
+        client = self.claims(daemon, "mps.a", "work", 0)
+        foreign = 1  # no client's number here: of another PID namespace
+        for named in (([], []), ([foreign], [client.pid]), ([client.pid], [client.pid]),
+                      ([], [client.pid, foreign]), ([], [])):
+            for directory, processes in zip(("mps.a", "mps.b"), named):
+                self.mps_names(directory, *processes)
+            self.passes(daemon)
+            self.assertEqual(self.domains_of(daemon)[client.pid], "class a", named)
+        (self.base / "mps.a/world").unlink()  # it has no server
         self.passes(daemon)
-        self.assertEqual(self.domains_of(daemon)[lies.pid], "class a")
-        self.mps_names("mps.a")
-        self.check_moved(daemon, lies, "computes and is no client of the MPS of class a")
+        self.assertEqual(self.domains_of(daemon)[client.pid], "class a")
 
     def test_clients_that_say_the_truth_are_never_moved(self):
         daemon = self.ready("a", "b=exclusive", top="class")
