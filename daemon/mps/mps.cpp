@@ -284,7 +284,6 @@ void Mps::check() {
                      : ": start one there (systemctl start vitamin-mps has /run/vitamin-mps)") +
                 ", or let vitamind do it (mps.mode = \"auto\")");
   }
-  if (watches_clients_) list_clients(words_of(*servers));
   started_ = settings_.mode == MpsMode::kAuto;  // even if an earlier vitamind has started it
   std::vector<std::string> faulted, left;
   for (const std::string& server : words_of(*servers)) {
@@ -296,6 +295,7 @@ void Mps::check() {
       for (std::string& client : words_of(*list))
         if (is_number(client)) left.push_back(std::move(client));
   }
+  if (watches_clients_) list_clients(words_of(*servers));
   for (const std::string& server : faulted) {
     if (std::find(faulted_.begin(), faulted_.end(), server) != faulted_.end()) continue;
     if (counted_by_log_.erase(server) > 0) continue;

@@ -136,8 +136,7 @@ function(vitamin_python_tests)
       "VITAMIN_LOCK_RULE=1" "VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}"
       "FIRST=${VITAMIN_SANITIZER_RUNTIME}"
       "PYTHONPATH=${PROJECT_SOURCE_DIR}/tests"
-      "PYTHONPYCACHEPREFIX=${PROJECT_BINARY_DIR}/python/bytecode" "PYTHONDONTWRITEBYTECODE="
-      "PATH=${PROJECT_BINARY_DIR}/python:$ENV{PATH}")
+      "PYTHONPYCACHEPREFIX=${PROJECT_BINARY_DIR}/python/bytecode" "PYTHONDONTWRITEBYTECODE=")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   _vitamin_component_target(${arg_COMPONENT} "${labels}" ${arg_DEPENDS})
   file(STRINGS ${file} lines REGEX "^class [A-Za-z]+|^    def test_[a-z0-9_]+")
@@ -150,9 +149,11 @@ function(vitamin_python_tests)
       string(REPLACE "_" " " words "${CMAKE_MATCH_2}")
       set(name "${stem}: ${words}")
       add_test(NAME "${name}"
-               COMMAND ${VITAMIN_PYTHON} ${file} ${class}.${CMAKE_MATCH_1})
+               COMMAND ${VITAMIN_TEST_PYTHON} ${file} ${class}.${CMAKE_MATCH_1})
       set_tests_properties("${name}" PROPERTIES LABELS "${labels}"
                            ENVIRONMENT "${environment};${arg_ENVIRONMENT}"
+                           ENVIRONMENT_MODIFICATION
+                           "PATH=path_list_prepend:${PROJECT_BINARY_DIR}/python/bin"
                            SKIP_REGULAR_EXPRESSION "skipped=1")
       if(arg_TIMEOUT GREATER 600)
         set_tests_properties("${name}" PROPERTIES TIMEOUT ${arg_TIMEOUT})

@@ -216,7 +216,7 @@ class BadInput(TraceTest):
             self.check_refused([verb, self.trace], "VIT-109", "there is no trace")
         file = self.trace / "program.1.0.trace"
         for content, said in ((b"", "there is no trace: 1 of 1 files"),
-                              (b"x" * 100, "there is no trace: 1 of 1 files"),
+                              (b"x" * 100, "it ends in its header"),
                               (b"x" * 8192, "is no trace")):
             file.write_bytes(content)
             self.check_refused(["export", self.trace], "VIT-109", said)

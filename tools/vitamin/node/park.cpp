@@ -364,6 +364,8 @@ hal::Result<Moved> park_process(const Checkpoints& driver, pid_t process,
   moved.seconds = seconds_since(locked);
   keep_record(process, memory);
   tell_daemon(options.socket, "park-begin", process);
+  if (driver.state(process) != ProcessState::kParked)  // resumed meanwhile
+    tell_daemon(options.socket, "park-end", process);
   return moved;
 }
 
@@ -389,11 +391,14 @@ hal::Result<Moved> resume_process(const Checkpoints& driver, pid_t process,
   if (const auto allowed = check_owner(process); !allowed) return tl::unexpected(allowed.error());
   const auto state = driver.state(process);
   const bool parked = state == ProcessState::kParked;
-  if (!parked && state != ProcessState::kLocked)
+  if (!parked && state != ProcessState::kLocked) {
+    // vitamind may not know: who resumed it may have ended before saying so.
+    if (state != ProcessState::kFailed) tell_daemon(socket, "park-end", process);
     return tl::unexpected(
         problem_with(process, state == ProcessState::kFailed
                                   ? text_of(ProcessState::kFailed)
                                   : "it is not parked, so there is nothing to resume"));
+  }
   const NoSignals blocked;
   Moved moved{process, 0, 0, std::nullopt};
   if (parked) {

@@ -24,18 +24,21 @@ tl::unexpected<hal::Error> damaged(const std::string& file, const std::string& w
   return hal::fail(hal::Errc::kInvalidArgument, fmt::format("'{}' is no trace ({})", file, why));
 }
 
-// Without a header: the recorder found no room for it, or was killed before it wrote it.
+// Nothing: the recorder found no room for a header, or was killed before it wrote one.
 hal::Result<std::optional<Trace>> read_one(const fs::path& path) {
   Trace trace;
   trace.file = path.native();
   std::ifstream in(path, std::ios::binary);
   if (!in) return damaged(trace.file, std::strerror(errno));
-  char page[runtime::trace::kHeaderBytes];
-  if (!in.read(page, sizeof page)) return std::nullopt;
+  char page[runtime::trace::kHeaderBytes] = {};
+  in.read(page, sizeof page);
+  if (in.bad()) return damaged(trace.file, "it cannot be read");
   Header& header = trace.header;
   std::memcpy(&header, page, sizeof header);
   if (std::all_of(page, page + sizeof page, [](char byte) { return byte == 0; }))
     return std::nullopt;
+  if (!in && header.magic == runtime::trace::kMagic) return std::nullopt;  // a part of it
+  if (!in) return damaged(trace.file, "it ends in its header");
   if (header.magic != runtime::trace::kMagic) return damaged(trace.file, "another kind of file");
   if (header.version != runtime::trace::kVersion || header.record_bytes != sizeof(Record))
     return damaged(trace.file, fmt::format("version {}, this release reads {}", header.version,
