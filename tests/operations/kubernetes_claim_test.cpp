@@ -57,16 +57,19 @@ TEST_CASE("a device is named by a DNS label") {
 }
 
 TEST_CASE("each request of a claim is a share of one GPU") {
-  const auto read =
-      allocated_claim(claim({result("a", "gpu-1", {{"share", "25"}}),
-                             result("b", "gpu-2", {{"vitamin.dev/share", "50"}, {"memory", "1Ki"}}),
-                             result("c", "gpu-2", json::object())}),
-                      "node", kGpus, {});
+  json first = result("a", "gpu-1", {{"share", "25"}});
+  first["shareID"] = "share-1";
+  const auto read = allocated_claim(
+      claim({first, result("b", "gpu-2", {{"vitamin.dev/share", "50"}, {"memory", "1Ki"}}),
+             result("c", "gpu-2", json::object())}),
+      "node", kGpus, {});
   REQUIRE(read);
   REQUIRE(read->shares.size() == 3);
   CHECK(read->shares[0].uuid == "GPU-1");
   CHECK(read->shares[0].percent == 25);
   CHECK(read->shares[0].memory == 0);
+  CHECK(read->shares[0].id == "share-1");
+  CHECK_MESSAGE(read->shares[1].id.empty(), "an API server without consumable capacity");
   CHECK(read->shares[1].percent == 50);
   CHECK(read->shares[1].memory == 1024);
   CHECK_MESSAGE(read->shares[2].percent == 100, "nothing was said");

@@ -274,6 +274,10 @@ class Prepared(DraTest):
         devices = self.prepared(claim)
         self.assertEqual([(list(d.request_names), d.pool_name, d.device_name) for d in devices],
                          [(["r0"], NODE, "gpu-1"), (["r1"], NODE, "gpu-1")])
+        # Two requests of one device: what tells them apart is the share.
+        self.assertEqual([device.share_id for device in devices],
+                         [each["shareID"] for each in
+                          claim["status"]["allocation"]["devices"]["results"]])
         self.assertEqual(list(devices[1].cdi_device_ids),
                          [f"vitamin.dev/claim=claim-{uid}-1", "nvidia.com/gpu=GPU-1"])
         checked = subprocess.run([BUILD / "bin/vitamin", "cdi", "check", self.cdi(claim)],

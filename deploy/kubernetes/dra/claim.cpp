@@ -253,6 +253,7 @@ hal::Result<AllocatedClaim> allocated_claim(const json& claim, const std::string
                          .pool = node,
                          .device = text_at(result, "device"),
                          .uuid = {},
+                         .id = text_at(result, "shareID"),
                          .workload_class = {}};
     const auto gpu = std::find_if(gpus.begin(), gpus.end(), [&](const ClaimableGpu& known) {
       return device_name(known.uuid) == share.device;

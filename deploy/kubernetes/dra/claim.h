@@ -48,6 +48,7 @@ std::map<std::string, std::string> published_by_others(const nlohmann::json& sli
 struct AllocatedShare {
   std::string request;  // of the claim; "main/sub" for one of a list of alternatives
   std::string pool, device, uuid;
+  std::string id;  // that the scheduler gave it, one of several of a device; empty: none
   std::uint32_t percent = 100;
   std::uint64_t memory = 0;    // bytes; 0: no bound
   std::string workload_class;  // of vitamin.toml; empty: none

@@ -61,6 +61,7 @@ ordered_json to_json(const AllocatedClaim& claim) {
                       {"pool", share.pool},
                       {"device", share.device},
                       {"uuid", share.uuid},
+                      {"id", share.id},
                       {"percent", share.percent},
                       {"memory", share.memory},
                       {"class", share.workload_class}});
@@ -81,6 +82,7 @@ AllocatedClaim from_json(const json& object) {
                             .pool = share.at("pool"),
                             .device = share.at("device"),
                             .uuid = share.at("uuid"),
+                            .id = share.value("id", ""),  // a driver before 0.2 kept none
                             .percent = share.at("percent"),
                             .memory = share.at("memory"),
                             .workload_class = share.at("class")});
@@ -170,6 +172,7 @@ grpc::Status Driver::NodePrepareResources(grpc::ServerContext* /*call*/,
       device.add_request_names(share.request);
       device.set_pool_name(share.pool);
       device.set_device_name(share.device);
+      if (!share.id.empty()) device.set_share_id(share.id);
       device.add_cdi_device_ids(std::string(kClaimKind) + "=" + cdi_device(claim.uid, i));
       if (!options_.gpu_kind.empty())
         device.add_cdi_device_ids(options_.gpu_kind + "=" + share.uuid);
