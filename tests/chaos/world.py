@@ -235,6 +235,7 @@ class Daemons:
         self.file = world.directory / "vitamin.toml"
         self.log = world.directory / "daemon.log"
         self.running = {}  # process -> signals it was sent
+        self.limited = set()  # process numbers whose limits were lowered
         self.retry_at = 0.0
 
     def start(self):
@@ -269,7 +270,10 @@ class Daemons:
         """Who ended by himself may have: a second one, or one that found no room."""
         for process in [p for p in self.running if p.poll() is not None]:
             sent, code = self.running.pop(process), process.returncode
-            # 1: another one is there already, or there was no room for what it needs.
+            # 1: another one is there already, or there was no room for what it needs. 127: of the
+            # loader, for which a limit came too early.
+            if code == 127 and process.pid in self.limited:
+                code = 1
             if code != 1 and -code not in sent and not (code == 0 and signal.SIGTERM in sent):
                 raise Broken(f"vitamind ended with {code}: {read(self.log)[-2000:].decode()}")
             if code == 1 and not self.running:
