@@ -100,25 +100,6 @@ MpsClients Mps::clients() const {
   return clients_;
 }
 
-void Mps::list_clients(const std::vector<std::string>& servers) {
-  MpsClients found;
-  found.complete = true;
-  for (const std::string& server : servers) {
-    const auto list = is_number(server) ? control("get_client_list " + server)
-                                        : hal::fail(hal::Errc::kInvalidArgument, "no server");
-    if (!list) found.complete = false;
-    for (const std::string& client : list ? words_of(*list) : std::vector<std::string>()) {
-      if (is_number(client) && client.size() < 10)
-        found.processes.push_back(std::atoi(client.c_str()));
-      else
-        found.complete = false;
-    }
-  }
-  const std::lock_guard lock(mutex_);
-  found.listings = clients_.listings + 1;
-  clients_ = std::move(found);
-}
-
 void Mps::terminate(const std::vector<pid_t>& processes) {
   if (!thread_.joinable()) return;
   {
@@ -268,6 +249,39 @@ void Mps::count_fault(const MpsFault& fault) {
   facts_.affected = fault.affected;
 }
 
+// Asks for the status of each server, and for its clients if they are watched or it has a fault.
+Mps::Faulted Mps::ask_servers(const std::vector<std::string>& servers) {
+  const bool watches = watches_clients_;
+  Faulted result;
+  MpsClients found;
+  found.complete = true;
+  for (const std::string& server : servers) {
+    if (!is_number(server)) {
+      found.complete = false;
+      continue;
+    }
+    const auto status = control("get_server_status " + server);
+    const bool faulted = status && status->find("FAULT") != status->npos;
+    if (faulted) result.servers.push_back(server);
+    if (!faulted && !watches) continue;
+    const auto list = control("get_client_list " + server);
+    if (!list) found.complete = false;
+    for (const std::string& client : list ? words_of(*list) : std::vector<std::string>()) {
+      if (is_number(client) && client.size() < 10)
+        found.processes.push_back(std::atoi(client.c_str()));
+      else
+        found.complete = false;
+      if (faulted && is_number(client)) result.clients.push_back(client);
+    }
+  }
+  if (watches) {
+    const std::lock_guard lock(mutex_);
+    found.listings = clients_.listings + 1;
+    clients_ = std::move(found);
+  }
+  return result;
+}
+
 void Mps::check() {
   check_log();
   const auto servers = control("get_server_list");
@@ -285,17 +299,7 @@ void Mps::check() {
                 ", or let vitamind do it (mps.mode = \"auto\")");
   }
   started_ = settings_.mode == MpsMode::kAuto;  // even if an earlier vitamind has started it
-  std::vector<std::string> faulted, left;
-  for (const std::string& server : words_of(*servers)) {
-    if (!is_number(server)) continue;
-    const auto status = control("get_server_status " + server);
-    if (!status || status->find("FAULT") == status->npos) continue;
-    faulted.push_back(server);
-    if (const auto list = control("get_client_list " + server))
-      for (std::string& client : words_of(*list))
-        if (is_number(client)) left.push_back(std::move(client));
-  }
-  if (watches_clients_) list_clients(words_of(*servers));
+  const auto [faulted, left] = ask_servers(words_of(*servers));
   for (const std::string& server : faulted) {
     if (std::find(faulted_.begin(), faulted_.end(), server) != faulted_.end()) continue;
     if (counted_by_log_.erase(server) > 0) continue;

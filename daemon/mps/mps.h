@@ -97,7 +97,10 @@ class Mps {
   void run();
   void check();
   void check_log();
-  void list_clients(const std::vector<std::string>& servers);
+  struct Faulted {
+    std::vector<std::string> servers, clients;  // of these servers
+  };
+  Faulted ask_servers(const std::vector<std::string>& servers);
   void count_fault(const MpsFault& fault);
   void terminate_clients(const std::vector<pid_t>& processes);
   void start();
