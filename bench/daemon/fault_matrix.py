@@ -195,7 +195,7 @@ def one_fault(bench, daemon, isolation, kind):
 
 
 def one_cost(bench, daemon, arrangement, load):
-    life = bench.options.seconds / 1.5
+    life = 3.0
     jobs = [bench.job(bench.step(life, load), daemon, name) for name in COST[arrangement]]
     for job in jobs:
         job.wait(60)

@@ -241,7 +241,7 @@ class Storm:
         try:
             before = resource.prlimit(process.pid, what)
             resource.prlimit(process.pid, what, (value, before[1]))
-            self.daemons.limited.add(process.pid)
+            self.daemons.limited.add(process)
         except OSError:
             return False
 

@@ -235,7 +235,7 @@ class Daemons:
         self.file = world.directory / "vitamin.toml"
         self.log = world.directory / "daemon.log"
         self.running = {}  # process -> signals it was sent
-        self.limited = set()  # process numbers whose limits were lowered
+        self.limited = set()  # processes whose limits were lowered
         self.retry_at = 0.0
 
     def start(self):
@@ -272,7 +272,7 @@ class Daemons:
             sent, code = self.running.pop(process), process.returncode
             # 1: another one is there already, or there was no room for what it needs. 127: of the
             # loader, for which a limit came too early.
-            if code == 127 and process.pid in self.limited:
+            if code == 127 and process in self.limited:
                 code = 1
             if code != 1 and -code not in sent and not (code == 0 and signal.SIGTERM in sent):
                 raise Broken(f"vitamind ended with {code}: {read(self.log)[-2000:].decode()}")

@@ -25,6 +25,8 @@
 #include <string>
 #include <vector>
 
+#include "hal/process_stat.h"
+
 namespace {
 
 struct Server {
@@ -32,18 +34,15 @@ struct Server {
   std::vector<int> clients;
 };
 
-// In the directory of the pipe; an absolute name stays.
+// Of a file in the pipe directory.
 std::string path(const std::string& name) {
   const char* const directory = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
   return std::string(directory != nullptr ? directory : ".") + "/" + name;
 }
 
 bool runs(int process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string text;
-  if (!std::getline(file, text)) return false;
-  const std::size_t state = text.rfind(") ");
-  return state != std::string::npos && text[state + 2] != 'Z' && text[state + 2] != 'X';
+  const auto stat = vitamin::hal::process_stat(process);
+  return stat && stat->state != 'Z' && stat->state != 'X';
 }
 
 nlohmann::json world() {

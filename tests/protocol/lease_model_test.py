@@ -33,6 +33,7 @@ class Model(unittest.TestCase):
             build = [shutil.which("tcc") or "gcc", "-w", "-o", "pan", "pan.c"]
             build += ["-DNFAIR=3"] if liveness else ["-DSAFETY", "-DNOCLAIM"]
             subprocess.run(build, cwd=directory, check=True)
+            # A hash table of 2^21: larger ones cost more in cache misses than they save.
             words = ["./pan", "-m1000000", "-w21"] + (["-a", "-f"] if liveness else [])
             output = subprocess.run(words, cwd=directory, check=True, capture_output=True,
                                     text=True).stdout
