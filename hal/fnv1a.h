@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// FNV-1a, 64 bits: checks files and names kernels. Not for what an attacker chooses.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +8,7 @@
 
 namespace vitamin::hal {
 
+// One step of the hash. `value`: a byte of a text; a whole word only for what stays on one machine.
 constexpr std::uint64_t fnv1a_add(std::uint64_t hash, std::uint64_t value) {
   return (hash ^ value) * 0x100000001b3ULL;
 }

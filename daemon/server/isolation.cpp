@@ -4,7 +4,6 @@
 // domains.
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "daemon/config/isolation.h"
 #include "daemon/json_text.h"

@@ -102,10 +102,12 @@ class Server final : public GrantSink {
     ProcessIdentity process;
     std::size_t slot = LeaseRecord::kNoSlot;  // in the record
     bool dying = false;
-    bool granted = false;        // grants were written and not published yet
-    bool gates_closed = false;   // gates were closed and the client not notified yet
-    unsigned domain_doubts = 0;  // check_domains(); the next two: Whereabouts at the last
-    std::string domain_found;    // one
+    bool granted = false;       // grants were written and not published yet
+    bool gates_closed = false;  // gates were closed and the client not notified yet
+    // check_domains(): how often in a row another domain's MPS named it, that domain, and
+    // Whereabouts::listings of the last time.
+    unsigned domain_doubts = 0;
+    std::string domain_found;
     std::uint64_t domain_listings = 0;
     bool parked = false;                  // as `vitamin park` said (parking.cpp)
     std::uint64_t parked_operations = 0;  // how many it had submitted when it was parked
