@@ -23,9 +23,6 @@ POLICIES = (("fifo", 1), ("static", 1), ("random", 1), ("random", 2))
 def run(scenario, policy=None, seed=1, run_directory=None, program="boundaries"):
     """(exit code, output, errors); a program that hangs fails the test."""
     environment = {"VITAMIN_SOFT_DEVICES": "2"}
-    if scenario == "children_that_exit":
-        # What threads of the parent own is out of reach in a child, and no leak.
-        environment["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
     if policy:
         environment |= {"VITAMIN_POLICY": policy, "VITAMIN_SEED": str(seed)}
     if run_directory:
@@ -106,6 +103,10 @@ class Boundaries(Compared):
     def test_copies_between_contexts_of_one_device_are_ordered_with_both(self):
         self.check("copies_beside_a_created_context")
 
+    # AddressSanitizer (GCC 12) does not take its locks at fork: a child that frees memory can wait
+    # for a thread that only its parent has. One run of five hundred did.
+    @unittest.skipIf("address" in os.environ["VITAMIN_TEST_SANITIZERS"],
+                     "a child under AddressSanitizer can wait for a lock of its parent")
     def test_forked_children_exit(self):
         self.check("children_that_exit")
 

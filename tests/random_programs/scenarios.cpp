@@ -472,6 +472,20 @@ void Program::temporary_stream() {
 
 // --- processes -----------------------------------------------------------------------------------
 
+namespace {
+
+[[noreturn]] void exit_child(int code) {
+#ifdef __SANITIZE_ADDRESS__
+  // AddressSanitizer (GCC 12) does not take its locks at fork: what runs at exit frees memory, and
+  // can wait for a thread that only the parent has.
+  std::_Exit(code);
+#else
+  std::exit(code);
+#endif
+}
+
+}  // namespace
+
 // Children that end in different ways while other threads of the parent launch.
 void Program::fork_child() {
   if (!flights_.empty()) return;
@@ -499,9 +513,9 @@ void Program::fork_child() {
     if (child == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       CUcontext context = nullptr;
-      if (how == 1) std::exit(static_cast<int>(cuCtxGetCurrent(&context)) == 3 ? 11 : 12);
+      if (how == 1) exit_child(static_cast<int>(cuCtxGetCurrent(&context)) == 3 ? 11 : 12);
       if (how == 2) std::_Exit(13);
-      std::exit(10);
+      exit_child(10);
     }
     int status = 0;
     unsigned long waited_ms = 0;
