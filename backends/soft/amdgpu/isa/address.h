@@ -5,6 +5,10 @@
 // shared and private apertures of flat addresses lead into the workgroup and into the lane.
 #pragma once
 
+#include <immintrin.h>
+
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -32,6 +36,13 @@ inline std::uint8_t* shared_memory(Wave& wave, std::uint64_t offset, unsigned by
   return offset + bytes <= lds.size() ? lds.data() + offset : nullptr;
 }
 
+// Whether a flat address leads into the workgroup or into the lane.
+inline bool in_an_aperture(const Wave& wave, std::uint64_t address) {
+  const Dispatch& dispatch = wave.group->dispatch;
+  const auto upper = static_cast<std::uint32_t>(address >> 32);
+  return upper == dispatch.private_aperture || upper == dispatch.shared_aperture;
+}
+
 inline std::uint8_t* flat_memory(Wave& wave, unsigned lane, std::uint64_t address, unsigned bytes) {
   const Dispatch& dispatch = wave.group->dispatch;
   const auto upper = static_cast<std::uint32_t>(address >> 32);
@@ -45,11 +56,35 @@ inline std::uint8_t* flat_memory(Wave& wave, unsigned lane, std::uint64_t addres
   return at;
 }
 
+// Whether each lane's address is four bytes behind that of the lane before it.
+inline bool are_words_in_a_row(const std::uint32_t* address, unsigned width) {
+  // A table: the compiler makes steps of 64 bits from the number of a lane.
+  alignas(64) static constexpr auto kBehindFirst = [] {
+    std::array<std::uint32_t, kLanes> bytes{};
+    for (unsigned lane = 0; lane < kLanes; ++lane) bytes[lane] = 4 * lane;
+    return bytes;
+  }();
+  const std::uint32_t* const behind = kBehindFirst.data();
+  const std::uint32_t first = address[0];
+  std::uint32_t differs = 0;
+  each_lane(width, [&](std::ptrdiff_t lane) { differs |= address[lane] ^ (first + behind[lane]); });
+  return differs == 0;
+}
+
+// A word a lane between memory and a register.
+inline void copy_words(void* to, const void* from, unsigned width) {
+  for (std::size_t at = 0; at < 4 * std::size_t{width}; at += 32)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(static_cast<std::uint8_t*>(to) + at),
+                        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(
+                            static_cast<const std::uint8_t*>(from) + at)));
+}
+
 // How one element moves between memory and the registers of a lane.
 template <unsigned kBytes, bool kSigned, bool kHighHalf, bool kKeepsOther>
 struct Element {
   static constexpr unsigned kSize = kBytes;
   static constexpr unsigned kRegisters = kBytes < 4 ? 1 : kBytes / 4;
+  static constexpr bool kIsWord = kBytes == 4;
 
   static void load(std::uint32_t* row, unsigned lane, const std::uint8_t* from) {
     if constexpr (kBytes >= 4) {

@@ -22,10 +22,14 @@ std::uint64_t find_alias(std::uint64_t address);  // the host's address, or `add
 bool add_alias(std::uint64_t address, std::uint64_t bytes, std::uint64_t host);
 void remove_alias(std::uint64_t address);  // which need not be one
 
+// False: every address from `first` to `last` is that of its memory.
+inline bool may_have_alias(std::uint64_t first, std::uint64_t last) {
+  return last >= alias_range.begin.load(std::memory_order_relaxed) &&
+         first < alias_range.end.load(std::memory_order_relaxed);
+}
+
 inline std::uint64_t host_address(std::uint64_t address) {
-  const bool maybe = address >= alias_range.begin.load(std::memory_order_relaxed) &&
-                     address < alias_range.end.load(std::memory_order_relaxed);
-  return maybe ? find_alias(address) : address;
+  return may_have_alias(address, address) ? find_alias(address) : address;
 }
 
 }  // namespace vitamin::soft::amdgpu::isa

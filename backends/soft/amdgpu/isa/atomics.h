@@ -4,10 +4,10 @@
 #pragma once
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
+#include "backends/soft/amdgpu/isa/floating_point.h"
 #include "backends/soft/amdgpu/isa/lanes.h"
 
 namespace vitamin::soft::amdgpu::isa {
@@ -63,20 +63,22 @@ template <class T>
 constexpr auto kDecrement = [](T x, T y) { return x == 0 || x > y ? y : T(x - 1); };
 template <class T, class Real>
 constexpr auto kRealAdd =
-    [](T x, T y) { return std::bit_cast<T>(std::bit_cast<Real>(x) + std::bit_cast<Real>(y)); };
+    [](T x, T y) { return std::bit_cast<T>(sum(std::bit_cast<Real>(x), std::bit_cast<Real>(y))); };
 template <class T, class Real>
 constexpr auto kRealMin = [](T x, T y) {
-  return std::bit_cast<T>(std::fmin(std::bit_cast<Real>(x), std::bit_cast<Real>(y)));
+  return std::bit_cast<T>(minimum(std::bit_cast<Real>(x), std::bit_cast<Real>(y)));
 };
 template <class T, class Real>
 constexpr auto kRealMax = [](T x, T y) {
-  return std::bit_cast<T>(std::fmax(std::bit_cast<Real>(x), std::bit_cast<Real>(y)));
+  return std::bit_cast<T>(maximum(std::bit_cast<Real>(x), std::bit_cast<Real>(y)));
 };
 constexpr auto kPackedHalfAdd = [](std::uint32_t x, std::uint32_t y) {
   const auto add = [](std::uint32_t a, std::uint32_t b) {
-    const float sum = static_cast<float>(std::bit_cast<Half>(static_cast<std::uint16_t>(a))) +
-                      static_cast<float>(std::bit_cast<Half>(static_cast<std::uint16_t>(b)));
-    return static_cast<std::uint32_t>(std::bit_cast<std::uint16_t>(static_cast<Half>(sum)));
+    const auto single = [](std::uint32_t bits) {
+      return static_cast<float>(std::bit_cast<Half>(static_cast<std::uint16_t>(bits)));
+    };
+    const auto result = static_cast<Half>(sum(single(a), single(b)));
+    return static_cast<std::uint32_t>(std::bit_cast<std::uint16_t>(result));
   };
   return add(x, y) | add(x >> 16, y >> 16) << 16;
 };

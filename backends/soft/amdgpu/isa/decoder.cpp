@@ -397,6 +397,8 @@ void settle_sources(Instruction& instruction, const Definition& definition,
   }
   instruction.operands = static_cast<std::uint8_t>(words.size());
   if (definition.accumulates) instruction.operand[instruction.operands++] = instruction.operand[0];
+  for (Operand& operand : instruction.operand)
+    operand.plain_row = operand.kind == Operand::Kind::kVector && !operand.modified();
 }
 
 }  // namespace
@@ -411,6 +413,23 @@ Decoder::Decoder(const char* processor, bool preserves_halves)
 
 Decoder::~Decoder() {
   if (disassembler_ != nullptr) LLVMDisasmDispose(disassembler_);
+}
+
+void Decoder::settle_constants(Instruction& instruction, const Definition& definition) {
+  for (std::size_t source = 0; source < definition.sources.size(); ++source) {
+    const Type type = definition.sources[source];
+    if (type == Type::kNone) break;
+    Operand& operand = instruction.operand[definition.first_source + source];
+    if (operand.kind != Operand::Kind::kConstant) continue;
+    const bool half = type == Type::kB16 || type == Type::kF16;
+    const std::uint64_t value = constant_value(operand, half ? 2 : is_wide(type) ? 8 : 4);
+    const auto [rows, fresh] = constants_.try_emplace(value);
+    if (fresh) {
+      std::fill_n(rows->second.low, kLanes, static_cast<std::uint32_t>(value));
+      std::fill_n(rows->second.high, kLanes, static_cast<std::uint32_t>(value >> 32));
+    }
+    operand.rows = rows->second.low;
+  }
 }
 
 Instruction Decoder::decode(std::uint64_t pc, std::uint64_t available) {
@@ -450,12 +469,16 @@ Instruction Decoder::decode(std::uint64_t pc, std::uint64_t available) {
   const bool real = definition->result == Type::kF32 || definition->result == Type::kF16;
   const bool saturates = instruction.clamp && definition->result != Type::kNone && !real;
   if (saturates && definition->saturating == nullptr) return instruction;
-  settle_sources(instruction, *definition, modifiers, parsed.words);
+  Definition typed = *definition;
+  // From gfx10 on v_cmpx names no mask: its sources come first.
+  if (parsed.name.starts_with("v_cmpx_") && parsed.words.size() == 2) typed.first_source = 0;
+  settle_sources(instruction, typed, modifiers, parsed.words);
+  settle_constants(instruction, typed);
   settle_result(instruction, *definition, parsed.sdwa, preserves_halves_);
   instruction.execute = saturates ? definition->saturating : definition->execute;
   if (!modifiers.permutes) return instruction;
 
-  Operand& source = instruction.operand[definition->first_source];
+  Operand& source = instruction.operand[typed.first_source];
   if (source.kind != Operand::Kind::kVector) return instruction.execute = refuse, instruction;
   for (unsigned lane = 0; lane < kLanes; ++lane)
     if ((modifiers.row_mask >> (lane / 16) & 1) == 0 ||

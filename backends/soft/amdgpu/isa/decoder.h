@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <string>
 
 #include "backends/soft/amdgpu/isa/instruction.h"
 #include "backends/soft/amdgpu/isa/instruction_set.h"
+#include "backends/soft/amdgpu/isa/wave.h"
 
 namespace vitamin::soft::amdgpu::isa {
 
@@ -27,11 +29,18 @@ class Decoder {
   Instruction decode(std::uint64_t pc, std::uint64_t available);
 
  private:
+  // A value in every lane: lower halves, upper halves.
+  struct alignas(64) ConstantRows {
+    std::uint32_t low[kLanes], high[kLanes];
+  };
+  void settle_constants(Instruction& instruction, const Definition& definition);
+
   void* disassembler_ = nullptr;
   bool preserves_halves_;
   InstructionSet set_;
   std::mutex mutex_;
   std::deque<LanePermutation> permutations_;
+  std::map<std::uint64_t, ConstantRows> constants_;  // by value
 };
 
 }  // namespace vitamin::soft::amdgpu::isa

@@ -28,9 +28,13 @@ struct Operand {
   Kind kind = Kind::kNone;
   Select select = Select::kWhole;  // SDWA, and the half that op_sel names in 16-bit instructions
   bool negate = false, absolute = false, sign_extend = false;
-  std::uint16_t reg = 0;  // row of the vector file, or number of the scalar register
+  bool plain_row = false;  // a vector register, read as it is
+  std::uint16_t reg = 0;   // row of the vector file, or number of the scalar register
   std::uint16_t count = 1;
   std::uint64_t bits = 0;  // constants
+  // A constant as vector instructions read it: a row of lower halves, then one of upper halves,
+  // modifiers applied. The decoder owns them.
+  const std::uint32_t* rows = nullptr;
 
   bool modified() const { return negate || absolute || sign_extend || select != Select::kWhole; }
 };

@@ -5,6 +5,8 @@
 // lanes has no branch, so the compiler turns it into host vector instructions.
 #pragma once
 
+#include <immintrin.h>
+
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -29,53 +31,22 @@ constexpr Type type_of() {
   return Type::kB32;
 }
 
-constexpr std::uint64_t kSignBits[] = {0, 0, 1u << 15, 0, 1u << 31, 0, 0, 0, 1ull << 63};
+// One row of a source of `bytes` bytes that is neither a plain row nor a constant: `scratch`,
+// filled.
+const std::uint32_t* fill_row(Wave& wave, const Operand& operand, unsigned part, std::size_t bytes,
+                              std::uint32_t* scratch);
+// A constant source, its modifiers applied.
+std::uint64_t constant_value(const Operand& operand, std::size_t bytes);
 
-inline std::uint32_t select_part(std::uint32_t word, const Operand& operand) {
-  using Select = Operand::Select;
-  if (operand.select == Select::kWhole) return word;
-  if (operand.select >= Select::kWord0) {
-    const std::uint32_t part = operand.select == Select::kWord1 ? word >> 16 : word & 0xffff;
-    return operand.sign_extend ? static_cast<std::uint32_t>(static_cast<std::int16_t>(part)) : part;
-  }
-  const unsigned byte =
-      static_cast<unsigned>(operand.select) - static_cast<unsigned>(Select::kByte0);
-  const std::uint32_t part = word >> (8 * byte) & 0xff;
-  return operand.sign_extend ? static_cast<std::uint32_t>(static_cast<std::int8_t>(part)) : part;
-}
-
-// Sign operations on the word that holds the sign bit of a `bytes` wide source.
-inline std::uint32_t apply_signs(std::uint32_t word, const Operand& operand, std::size_t bytes) {
-  const std::uint32_t sign = bytes == 2 ? 1u << 15 : 1u << 31;
-  if (operand.absolute) word &= ~sign;
-  if (operand.negate) word ^= sign;
-  return word;
-}
-
-// One 32-bit row of a source: the register itself where it can be read as it is, otherwise
-// `scratch`, filled. `part` 1 is the upper half of a 64-bit source.
+// One 32-bit row of a source: where it lies if it can be read as it is, otherwise `scratch`,
+// filled. `part` 1 is the upper half of a 64-bit source.
 template <std::size_t kBytes>
 inline const std::uint32_t* source_row(Wave& wave, const Operand& operand, unsigned part,
                                        std::uint32_t* scratch) {
-  const bool signs_here = kBytes < 8 || part == 1;
-  if (operand.kind == Operand::Kind::kVector) {
-    std::uint32_t* const row = wave.row(operand.reg + part);
-    if (!operand.modified()) return row;
-    for (unsigned lane = 0; lane < kLanes; ++lane) {
-      const std::uint32_t word = select_part(row[lane], operand);
-      scratch[lane] = signs_here ? apply_signs(word, operand, kBytes) : word;
-    }
-    return scratch;
-  }
-  std::uint32_t word = operand.kind == Operand::Kind::kScalar
-                           ? wave.scalar[operand.reg + part]
-                           : static_cast<std::uint32_t>(operand.bits >> (32 * part));
-  if (operand.modified()) {
-    word = select_part(word, operand);
-    if (signs_here) word = apply_signs(word, operand, kBytes);
-  }
-  for (unsigned lane = 0; lane < kLanes; ++lane) scratch[lane] = word;
-  return scratch;
+  if (operand.plain_row) [[likely]]
+    return wave.row(operand.reg + part);
+  if (operand.rows != nullptr) return operand.rows + part * kLanes;
+  return fill_row(wave, operand, part, kBytes, scratch);
 }
 
 template <class T>
@@ -85,7 +56,7 @@ class Source {
       : low_(source_row<sizeof(T)>(wave, operand, 0, scratch[0])),
         high_(sizeof(T) == 8 ? source_row<sizeof(T)>(wave, operand, 1, scratch[1]) : nullptr) {}
 
-  T operator[](unsigned lane) const {
+  T operator[](std::ptrdiff_t lane) const {
     if constexpr (sizeof(T) == 8)
       return std::bit_cast<T>(low_[lane] | static_cast<std::uint64_t>(high_[lane]) << 32);
     else if constexpr (sizeof(T) == 2)
@@ -111,12 +82,22 @@ inline std::uint32_t result_word(T value) {
 void shape(const Instruction& instruction, Type type, const std::uint32_t* old,
            std::uint32_t* words);
 
+// Writes word(lane) to the destination row where the lane is active.
+template <class Word>
+inline void write_lanes(Wave& wave, std::uint32_t* to, Word&& word) {
+  if (wave.all_active()) {
+    each_lane(wave.width, [&](std::ptrdiff_t lane) { to[lane] = word(lane); });
+    return;
+  }
+  const std::uint32_t* const mask = wave.lane_words();
+  each_lane(wave.width, [&](std::ptrdiff_t lane) {
+    to[lane] = (word(lane) & mask[lane]) | (to[lane] & ~mask[lane]);
+  });
+}
+
 // Writes one word a lane to the destination row where the lane is active.
 inline void write_row(Wave& wave, unsigned reg, const std::uint32_t* words) {
-  std::uint32_t* const to = wave.row(reg);
-  const std::uint32_t* const mask = wave.lane_words();
-  for (unsigned lane = 0; lane < kLanes; ++lane)
-    to[lane] = (words[lane] & mask[lane]) | (to[lane] & ~mask[lane]);
+  write_lanes(wave, wave.row(reg), [&](std::ptrdiff_t lane) { return words[lane]; });
 }
 
 template <class F>
@@ -137,33 +118,27 @@ inline void run_lanes(Wave& wave, const Instruction& instruction, std::tuple<A..
   const std::tuple<Source<A>...> source{
       Source<A>(wave, instruction.operand[kFirst + K], scratch[K])...};
   const unsigned reg = instruction.operand[0].reg;
-  const unsigned width = wave.width;
   if constexpr (sizeof(R) == 8) {
     const std::uint32_t* const mask = wave.lane_words();
     std::uint32_t* const low = wave.row(reg);
     std::uint32_t* const high = wave.row(reg + 1);
-#pragma GCC ivdep
-    for (unsigned lane = 0; lane < width; ++lane) {
+    each_lane(wave.width, [&](std::ptrdiff_t lane) {
       const auto bits = std::bit_cast<std::uint64_t>(F(std::get<K>(source)[lane]...));
       const auto low_word = static_cast<std::uint32_t>(bits);
       const auto high_word = static_cast<std::uint32_t>(bits >> 32);
       low[lane] = (low_word & mask[lane]) | (low[lane] & ~mask[lane]);
       high[lane] = (high_word & mask[lane]) | (high[lane] & ~mask[lane]);
-    }
+    });
   } else {
+    const auto word = [&](std::ptrdiff_t lane) {
+      return result_word(F(std::get<K>(source)[lane]...));
+    };
     if (!instruction.shaped) [[likely]] {
-      const std::uint32_t* const mask = wave.lane_words();
-      std::uint32_t* const to = wave.row(reg);
-#pragma GCC ivdep
-      for (unsigned lane = 0; lane < width; ++lane) {
-        const std::uint32_t word = result_word(F(std::get<K>(source)[lane]...));
-        to[lane] = (word & mask[lane]) | (to[lane] & ~mask[lane]);
-      }
+      write_lanes(wave, wave.row(reg), word);
       return;
     }
     std::uint32_t* const words = scratch[sizeof...(A)][0];
-    for (unsigned lane = 0; lane < width; ++lane)
-      words[lane] = result_word(F(std::get<K>(source)[lane]...));
+    each_lane(wave.width, [&](std::ptrdiff_t lane) { words[lane] = word(lane); });
     shape(instruction, type_of<R>(), wave.row(reg), words);
     write_row(wave, reg, words);
   }
@@ -214,6 +189,16 @@ inline std::uint64_t lane_pair(Wave& wave, const Operand& operand, unsigned lane
 // A lane mask that an instruction reads, for example the carry of v_addc.
 inline std::uint64_t mask_operand(const Wave& wave, const Operand& operand) {
   return operand.kind == Operand::Kind::kScalar ? wave.mask64(operand.reg) : operand.bits;
+}
+
+// A bit a lane: the uppermost of its word. The inverse of expand_mask().
+inline std::uint64_t mask_of_words(const std::uint32_t* words, unsigned width) {
+  std::uint64_t mask = 0;
+  for (unsigned lane = 0; lane < width; lane += 8) {
+    const __m256 eight = _mm256_load_ps(reinterpret_cast<const float*>(words + lane));
+    mask |= static_cast<std::uint64_t>(_mm256_movemask_ps(eight)) << lane;
+  }
+  return mask;
 }
 
 template <class Body>

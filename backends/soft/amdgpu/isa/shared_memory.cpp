@@ -13,12 +13,19 @@ namespace {
 using U32 = std::uint32_t;
 using U64 = std::uint64_t;
 
-// Where `offset` is in the workgroup's memory, if all 64 lanes are active and inside it. Null: each
+// Where the lanes' words are if all lanes are active and their words lie in a row inside the
+// workgroup's memory; otherwise null.
+std::uint8_t* words_in_a_row(Wave& wave, const U32* address, U64 offset) {
+  if (!wave.all_active() || !are_words_in_a_row(address, wave.width)) return nullptr;
+  return shared_memory(wave, address[0] + offset, 4 * wave.width);
+}
+
+// Where `offset` is in the workgroup's memory, if all lanes are active and inside it. Null: each
 // lane has to be looked at.
 std::uint8_t* common_memory(Wave& wave, const U32* address, U64 offset, unsigned bytes) {
-  if (wave.width != kLanes || !wave.all_active()) return nullptr;
+  if (!wave.all_active()) return nullptr;
   U32 highest = 0;
-  for (unsigned lane = 0; lane < kLanes; ++lane) highest = std::max(highest, address[lane]);
+  each_lane(wave.width, [&](std::ptrdiff_t lane) { highest = std::max(highest, address[lane]); });
   return shared_memory(wave, highest + offset, bytes) != nullptr ? wave.group->lds.data() + offset
                                                                  : nullptr;
 }
@@ -29,8 +36,11 @@ void read(Wave& wave, const Instruction& instruction) {
   const U32* const address = wave.row(instruction.operand[1].reg);
   U32* const to = wave.row(instruction.operand[0].reg);
   const auto offset = static_cast<U32>(instruction.offset);
+  if constexpr (E::kIsWord)
+    if (const std::uint8_t* const words = words_in_a_row(wave, address, offset))
+      return copy_words(to, words, wave.width);
   if (const std::uint8_t* const memory = common_memory(wave, address, offset, E::kSize)) {
-    for (unsigned lane = 0; lane < kLanes; ++lane) E::load(to, lane, memory + address[lane]);
+    for (unsigned lane = 0; lane < wave.width; ++lane) E::load(to, lane, memory + address[lane]);
     return;
   }
   each_active_lane(wave, [&](unsigned lane) {
@@ -44,8 +54,11 @@ void write(Wave& wave, const Instruction& instruction) {
   const U32* const address = wave.row(instruction.operand[0].reg);
   const U32* const data = wave.row(instruction.operand[1].reg);
   const auto offset = static_cast<U32>(instruction.offset);
+  if constexpr (E::kIsWord)
+    if (std::uint8_t* const words = words_in_a_row(wave, address, offset))
+      return copy_words(words, data, wave.width);
   if (std::uint8_t* const memory = common_memory(wave, address, offset, E::kSize)) {
-    for (unsigned lane = 0; lane < kLanes; ++lane) E::store(data, lane, memory + address[lane]);
+    for (unsigned lane = 0; lane < wave.width; ++lane) E::store(data, lane, memory + address[lane]);
     return;
   }
   each_active_lane(wave, [&](unsigned lane) {

@@ -22,9 +22,9 @@ void compare(Wave& wave, const Instruction& instruction) {
   const Source<A> left(wave, instruction.operand[first], scratch[0]);
   const Source<B> right(wave, instruction.operand[first + 1], scratch[1]);
   alignas(64) std::uint32_t words[kLanes];
-  const unsigned width = wave.width;
-  for (unsigned lane = 0; lane < width; ++lane) words[lane] = F(left[lane], right[lane]) ? ~0u : 0u;
-  const std::uint64_t mask = mask_of_words(words, width) & wave.exec();
+  each_lane(wave.width,
+            [&](std::ptrdiff_t lane) { words[lane] = F(left[lane], right[lane]) ? ~0u : 0u; });
+  const std::uint64_t mask = mask_of_words(words, wave.width) & wave.exec();
   if (first != 0) wave.set_mask64(instruction.operand[0].reg, mask);
   if (kWritesExec) wave.set_exec(mask);
 }

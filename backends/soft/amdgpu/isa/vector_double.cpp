@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backends/soft/amdgpu/isa/floating_point.h"
 #include "backends/soft/amdgpu/isa/lanes.h"
 
 namespace vitamin::soft::amdgpu::isa {
@@ -38,13 +39,14 @@ void divide_scale_double(Wave& wave, const Instruction& instruction) {
 }  // namespace
 
 void add_vector_double(InstructionSet& set) {
-  set.add("v_add_f64", per_lane<[](double x, double y) { return x + y; }>());
-  set.add("v_mul_f64", per_lane<[](double x, double y) { return x * y; }>());
-  set.add("v_min_f64", per_lane<[](double x, double y) { return std::fmin(x, y); }>());
-  set.add("v_max_f64", per_lane<[](double x, double y) { return std::fmax(x, y); }>());
-  set.add("v_fma_f64", per_lane<[](double x, double y, double z) { return std::fma(x, y, z); }>());
+  set.add("v_add_f64", per_lane<[](double x, double y) { return sum(x, y); }>());
+  set.add("v_mul_f64", per_lane<[](double x, double y) { return product(x, y); }>());
+  set.add("v_min_f64", per_lane<[](double x, double y) { return minimum(x, y); }>());
+  set.add("v_max_f64", per_lane<[](double x, double y) { return maximum(x, y); }>());
+  set.add("v_fma_f64",
+          per_lane<[](double x, double y, double z) { return multiply_add(x, y, z); }>());
   set.add("v_fmac_f64",
-          per_lane<[](double x, double y, double z) { return std::fma(x, y, z); }>(true));
+          per_lane<[](double x, double y, double z) { return multiply_add(x, y, z); }>(true));
   set.add("v_rcp_f64", per_lane<[](double x) { return 1.0 / x; }>());
   set.add("v_rsq_f64", per_lane<[](double x) { return 1.0 / std::sqrt(x); }>());
   set.add("v_sqrt_f64", per_lane<[](double x) { return std::sqrt(x); }>());
@@ -68,7 +70,7 @@ void add_vector_double(InstructionSet& set) {
                               .sources = {Type::kF64, Type::kF64, Type::kF64},
                               .result = Type::kF64});
   set.add("v_div_fmas_f64",
-          per_lane<[](double x, double y, double z) { return std::fma(x, y, z); }>());
+          per_lane<[](double x, double y, double z) { return multiply_add(x, y, z); }>());
   set.add("v_div_fixup_f64", per_lane<[](double, double denominator, double numerator) {
             return numerator / denominator;
           }>());

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backends/soft/amdgpu/isa/floating_point.h"
 #include "backends/soft/amdgpu/isa/lanes.h"
 
 namespace vitamin::soft::amdgpu::isa {
@@ -16,9 +17,6 @@ using U32 = std::uint32_t;
 using I32 = std::int32_t;
 
 constexpr float kTwoPi = 6.283185307179586f;
-
-float minimum(float x, float y) { return x != x ? y : y != y ? x : x < y ? x : y; }
-float maximum(float x, float y) { return x != x ? y : y != y ? x : x > y ? x : y; }
 
 I32 saturate(float x) {
   if (x != x) return 0;
@@ -56,9 +54,9 @@ template <MixResult kResult>
 void multiply_add_mixed(Wave& wave, const Instruction& instruction) {
   U32* const to = wave.row(instruction.operand[0].reg);
   each_active_lane(wave, [&](unsigned lane) {
-    float value = std::fmaf(mixed_source(wave, instruction, 1, lane),
-                            mixed_source(wave, instruction, 2, lane),
-                            mixed_source(wave, instruction, 3, lane));
+    float value = multiply_add(mixed_source(wave, instruction, 1, lane),
+                               mixed_source(wave, instruction, 2, lane),
+                               mixed_source(wave, instruction, 3, lane));
     if (instruction.clamp) value = value > 0 ? (value < 1 ? value : 1.0f) : 0.0f;
     const U32 half = std::bit_cast<std::uint16_t>(static_cast<Half>(value));
     if (kResult == MixResult::kSingle) to[lane] = std::bit_cast<U32>(value);
@@ -92,9 +90,9 @@ void paired(Wave& wave, const Instruction& instruction) {
         value[at] = std::bit_cast<float>(word);
       }
       float result = value[0];
-      if (kOperation == Pair::kAdd) result = value[0] + value[1];
-      if (kOperation == Pair::kMultiply) result = value[0] * value[1];
-      if (kOperation == Pair::kFma) result = std::fmaf(value[0], value[1], value[2]);
+      if (kOperation == Pair::kAdd) result = sum(value[0], value[1]);
+      if (kOperation == Pair::kMultiply) result = product(value[0], value[1]);
+      if (kOperation == Pair::kFma) result = multiply_add(value[0], value[1], value[2]);
       if (kOperation == Pair::kMove) result = value[half];
       words[half][lane] = std::bit_cast<U32>(result);
     }
@@ -113,12 +111,12 @@ void divide_scale_float(Wave& wave, const Instruction& instruction) {
 }
 
 void add_basic(InstructionSet& set) {
-  set.add("v_add_f32", per_lane<[](float x, float y) { return x + y; }>());
+  set.add("v_add_f32", per_lane<[](float x, float y) { return sum(x, y); }>());
   set.add("v_sub_f32", per_lane<[](float x, float y) { return x - y; }>());
   set.add("v_subrev_f32", per_lane<[](float x, float y) { return y - x; }>());
-  set.add("v_mul_f32", per_lane<[](float x, float y) { return x * y; }>());
+  set.add("v_mul_f32", per_lane<[](float x, float y) { return product(x, y); }>());
   set.add("v_mul_legacy_f32",
-          per_lane<[](float x, float y) { return x == 0 || y == 0 ? 0.0f : x * y; }>());
+          per_lane<[](float x, float y) { return x == 0 || y == 0 ? 0.0f : product(x, y); }>());
   set.add("v_min_f32", per_lane<[](float x, float y) { return minimum(x, y); }>());
   set.add("v_max_f32", per_lane<[](float x, float y) { return maximum(x, y); }>());
   set.add("v_min3_f32",
@@ -128,15 +126,19 @@ void add_basic(InstructionSet& set) {
   set.add("v_med3_f32", per_lane<[](float x, float y, float z) {
             return maximum(minimum(x, y), minimum(maximum(x, y), z));
           }>());
-  const Definition fused = per_lane<[](float x, float y, float z) { return std::fmaf(x, y, z); }>();
+  const Definition fused =
+      per_lane<[](float x, float y, float z) { return multiply_add(x, y, z); }>();
   for (const char* name : {"v_fma_f32", "v_fmaak_f32"}) set.add(name, fused);
   set.add("v_fmamk_f32", fused);
   set.add("v_fmac_f32",
-          per_lane<[](float x, float y, float z) { return std::fmaf(x, y, z); }>(true));
-  set.add("v_mad_f32", per_lane<[](float x, float y, float z) { return x * y + z; }>());
-  set.add("v_madak_f32", per_lane<[](float x, float y, float z) { return x * y + z; }>());
-  set.add("v_madmk_f32", per_lane<[](float x, float y, float z) { return x * y + z; }>());
-  set.add("v_mac_f32", per_lane<[](float x, float y, float z) { return x * y + z; }>(true));
+          per_lane<[](float x, float y, float z) { return multiply_add(x, y, z); }>(true));
+  set.add("v_mad_f32", per_lane<[](float x, float y, float z) { return sum(product(x, y), z); }>());
+  set.add("v_madak_f32",
+          per_lane<[](float x, float y, float z) { return sum(product(x, y), z); }>());
+  set.add("v_madmk_f32",
+          per_lane<[](float x, float y, float z) { return sum(product(x, y), z); }>());
+  set.add("v_mac_f32",
+          per_lane<[](float x, float y, float z) { return sum(product(x, y), z); }>(true));
 }
 
 void add_functions(InstructionSet& set) {
@@ -172,7 +174,7 @@ void add_division(InstructionSet& set) {
                               .sources = {Type::kF32, Type::kF32, Type::kF32},
                               .result = Type::kF32});
   set.add("v_div_fmas_f32",
-          per_lane<[](float x, float y, float z) { return std::fmaf(x, y, z); }>());
+          per_lane<[](float x, float y, float z) { return multiply_add(x, y, z); }>());
   set.add("v_div_fixup_f32", per_lane<[](float, float denominator, float numerator) {
             return numerator / denominator;
           }>());

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "backends/soft/amdgpu/isa/floating_point.h"
 #include "backends/soft/amdgpu/isa/lanes.h"
 
 namespace vitamin::soft::amdgpu::isa {
@@ -20,12 +21,12 @@ float single(Half x) { return static_cast<float>(x); }
 // One rounding: the product of two halves and a third fit a double exactly enough that rounding it
 // to a half is the fused result.
 Half fused(Half x, Half y, Half z) {
-  return static_cast<Half>(static_cast<double>(x) * static_cast<double>(y) +
-                           static_cast<double>(z));
+  return static_cast<Half>(
+      sum(product(static_cast<double>(x), static_cast<double>(y)), static_cast<double>(z)));
 }
 
-Half minimum(Half x, Half y) { return half(std::fmin(single(x), single(y))); }
-Half maximum(Half x, Half y) { return half(std::fmax(single(x), single(y))); }
+Half minimum(Half x, Half y) { return half(isa::minimum(single(x), single(y))); }
+Half maximum(Half x, Half y) { return half(isa::maximum(single(x), single(y))); }
 
 // The half of one packed source that a half of the result reads.
 U16 packed_source(Wave& wave, const Instruction& instruction, unsigned at, unsigned half_index,
@@ -71,10 +72,11 @@ Definition packed_definition() {
 }
 
 void add_single_halves(InstructionSet& set) {
-  set.add("v_add_f16", per_lane<[](Half x, Half y) { return half(single(x) + single(y)); }>());
+  set.add("v_add_f16", per_lane<[](Half x, Half y) { return half(sum(single(x), single(y))); }>());
   set.add("v_sub_f16", per_lane<[](Half x, Half y) { return half(single(x) - single(y)); }>());
   set.add("v_subrev_f16", per_lane<[](Half x, Half y) { return half(single(y) - single(x)); }>());
-  set.add("v_mul_f16", per_lane<[](Half x, Half y) { return half(single(x) * single(y)); }>());
+  set.add("v_mul_f16",
+          per_lane<[](Half x, Half y) { return half(product(single(x), single(y))); }>());
   set.add("v_min_f16", per_lane<[](Half x, Half y) { return minimum(x, y); }>());
   set.add("v_max_f16", per_lane<[](Half x, Half y) { return maximum(x, y); }>());
   const Definition multiply_add = per_lane<[](Half x, Half y, Half z) { return fused(x, y, z); }>();
@@ -96,7 +98,7 @@ void add_single_halves(InstructionSet& set) {
   set.add("v_cvt_f16_i16", per_lane<[](I16 x) { return half(static_cast<float>(x)); }>());
   set.add("v_cvt_u16_f16", per_lane<[](Half x) {
             const float value = single(x);
-            return static_cast<U16>(std::fmin(std::fmax(value, 0.0f), 65535.0f));
+            return static_cast<U16>(isa::minimum(isa::maximum(value, 0.0f), 65535.0f));
           }>());
   set.add("v_cvt_i16_f16", per_lane<[](Half x) {
             const float value = single(x);
@@ -120,9 +122,9 @@ void add_packing(InstructionSet& set) {
             return truncated(x) | truncated(y) << 16;
           }>());
   set.add("v_pk_add_f16",
-          packed_definition<[](Half x, Half y) { return half(single(x) + single(y)); }>());
+          packed_definition<[](Half x, Half y) { return half(sum(single(x), single(y))); }>());
   set.add("v_pk_mul_f16",
-          packed_definition<[](Half x, Half y) { return half(single(x) * single(y)); }>());
+          packed_definition<[](Half x, Half y) { return half(product(single(x), single(y))); }>());
   set.add("v_pk_min_f16", packed_definition<[](Half x, Half y) { return minimum(x, y); }>());
   set.add("v_pk_max_f16", packed_definition<[](Half x, Half y) { return maximum(x, y); }>());
   set.add("v_pk_fma_f16",

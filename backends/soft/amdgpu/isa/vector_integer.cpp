@@ -76,20 +76,22 @@ enum class Carry { kOut, kInOut };
 // v_add_co, v_sub_co, v_subrev_co and their carry-in forms: dst, carry out, x, y[, carry in].
 template <int kSign, bool kReversed, Carry kCarry>
 void carry_arithmetic(Wave& wave, const Instruction& instruction) {
-  const U64 in = kCarry == Carry::kInOut ? mask_operand(wave, instruction.operand[4]) : 0;
-  U64 out = 0;
-  alignas(64) U32 words[kLanes] = {};
-  each_active_lane(wave, [&](unsigned lane) {
-    U64 x = lane_word(wave, instruction.operand[2], lane);
-    U64 y = lane_word(wave, instruction.operand[3], lane);
-    if (kReversed) std::swap(x, y);
-    const U64 carry = in >> lane & 1;
-    const U64 sum = kSign > 0 ? x + y + carry : x - y - carry;
-    words[lane] = low(sum);
-    out |= static_cast<U64>((sum >> 32) != 0) << lane;
+  alignas(64) U32 scratch[2][kLanes];
+  const U32* x = source_row<4>(wave, instruction.operand[2], 0, scratch[0]);
+  const U32* y = source_row<4>(wave, instruction.operand[3], 0, scratch[1]);
+  if (kReversed) std::swap(x, y);
+  // All ones, which is -1, where the lane has a carry.
+  alignas(64) U32 in[kLanes] = {}, out[kLanes], words[kLanes];
+  if (kCarry == Carry::kInOut) expand_mask(mask_operand(wave, instruction.operand[4]), in);
+  each_lane(wave.width, [&](std::ptrdiff_t lane) {
+    const U32 a = x[lane], b = y[lane], carry = in[lane];
+    words[lane] = kSign > 0 ? a + b - carry : a - b + carry;
+    const bool beyond = kSign > 0 ? words[lane] < a : a < b;
+    const bool by_carry = kSign > 0 ? words[lane] == a : a == b;
+    out[lane] = (beyond ? ~0u : 0u) | (by_carry ? carry : 0u);
   });
   write_row(wave, instruction.operand[0].reg, words);
-  wave.set_mask64(instruction.operand[1].reg, out);
+  wave.set_mask64(instruction.operand[1].reg, mask_of_words(out, wave.width) & wave.exec());
 }
 
 // v_mad_u64_u32 and v_mad_i64_i32: dst, carry out, x, y, addend.
@@ -118,11 +120,14 @@ void select_by_mask(Wave& wave, const Instruction& instruction) {
   const U32* const chosen = source_row<4>(wave, instruction.operand[2], 0, scratch[1][0]);
   alignas(64) U32 mask[kLanes];
   expand_mask(mask_operand(wave, instruction.operand[3]), mask);
+  U32* const to = wave.row(instruction.operand[0].reg);
+  const auto word = [&](std::ptrdiff_t lane) {
+    return (chosen[lane] & mask[lane]) | (otherwise[lane] & ~mask[lane]);
+  };
+  if (!instruction.shaped) return write_lanes(wave, to, word);
   U32* const words = scratch[0][1];
-  for (unsigned lane = 0; lane < kLanes; ++lane)
-    words[lane] = (chosen[lane] & mask[lane]) | (otherwise[lane] & ~mask[lane]);
-  if (instruction.shaped)
-    shape(instruction, Type::kB32, wave.row(instruction.operand[0].reg), words);
+  each_lane(wave.width, [&](std::ptrdiff_t lane) { words[lane] = word(lane); });
+  shape(instruction, Type::kB32, to, words);
   write_row(wave, instruction.operand[0].reg, words);
 }
 

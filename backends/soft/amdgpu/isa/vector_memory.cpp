@@ -39,6 +39,25 @@ class Addresses {
       return flat_memory(wave_, lane, address, bytes);
   }
 
+  // Where the first lane's word is, if all lanes are active, their words lie in a row and all are
+  // memory at its own address. Null: each lane has to be looked at.
+  std::uint8_t* words_in_a_row() const {
+    const unsigned width = wave_.width;
+    if (!wave_.all_active() || !are_words_in_a_row(low_, width)) return nullptr;
+    if (U64{low_[0]} + 4 * width > 1ull << 32) return nullptr;  // the lower halves wrap
+    U64 first = base_ + low_[0];
+    if (high_ != nullptr) {
+      U32 differs = 0;
+      each_lane(width, [&](std::ptrdiff_t lane) { differs |= high_[lane] ^ high_[0]; });
+      if (differs != 0) return nullptr;
+      first = (low_[0] | static_cast<U64>(high_[0]) << 32) + offset_;
+    }
+    const U64 last = first + 4 * width - 1;
+    if (kSpace == Space::kFlat && (in_an_aperture(wave_, first) || in_an_aperture(wave_, last)))
+      return nullptr;
+    return may_have_alias(first, last) ? nullptr : reinterpret_cast<std::uint8_t*>(first);
+  }
+
  private:
   Wave& wave_;
   U64 offset_, base_ = 0;
@@ -51,6 +70,9 @@ void load(Wave& wave, const Instruction& instruction) {
   const Addresses<kSpace> addresses(wave, instruction, instruction.operand[1],
                                     instruction.operand[2]);
   U32* const to = wave.row(instruction.operand[0].reg);
+  if constexpr (E::kIsWord)
+    if (const std::uint8_t* const words = addresses.words_in_a_row())
+      return copy_words(to, words, wave.width);
   // The destination may hold the addresses, so they are read before anything is written.
   std::array<const std::uint8_t*, kLanes> from;
   each_active_lane(wave, [&](unsigned lane) { from[lane] = addresses.at(lane, E::kSize); });
@@ -62,6 +84,9 @@ void store(Wave& wave, const Instruction& instruction) {
   const Addresses<kSpace> addresses(wave, instruction, instruction.operand[0],
                                     instruction.operand[2]);
   const U32* const data = wave.row(instruction.operand[1].reg);
+  if constexpr (E::kIsWord)
+    if (std::uint8_t* const words = addresses.words_in_a_row())
+      return copy_words(words, data, wave.width);
   each_active_lane(wave,
                    [&](unsigned lane) { E::store(data, lane, addresses.at(lane, E::kSize)); });
 }

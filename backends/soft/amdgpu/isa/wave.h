@@ -4,7 +4,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -40,24 +42,23 @@ struct GridBarrier {
   std::uint64_t generation = 0;
 };
 
+// Calls body(lane) for the lanes of a wave, 32 or 64, so that the compiler turns it into host
+// vector instructions without a rest. Nothing may depend on the order.
+template <class Body>
+inline void each_lane(unsigned width, Body&& body) {
+  for (std::ptrdiff_t half = 0; half < width; half += 32) {
+#pragma GCC ivdep
+    for (std::ptrdiff_t lane = half; lane < half + 32; ++lane) body(lane);
+  }
+}
+
 // One word a lane, all ones where the lane's bit is set. Shifts of 32 bits, so that the compiler
-// turns them into host vector instructions; the same of mask_of_words().
+// turns them into host vector instructions.
 inline void expand_mask(std::uint64_t mask, std::uint32_t* words) {
   for (unsigned half = 0; half < 2; ++half) {
     const auto bits = static_cast<std::uint32_t>(mask >> 32 * half);
     for (unsigned lane = 0; lane < 32; ++lane) words[32 * half + lane] = 0u - (bits >> lane & 1);
   }
-}
-
-// The inverse, of the first `width` lanes.
-inline std::uint64_t mask_of_words(const std::uint32_t* words, unsigned width) {
-  std::uint64_t mask = 0;
-  for (unsigned half = 0; half < width / 32; ++half) {
-    std::uint32_t bits = 0;
-    for (unsigned lane = 0; lane < 32; ++lane) bits |= words[32 * half + lane] & 1u << lane;
-    mask |= static_cast<std::uint64_t>(bits) << 32 * half;
-  }
-  return mask;
 }
 
 // What all workgroups of one dispatch share. Addresses are the packet's.
@@ -75,8 +76,6 @@ struct Workgroup;
 
 struct Wave {
   enum class State : std::uint8_t { kRunning, kAtBarrier, kAtGridBarrier, kDone };
-
-  Wave() : vector(new std::uint32_t[kVectorRows * kLanes]) {}
 
   std::uint32_t* row(unsigned reg) { return vector.get() + static_cast<std::size_t>(reg) * kLanes; }
   std::uint64_t exec() const { return mask64(kExec); }
@@ -99,11 +98,8 @@ struct Wave {
   }
   // One word a lane, all ones where the lane is active.
   const std::uint32_t* lane_words() {
-    const std::uint64_t now = exec();
-    if (now != expanded_) {
-      expand_mask(now, words_.data());
-      expanded_ = now;
-    }
+    if (exec() != expanded_) [[unlikely]]
+      expand_exec();
     return words_.data();
   }
   bool all_active() const { return exec() == (width == 64 ? ~0ull : 0xffffffffull); }
@@ -118,10 +114,16 @@ struct Wave {
   Workgroup* group = nullptr;
   CodeRegion* code = nullptr;
   std::array<std::uint32_t, 256> scalar{};
-  std::unique_ptr<std::uint32_t[]> vector;
+  // Aligned: a host vector must not lie on two cache lines.
+  std::unique_ptr<std::uint32_t[], decltype(&std::free)> vector{
+      static_cast<std::uint32_t*>(
+          std::aligned_alloc(64, kVectorRows* kLanes * sizeof(std::uint32_t))),
+      &std::free};
   std::vector<std::uint8_t> scratch;  // private memory, lane after lane
 
  private:
+  void expand_exec();
+
   std::uint64_t expanded_ = 0;
   alignas(64) std::array<std::uint32_t, kLanes> words_{};
 };
