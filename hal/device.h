@@ -4,8 +4,10 @@
 // work; KernelInspector (kernel_inspector.h) describes kernels, ErrorClassifier
 // (error_classifier.h) explains status codes.
 //
-// Threads. Every function may be called from any thread. Calls on one Queue are made by one thread
-// at a time (the runtime holds the device lock); a backend need not lock them against each other.
+// Threads. Every function may be called from any thread. launch(), record(), wait() and query() of
+// one Queue are called under the device lock; a backend need not lock them against each other.
+// synchronize(), and the vendor's calls that the runtime makes on native(), run without that lock
+// and at the same time as those.
 // Order. A Queue is in order. Work of two queues is ordered by Queue::wait only.
 // Errors. Set-up calls return Result; calls on the launch path return the vendor's own code,
 // which Device::errors() explains. Nothing throws, logs or exits.
@@ -42,9 +44,11 @@ struct DeviceInfo {
   std::uint32_t sms = 0;  // SMs or CUs of the whole device
   std::vector<std::uint32_t>
       sms_per_unit;  // one element for each unit; its index is the bit of a ComputeSet
-  // Launches, copies and fills that a queue takes without blocking the caller. If it was measured,
-  // one of the next few launches blocks the caller natively, too.
+  // Launches, copies and fills that a queue takes before the driver blocks the caller. The runtime
+  // submits no more than these.
   std::uint32_t queue_depth = 900;
+  // True: measured on this kind of device: natively the caller is blocked a few operations later,
+  // so it may be blocked here. False: a guess that is low enough.
   bool queue_depth_measured = false;
   // Whether event records and waits for events count towards queue_depth, too.
   bool markers_take_places = true;
@@ -103,7 +107,7 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const noexcept = 0;
-  // Both live as long as the device.
+  // Both references are valid until the device is destroyed.
   virtual KernelInspector& kernels() noexcept = 0;
   virtual const ErrorClassifier& errors() const noexcept = 0;
 

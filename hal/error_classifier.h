@@ -12,8 +12,9 @@ class ErrorClassifier {
  public:
   virtual ~ErrorClassifier() = default;
   virtual Outcome classify(NativeStatus status) const noexcept = 0;
-  virtual NativeStatus not_ready() const noexcept = 0;      // the vendor's "still running"
-  virtual NativeStatus out_of_memory() const noexcept = 0;  // the vendor's "out of host memory"
+  virtual NativeStatus not_ready() const noexcept = 0;  // the vendor's "still running"
+  // The vendor's "out of memory": the program's answer when the driver gives no more events.
+  virtual NativeStatus out_of_memory() const noexcept = 0;
 };
 
 }  // namespace vitamin::hal

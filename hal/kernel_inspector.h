@@ -3,8 +3,10 @@
 // Describes kernels, and launches before they are made: names, parameters, how many SMs a launch
 // needs, and whether the device would refuse it.
 //
-// Threads: any. Off the launch path: each function may call the vendor. The runtime calls it once
-// for each kernel (KernelTable), or for each launch that it defers.
+// Threads: any. Each function but attribute_record_bytes() may call the vendor. None is called on
+// the fast path: the runtime asks name() and layout() once for a kernel, sms_needed() and
+// resident_blocks() once for a launch configuration, validate() for a launch that it defers, and
+// origin() once for a kernel and for each launch that is bridged.
 #pragma once
 
 #include <climits>
@@ -35,7 +37,7 @@ class KernelInspector {
 
   // How many SMs (CUs) a launch needs at least so that it runs *unchanged*: 1 for an ordinary grid;
   // for a cooperative grid enough to hold every block at once; for a cluster what one cluster
-  // needs. All SMs of the device + 1: only the whole device (through the application's own stream)
+  // needs. All SMs of the device + 1: only the whole device (through the program's own stream)
   // may take it. `resident`: treat an ordinary grid as if it were cooperative (a kernel that
   // spins).
   virtual std::uint32_t sms_needed(const KernelLaunch& launch, bool resident) = 0;

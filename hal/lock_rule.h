@@ -25,7 +25,7 @@ namespace vitamin::hal {
 // Whether a call of the vendor can block the host until work of a device has ended.
 enum class Blocks : std::uint8_t {
   kNever,
-  kWhenFull,  // only while a hardware queue has no room: never, since the runtime sees to that
+  kWhenFull,  // only while a hardware queue is full, which the runtime prevents: not checked
   kWaits,
 };
 

@@ -138,7 +138,7 @@ ApiStatus on_default_stream(NativeStream native, Call call) {
   return synchronize_natively(nullptr);
 }
 
-// --- on the application's own stream -------------------------------------------------------------
+// --- on the program's own stream -------------------------------------------------------------
 
 // A call whose arguments are all values (a stream aside) can wait its turn as it is.
 template <class... Args>
@@ -205,8 +205,8 @@ struct Fill {
         },
         [=] { return surely_accepted(args...); });
     const ReentrancyGuard ours;
-    // A legacy operation goes to the real stream while any thread captures: the driver decides
-    // there whether it is allowed.
+    // A legacy operation goes to the program's own stream while any thread captures: the driver
+    // decides there whether it is allowed.
     if (way.record->confined || (captures_open() && way.record->legacy))
       return result(way.context().bridge(way.stream(), operation));
     return result(kFillsAreKernels ? way.context().compute(way.stream(), operation)

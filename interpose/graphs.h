@@ -2,7 +2,7 @@
 //
 // Captures and graphs. What is captured belongs to the graph and never comes to the runtime. A
 // graph's launch is one operation, which follows the allocation where the vendor has a way
-// (runtime/graph.h); else it is work of the whole device on the application's own stream.
+// (runtime/graph.h); else it is work of the whole device on the program's own stream.
 #pragma once
 
 #include <functional>

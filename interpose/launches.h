@@ -34,7 +34,7 @@ inline ApiStatus captured(const Way& way, ApiStatus answer) {
   return answer;
 }
 
-// Made on the application's own stream by `call`, and counted as that.
+// Made on the program's own stream by `call`, and counted as that.
 template <class Call>
 ApiStatus bridge_launch(const Way& way, hal::KernelHandle kernel,
                         runtime::stats::UnboundReason reason, Call call) {
@@ -72,7 +72,7 @@ ApiStatus route_launch(NativeStream stream, bool per_thread, hal::KernelLaunch l
   return result(way.context().launch(way.stream(), launch, current_advice()));
 }
 
-// A launch that stays on the application's own stream.
+// A launch that stays on the program's own stream.
 template <class Call>
 ApiStatus launch_on_own_stream(NativeStream stream, bool per_thread, hal::KernelHandle kernel,
                                Call call) {
@@ -84,7 +84,7 @@ ApiStatus launch_on_own_stream(NativeStream stream, bool per_thread, hal::Kernel
 }
 
 // One call on streams of several devices. Before it, what is deferred is flushed and each real
-// stream comes behind its stream's newest work; after it that work is on the real stream.
+// stream comes behind its stream's newest work; after it that work is on the program's own.
 template <class Call>
 ApiStatus across(std::span<const Way> ways, Call call) {
   auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
@@ -101,9 +101,9 @@ ApiStatus across(std::span<const Way> ways, Call call) {
 
 enum class HostWaitKind : std::uint8_t { kHostFunction, kValueWait };
 
-// A call on the real stream that ends only when the host or another stream acts. Everything that
-// `call` holds is a value, so it can wait its turn where the vendor does not refuse it
-// (`accepted`).
+// A call on the program's own stream that ends only when the host or another stream acts.
+// Everything that `call` holds is a value, so it can wait its turn where the vendor does not refuse
+// it (`accepted`).
 template <class Call, class Accepted>
 ApiStatus host_wait(NativeStream stream, bool per_thread, HostWaitKind kind, Call call,
                     Accepted accepted) {

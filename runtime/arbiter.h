@@ -57,6 +57,8 @@ class Arbiter {
   // stream has meanwhile, on the same partition, too. Operations of a stream on one partition end
   // in their order.
   virtual void submitted(PartitionId partition, StreamId stream) = 0;
+  // So many of those were seen to end, oldest first. (completed() tells of launches whether they
+  // count or not, progressed() of every submitted operation.)
   virtual void retired(PartitionId partition, StreamId stream, std::uint32_t operations) = 0;
   // One more operation was submitted, wherever it went: the client gets on.
   virtual void progressed() {}
@@ -83,7 +85,7 @@ class Arbiter {
   virtual bool streams_share() const = 0;
   // What a stream is expected to want.
   virtual void expect(const Hint& hint) { static_cast<void>(hint); }
-  // Launches, of whatever kernels, were timed on so many SMs (Profiler). Once a width.
+  // Launches, of whatever kernels, that were timed on one SM count since the last call for it.
   virtual void timed(const TimedLaunches& launches) { static_cast<void>(launches); }
   // Whether grants keep this process apart from others. A launch then waits a moment for a queue on
   // the partition it was granted, instead of going where it shares with them.

@@ -4,7 +4,7 @@
 // and every blocking stream order themselves against each other, both ways (CUDA Driver API,
 // "Legacy default stream"). Applied in program order, whatever is submitted when.
 //
-// Threads: guarded by the lock of the virtual context.
+// Threads: guarded by the device lock.
 #pragma once
 
 #include <cstdint>

@@ -36,10 +36,10 @@ struct ReadyOperation {
   bool iteration_end = false;  // the stream has just ended an iteration (a training step)
 };
 
-// `launches`: for how many launches of this stream the answer stands while the partition stays
-// eligible; 0: it is used up; kUntilRevoked: until the grant is revoked, so that the launch path
-// asks no more. kNoPartition: not now.
+// GrantTerms::launches: until the grant is revoked. Not scheduler::kNoLaunchBound, which is 0.
 inline constexpr std::uint32_t kUntilRevoked = 0xffffffff;
+// The answer of Arbiter::grant(). `partition`: kNoPartition: no grant now. `launches`: how many
+// launches of the stream it covers while the partition stays eligible; 0: none are left.
 struct GrantTerms {
   // NOLINTNEXTLINE(google-explicit-constructor): one launch, as a default
   constexpr GrantTerms(PartitionId of = kWholeDevice, std::uint32_t count = 1,
@@ -56,8 +56,8 @@ struct GrantTerms {
 };
 static_assert(sizeof(GrantTerms) == 16);  // answered in registers
 
-// An operation that is expected and is not yet bindable; or the next one of a stream that waits or
-// has a grant, when demand has changed.
+// An operation that is expected and not yet bindable; or the next one of a stream that waits or has
+// a grant, when its demand has changed. For Arbiter::expect(). Times 0: now, or none.
 struct Hint {
   StreamId stream = 0;
   std::uint32_t sms = 0;

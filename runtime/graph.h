@@ -15,7 +15,7 @@
 // Natively an executable never runs beside itself. Ours do not know of each other, so each launch
 // comes behind the one before, wherever that went.
 //
-// Threads: the state is guarded by the lock of the virtual context that it belongs to.
+// Threads: the state is guarded by the device lock of its virtual context.
 #pragma once
 
 #include <algorithm>
@@ -103,7 +103,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
 // A launch of a graph. The pipeline says with which executable.
 class GraphOperation : public Operation {
  public:
-  // `stays`: why this launch goes to the application's own stream, at once.
+  // `stays`: why this launch goes to the program's own stream, at once.
   explicit GraphOperation(std::shared_ptr<Graph> graph,
                           std::optional<stats::GraphReason> stays = std::nullopt)
       : graph_(std::move(graph)), stays_(stays) {}

@@ -27,11 +27,11 @@ struct Kernel {
   // Waits for its own blocks (hand-written grid barrier, stream-K): its whole grid must be
   // resident.
   bool resident = false;
-  // Whether it does is not known, and it is not to hang: a grid that the device holds at once runs
-  // only where all of it is. Blocks of a larger one cannot wait for all others, on any device;
-  // those that wait for some others only are not looked for.
+  // DispatchOptions::cautious, and it is not known whether it does: a grid that the device holds at
+  // once runs only where all of it is. Blocks of a larger one cannot wait for all others, on any
+  // device; those that wait for some others only are not detected.
   bool doubted = false;
-  // Waits for kernels of other processes (collective_names.h): runs on the application's stream and
+  // Waits for kernels of other processes (collective_names.h): runs on the program's own stream and
   // needs no grant.
   bool collective = false;
   // Partitions that refused a launch of it which we believed would fit: the remainder of a split
@@ -63,7 +63,7 @@ struct Kernel {
   std::uint32_t plain_sms_ = 0;
 };
 
-// Keeps a kernel while the lock of the virtual context is dropped: its module may be unloaded.
+// Keeps a kernel while the device lock is dropped: its module may be unloaded.
 class KernelRef {
  public:
   KernelRef() = default;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Markers: native events of ours, recorded behind an operation, shared by all that have to know
-// when it ended (an edge to another queue, a host wait, a checkpoint).
+// Markers: native events of the runtime, recorded behind an operation and shared by all that must
+// know when it ended: a wait on another queue, a host wait, a completion batch.
 //
 // A wait that was issued has captured its record, so a marker may be recorded again as soon as the
-// last holder drops it, fired or not. Made in bulk at start: the dispatch
-// path allocates none. Guarded by the lock of the device.
+// last holder drops it, fired or not. DispatchOptions::markers are made at start; acquire() makes
+// more when none is free, by calls of the vendor. Guarded by the device lock.
 #pragma once
 
 #include <cstdint>

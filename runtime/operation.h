@@ -6,7 +6,7 @@
 // borrows everything they point to. Submitted within that call it is never copied. When it
 // has to wait, keep() makes the deep copy that the paper calls the immutable descriptor; what
 // cannot be copied (a pageable source that the caller may overwrite) says so and is submitted at
-// once on the application's own stream instead.
+// once on the program's own stream instead.
 #pragma once
 
 #include <memory>

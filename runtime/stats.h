@@ -18,8 +18,10 @@
 // a load and a store, not a locked instruction. What threads share without a lock (process-wide
 // counters, warnings) uses `add_shared`. Readers may be a counter behind.
 //
-// Accounting. For every launch that the application made and the driver accepted, exactly one of
-// bound, bridged, passed goes up, and launches.seen with it. Coverage is bound / seen.
+// Accounting. A launch that the driver accepted on a stream of a managed context adds one to
+// launches.seen, and to launches.bound or launches.bridged. On any other stream it adds one to
+// ProcessPage::passed_unmanaged only: its device is not known. Recorded into a capture it adds one
+// to launches.captured only. Coverage is bound / (seen + passed_unmanaged).
 #pragma once
 
 #include <fcntl.h>
@@ -55,7 +57,7 @@ class Counter {
     return *this;
   }
 
-  // Single writer (the holder of the device's lock).
+  // Single writer (the holder of the device lock).
   void add(std::uint64_t n = 1) noexcept {
     value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
   }
@@ -123,9 +125,9 @@ inline constexpr const char* kWholeReasonKey[kWholeReasons] = {
 // Why a launch was bridged or passed instead of bound.
 enum class UnboundReason : std::uint32_t {
   kForeignContext,  // current context is not the primary context of a device that we manage
-  kCapture,         // recorded into a graph's capture, not launched
+  kCapture,         // on the legacy stream while a capture is open, or a node that kernels change
   kNoPool,          // the runtime failed to start; see `message`
-  kUnknownStream,   // a stream made before we were loaded, or by an entry point unknown to us
+  kUnknownStream,   // never counted; it keeps the numbers of those behind it
   kOther,
   kConfined,  // a stream that the application itself confined to a part of the device
   kCount,
@@ -139,7 +141,7 @@ inline constexpr const char* kUnboundReasonKey[kUnboundReasons] = {
     "foreign_context", "capture", "no_pool", "unknown_stream", "other", "confined",
 };
 
-// Why a launch of a graph ran on the whole device, on the application's own stream.
+// Why a launch of a graph ran on the whole device, on the program's own stream.
 enum class GraphReason : std::uint32_t {
   kPolicy,       // the policy chose it
   kFresh,        // it is new, or was changed, and had not been looked at
@@ -244,7 +246,7 @@ struct OtherWork {
   // these took together.
   Counter graph_launches, graphs_timed, graph_whole_ns;
   Counter copies_queued, fills_queued;  // on the queue that holds the stream's tail
-  // Ordered by us, made on the application's own stream: of whatever kind, also what another
+  // Ordered by us, made on the program's own stream: of whatever kind, also what another
   // counter counts (bridged launches, host functions, value waits).
   Counter calls_bridged;
   Counter calls_passed;  // needs no order
@@ -322,7 +324,7 @@ struct ProcessPage {
   std::atomic<std::uint32_t> stage;
   std::atomic<std::int32_t> init_status;  // cuInit's answer, 0 before
   Counter window_ns;
-  Counter passed_unmanaged;  // launches before any device was managed (in no DevicePage)
+  Counter passed_unmanaged;  // launches in contexts that are not managed; in no DevicePage
   Counter warnings_seen;     // may exceed kWarnings
   Warning warnings[kWarnings];
   std::uint64_t roomy;  // a bit for each of `devices` that has room; of the writer

@@ -92,7 +92,7 @@ enum class OperationKind : std::uint8_t {
                     // for that
   kRecord,          // as kFollow; its place is an EventVersion while it is deferred
   kWait,            // as kFollow; what it waits for is such a predecessor
-  kBridge,          // on the application's own stream
+  kBridge,          // on the program's own stream
   kBridgeHostWait,  // the same; it is a host wait for what follows (Leaves::kHostWait)
   kGraph,           // a graph as one operation: bind it, but never wait for a grant
   kDestroy,         // no operation: everything before it was submitted, the native stream may go
@@ -233,7 +233,7 @@ struct Stream {
   StreamKind kind = StreamKind::kNonBlocking;
   int priority = 0;
   bool retired = false;
-  PhysicalQueue app_stream;                  // the application's real stream, or its stand-in
+  PhysicalQueue app_stream;                  // the program's own stream, or its stand-in
   std::unique_ptr<hal::Queue> thread_queue;  // per-thread handle; app_stream is a stand-in then
   std::vector<std::byte> attributes;         // vendor records set on the stream by the application
 
@@ -273,7 +273,7 @@ struct Stream {
   // Completion clears `allocated` and `extra` behind an operation that came behind them;
   // VirtualContext::allocate sets `allocated`.
   struct Order {
-    bool allocated = false;  // on the real stream, and nothing was recorded behind that
+    bool allocated = false;  // on app_stream, and nothing was recorded behind that
     NewestMarkers extra;     // work beside the tail, and allocations
     // Blocking: has work that the legacy stream must wait for; the legacy operation that it is
     // already behind (DefaultStreamOrder).

@@ -26,7 +26,7 @@ struct Timeline {
   Token newest() const;
 };
 
-// Guarded by the lock of the virtual context that the timeline belongs to, and no longer valid than
+// Guarded by the device lock of the timeline's virtual context, and no longer valid than
 // the timeline is. A stream's goes on when its state is used for another stream: a token of the
 // former one is completed.
 class Token {

@@ -31,16 +31,16 @@
 
 namespace vitamin::runtime {
 
-// What an unvirtualised call on a real stream leaves behind for those who come after it.
+// What a bridged call (docs/glossary.md) means for later work of its stream.
 enum class Leaves : std::uint8_t {
   kWork,      // ends by itself: a copy, a fill, a graph
   kHostWait,  // may need the host, another stream or another process to act before it ends (host
               // function, value wait, external semaphore, IPC event, collective). No queue of a
               // part waits for it: launches behind it are deferred until it is observed complete,
               // but where the stream shares the whole device freely (Placement::shares_freely).
-              // Copies, records and waits behind it are submitted, on the stream itself.
-  kPlacelessHostWait,  // the same of what takes no place in the driver's queue: a wait for an
-                       // event, a host function, no call at all
+              // Copies, records and waits behind it go to the program's own stream at once.
+  kPlacelessHostWait,  // a kHostWait that takes no place in the driver's queue: a wait for an
+                       // event, a host function, a point in the stream at which no call is made
 };
 
 using VendorCall = std::function<hal::NativeStatus()>;
@@ -64,18 +64,18 @@ class VirtualContext {
 
   // --- streams -------------------------------------------------------------------------------
   Stream& legacy() { return pipeline_->ordering().legacy(); }
-  // Registers a real stream of the application. The reference is valid until the stream is retired;
-  // what it refers to is used for another stream when the work of this one has ended.
+  // Registers a stream that the program created. The reference is valid until the stream is
+  // retired; what it refers to is used for another stream when the work of this one has ended.
   Stream& adopt(void* native, StreamKind kind, int priority);
   // A stand-in for the calling thread's per-thread default stream (its own handle would mean
   // another stream on every other thread). `thread_handle` is the vendor's per-thread handle, used
   // by that thread alone, for calls that take no stream argument (bridge_per_thread). Null when
   // the stand-in cannot be made: pass through natively then.
   Stream* adopt_per_thread(void* thread_handle);
-  // The application destroys the stream. What is deferred goes on, as natively it does, and the
-  // vendor's call `destroy` is made when all of it was submitted: before this returns when the call
-  // may block, that is when natively it waits for the stream, else whenever that is. `destroy` can
-  // be kept.
+  // The program destroys the stream; deferred work still runs, as natively. The vendor's call
+  // `destroy` is made when all deferred work of the stream was submitted: before this returns with
+  // Host::kMayBlock (the vendor's call waits for the stream), else later, by any thread. Requires
+  // that `destroy` can be kept.
   hal::NativeStatus retire(Stream& stream, Operation& destroy, Host host = Host::kReturns);
   // The native stream that stands for `stream`: itself, or the stand-in of a per-thread one.
   void* native(const Stream& stream) const { return stream.app_stream.queue->native(); }
@@ -97,18 +97,18 @@ class VirtualContext {
   // A stream-ordered call that the vendor turns into a kernel (fills and device copies on AMD):
   // bound to a partition as a launch is, and not counted as one.
   hal::NativeStatus compute(Stream& stream, Operation& operation);
-  // Everything else: edges in, the call on the real stream, the tail is the real stream then.
+  // Any other call: ordered behind the stream's newest work and made on the program's own stream,
+  // where the newest work is then.
   hal::NativeStatus bridge(Stream& stream, Operation& call, Leaves leaves = Leaves::kWork,
                            Host host = Host::kReturns);
-  // The same, for a launch of a graph that always stays on the whole device, and why: how long such
-  // launches run there without a grant is measured.
+  // bridge() for a launch of a graph that stays on the whole device because of `reason`. Its time
+  // is sampled, since it runs without a grant.
   hal::NativeStatus replay(Stream& stream, Operation& graph, Leaves leaves,
                            stats::GraphReason reason);
-  // Whether launches of graphs may go anywhere but where they would natively.
+  // Whether launches of graphs may go to parts (DispatchOptions::graph_bytes is not 0).
   bool follows_graphs() const { return pipeline_->core().options.graph_bytes > 0; }
-  // The same, for one that may go to a partition: bound and submitted as a launch of a kernel, but
-  // that it never waits for a grant. The pipeline chooses the program's executable graph or one of
-  // ours.
+  // Binds a launch of a graph as launch() does that of a kernel, but never waits for a grant. The
+  // pipeline chooses the program's executable, or one that the runtime made for the partition.
   hal::NativeStatus replay(Stream& stream, GraphOperation& graph);
   // The application changes the graph by `call`, whose answer is given back: launches of it that
   // were made before are submitted first. `follow` does the same to the graph's source, and says
@@ -122,14 +122,14 @@ class VirtualContext {
   // A call that takes no stream and runs on the calling thread's per-thread default stream. May
   // block the host.
   hal::NativeStatus bridge_per_thread(Stream& stream, Operation& call);
-  // A stream-ordered allocation of `block.bytes` from `block.pool`: made at once on the real stream
-  // by `call`, which sets `block.address`; later work waits for it. Memory of that size that the
-  // stream frees by an operation which is still deferred is given out again instead, as the driver
-  // would give it out: `block.address` is set then, and nothing is called. Other frees that are
-  // deferred are made first, as far as the driver's queues have room for what is ahead of them, so
-  // that the pool grows where natively it does and nowhere else. Refused for want of memory, the
-  // caller flushes every context (call_for_context()) and asks again: any free that is deferred may
-  // give it.
+  // A stream-ordered allocation of `block.bytes` from `block.pool`: made at once, on the program's
+  // own stream, by `call`, which sets `block.address`; later work waits for it. Memory of that size
+  // that the stream frees by an operation which is still deferred is given out again instead, as
+  // the driver would give it out: `block.address` is set then, and nothing is called. Other frees
+  // that are deferred are made first, as far as the driver's queues have room for what is ahead of
+  // them, so that the pool grows where natively it does and nowhere else. Refused for want of
+  // memory, the caller flushes every context (call_for_context()) and asks again: any free that is
+  // deferred may give it.
   hal::NativeStatus allocate(Stream& stream, Block& block, Operation& call);
   // A stream-ordered free of what allocate() gave out, or of other memory.
   hal::NativeStatus free(Stream& stream, std::uint64_t address, Operation& call);
@@ -141,7 +141,7 @@ class VirtualContext {
 
   // --- events --------------------------------------------------------------------------------
   // `record` makes the vendor's record of `event` on the queue it is given. Shared events are
-  // recorded on the real stream, at once: what is deferred is flushed ahead of the record.
+  // recorded on the program's own stream, at once: what is deferred is flushed ahead of the record.
   hal::NativeStatus record(Stream& stream, EventState& event, Operation& record);
   // A wait for a record that was made here waits for a marker of ours at the same place; any other
   // is `wait`, the vendor's own, which is made before this returns.
@@ -150,7 +150,7 @@ class VirtualContext {
   // event is really recorded. A query of an event whose record is deferred answers "not ready".
   hal::NativeStatus query(EventState& event, const VendorCall& call);
   hal::NativeStatus synchronize(EventState& event, const VendorCall& call);
-  // Before an unvirtualised consumer of the event, and before a wait of another context for it:
+  // Before a use of the event by the driver alone, and before a wait of another context for it:
   // makes sure that it is really recorded: deferred work ahead of it is flushed, which waits for
   // nothing but room in the driver's queues.
   void settle(EventState& event);
@@ -170,8 +170,8 @@ class VirtualContext {
   // --- the rest ------------------------------------------------------------------------------
   // Kernel handles may be reused after a module was unloaded: forget what is known about them.
   void forget_kernels();
-  // `call` sets attributes on the real stream. When it succeeds, `change` does the same to the
-  // records that are made explicit on every launch that is bound elsewhere (vendor records of
+  // `call` sets attributes on the program's own stream. When it succeeds, `change` does the same to
+  // the records that are made explicit on every launch that is bound elsewhere (vendor records of
   // hal::KernelInspector::attribute_record_bytes each). A launch has the attributes of the time
   // when it was issued, so what is deferred is submitted first.
   hal::NativeStatus set_stream_attributes(

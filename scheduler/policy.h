@@ -6,7 +6,7 @@
 //                      once. Asked when demand changes, not for each stream or launch.
 //   PlacementPolicy    place(launch, eligible) -> a partition for one grant of one stream.
 //
-// A policy implements one of the two. What it returns is validated and clipped to quotas,
+// A policy in C++ implements one of the two. What it returns is validated and clipped to quotas,
 // reservations and the starvation bound (scheduler/constraints.h), so a policy can waste the device
 // but cannot change a result. A policy that throws, or returns a row that names no partition or no
 // client, is replaced by fifo.
@@ -102,8 +102,10 @@ struct Launch {
 };
 
 struct Placement {
-  PartitionId partition = kNoPartition;  // kNoPartition: not now
-  std::uint32_t launches = 1;            // the stream asks again after so many, or kNoLaunchBound
+  // kNoPartition: no grant now, and the stream waits. Without vitamind, where streams are not
+  // isolated from each other, the launch goes to the widest eligible partition instead.
+  PartitionId partition = kNoPartition;
+  std::uint32_t launches = 1;  // the stream asks again after so many, or kNoLaunchBound
 };
 
 class PlacementPolicy {

@@ -135,7 +135,8 @@ class Scheduler {
   // A client, or other terms for one. A stream of a client that was not attached has ClientTerms().
   void attach(ClientId client, const ClientTerms& terms, std::uint64_t now_ns);
   // The stream has something to submit. Said again, it replaces what was said before; a grant that
-  // is too narrow for `demand.min_sms` is revoked. Only id, min_sms, kernel and predicted_ns count.
+  // is too narrow for `demand.min_sms` is revoked. Only id, min_sms, profile_key and predicted_ns
+  // are read.
   void wants(ClientId client, const StreamDemand& demand, std::uint64_t now_ns);
   // It has nothing more to submit: its open grant is revoked, without a kRevoke decision, and ends
   // when it is returned.

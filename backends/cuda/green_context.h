@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A partition on NVIDIA: a green context over a union of units, and its streams; and the queues
-// that wrap the application's own streams.
+// that wrap the program's own streams.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A partition on AMD: a CU mask, and the streams made with it; and the queues that wrap the
-// application's own streams.
+// program's own streams.
 #pragma once
 
 #include <atomic>

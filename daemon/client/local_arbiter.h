@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The arbiter of a process that runs without vitamind: the scheduler that vitamind runs, with one
-// client. A placement policy is asked for every launch, over its eligible partitions.
+// client. A placement policy is asked when the stream's last answer is used up or does not fit.
 //
 // A single client never waits for another, so grants are tracked only for a policy that isolates
 // streams from each other.

@@ -74,7 +74,7 @@ CUresult launch_kernel_ex(Via<decltype(::cuLaunchKernelEx)> via, const CUlaunchC
   if (attributes.updatable_node || (captures_open() && way.record->legacy))
     return bridge_launch(way, kernel, stats::UnboundReason::kCapture, call);
   if (attributes.recorded != nullptr) {
-    // The launch records an event. On the application's own stream, and the event once more behind
+    // The launch records an event. On the program's own stream, and the event once more behind
     // the kernel, so that waiting for it means what the event's record always means here. That is
     // later than the launch asked for, never earlier.
     const CUresult answer = bridge_launch(way, kernel, stats::UnboundReason::kOther, call);

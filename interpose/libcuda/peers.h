@@ -45,7 +45,7 @@ inline bool on_legacy(CUstream stream, bool per_thread) {
   return stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread);
 }
 
-// A copy that is made at once, on the application's own stream.
+// A copy that is made at once, on the program's own stream.
 template <Host kHost = Host::kReturns>
 struct NeverDeferred {
   template <class... Args>

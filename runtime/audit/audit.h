@@ -8,8 +8,9 @@
 // is really asked to do, seen by standing between the runtime and the backend. A vector clock for
 // each queue says what is ahead of the next operation there; records carry clocks, waits and
 // observed completions join them. At the moment an operation is submitted
-//   * the launch that the backend got must equal the one that arrived, byte by byte, but for what
-//     the contract allows (docs/design.md): stream attributes made explicit;
+//   * the launch that the backend got must equal the one that arrived, byte by byte, but for the
+//     two differences that the contract allows (docs/design.md): stream attributes made explicit,
+//     and programmatic serialisation (PDL) cleared where the predecessor is not directly ahead;
 //   * everything that it comes behind must be ahead of it on its queue, or have been seen complete.
 // The runtime's own bookkeeping is not consulted, so a mistake in it shows.
 //
@@ -215,7 +216,7 @@ class Audit {
 
   std::unique_ptr<audit::Log> log_;
   hal::Device* device_ = nullptr;
-  // The physical side is told by calls that are made with and without the device's lock (a host
+  // The physical side is told by calls that are made with and without the device lock (a host
   // that waits holds none), so it has a lock of its own.
   mutable std::mutex mutex_;
   const hal::LockRule::Watched watched_{mutex_, "the lock of the audit is held"};

@@ -6,7 +6,7 @@
 // that it is counted, so a process that is killed leaves a true prefix. A header and records of one
 // size; a kernel's name is said once, in as many records as it needs, before its first launch.
 //
-// Threads: one writer (the holder of the device's lock). Readers read after the writer's death.
+// Threads: one writer (the holder of the device lock). Readers read after the writer's death.
 #pragma once
 
 #include <fcntl.h>

@@ -4,8 +4,9 @@
 //
 // The paper's hierarchical pool (section "Physical Contexts"): a buddy tree over the units, every
 // node, and for every node but the root its remainder (all other units); equal sets are kept once.
-// An H200 (16 units) gives 59 partitions. Partition 0 is the whole device: every unit, through the
-// application's own streams, so a program alone loses nothing. The tree's root has the same units.
+// An H200 (16 units) gives 59, and partition 0 beside them, the whole device: every unit, through
+// the program's own streams, so a program alone loses nothing. The tree's root has every unit, too,
+// but through queues of the pool.
 #pragma once
 
 #include <cstdint>

@@ -51,7 +51,7 @@ class PhysicalContextPool {
   std::vector<std::unique_ptr<PhysicalQueue>>& queues(PartitionId partition) {
     return queues_[partition];
   }
-  // Slow (about 1 ms); call it without the lock of the device, then add() under it.
+  // Slow (about 1 ms); call it without the device lock, then add() under it.
   hal::Result<std::unique_ptr<PhysicalQueue>> make_queue(PartitionId partition, int priority);
   void add(std::unique_ptr<PhysicalQueue> queue) {
     queue->made = ++queues_made_;

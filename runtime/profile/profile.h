@@ -50,7 +50,7 @@ struct ProfileCell {
 struct KernelProfile {
   std::string name;                // for people; may be empty
   std::uint64_t blocks = 0;        // of the grid; 0: unknown
-  std::uint32_t resident = 0;      // blocks of it that one processor holds; 0: unknown
+  std::uint32_t resident = 0;      // blocks of it that one SM holds at once; 0: unknown
   std::vector<ProfileCell> cells;  // by width, ascending
   std::uint64_t waves(std::uint32_t sms) const;  // 0: unknown
 };

@@ -21,9 +21,9 @@
 
 namespace vitamin::runtime {
 
-// What goes with a launch at most: a wait for its own stream's tail, one for what a wait waits for,
-// one for allocations, the two records of a stopwatch, and the markers behind it and behind its
-// predecessor.
+// Queue places that go with a launch at most: three waits (for its stream's tail, for what a wait
+// waits for, for allocations), the two records of a Profiler::Stopwatch, and two markers (behind
+// the launch, behind its predecessor). One is spare.
 inline constexpr std::uint64_t kBesideALaunch = 8;
 
 class Completion {
@@ -59,7 +59,7 @@ class Completion {
   // One more operation of the stream was submitted on a queue that is not ours; it ends at
   // `marker`.
   void submitted_elsewhere(Stream& stream, MarkerRef marker);
-  // The same for a launch on the queue of the stream's tail, behind which no marker falls due.
+  // submitted() for a launch of the fast path: on the queue of the stream's tail, without a marker.
   void submitted_straight_on(Stream& stream, const Kernel& kernel);
   // The stream's tail becomes a point that is known only by `marker`.
   void detach_tail(Stream& stream, MarkerRef marker);

@@ -8,7 +8,7 @@
 // predecessor). Otherwise, or when it is blocked for another reason (Blocked), it is deferred, and
 // retried, oldest first in each stream, by the mover and by every application thread
 // that waits for it. What cannot be copied is never deferred: what is ahead of it is flushed
-// (DeferredQueue::flush), and it goes behind that, onto the application's own stream.
+// (DeferredQueue::flush), and it goes behind that, onto the program's own stream.
 //
 // The stages are in core.h.
 //

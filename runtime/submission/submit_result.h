@@ -12,8 +12,8 @@ namespace vitamin::runtime {
 enum class Blocked : std::uint8_t {
   kNo,
   kHostWait,     // it comes behind a host wait that was not seen to end
-  kWindow,       // too much of the stream is outstanding: for its window, for the driver's queue or
-                 // for a cheap move (Placement::may_move)
+  kWindow,       // no room: the stream's window is used up, the driver's queue is full, or too much
+                 // is outstanding where the stream would move (Placement::may_move)
   kNoGrant,      // the stream has no grant of an eligible partition now
   kPredecessor,  // something ahead of it is deferred itself
   kGraph,        // the graph is to be looked at, or an executable to be made (GraphCache::prepare)
@@ -30,7 +30,7 @@ struct SubmitResult {
 // What submits an operation at once, if it can be.
 class SubmitsNow {
  public:
-  // `own_stream`: on the application's own stream, whatever the stream's grant says.
+  // `own_stream`: on the program's own stream, whatever the stream's grant says.
   virtual SubmitResult submit_now(Stream& stream, Submission& submission,
                                   std::span<const Predecessor> predecessors, bool own_stream) = 0;
 

@@ -6,7 +6,7 @@
 // Recording never waits: no lock, system call or allocation. What finds the ring full, or the disk,
 // is dropped and counted; a reader learns how much.
 //
-// Threads: one at a time records (the holder of the device's lock, the daemon's loop).
+// Threads: one at a time records (the holder of the device lock, the daemon's loop).
 #pragma once
 
 #include <unistd.h>

@@ -70,7 +70,7 @@ class Extremes final : public PlacementPolicy {
   }
 
  private:
-  // Not the application's own stream, so that the launch moves.
+  // Not the program's own stream, so that the launch moves.
   static PartitionId widest_part(std::span<const PartitionId> eligible) {
     for (std::size_t i = eligible.size(); i-- > 0;)
       if (eligible[i] != kWholeDevice) return eligible[i];

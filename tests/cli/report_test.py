@@ -43,10 +43,17 @@ class Coverage(CliTest):
         page = "stage=3 seen=100000 bound=99999 passed=1"
         self.assertIn("(99.9 %)", self.run_under("true", FAKE_PAGE=page).stderr)
 
-    def test_launches_before_any_device_was_managed_count_as_passed(self):
-        result = self.run_under("true", options=["--quiet", "--strict"],
-                                FAKE_PAGE="stage=3 seen=9 bound=9 unmanaged=1")
+    def test_launches_in_contexts_that_are_not_managed_count_as_passed(self):
+        page = "stage=3 seen=9 bound=9 unmanaged=1"
+        result = self.run_under("true", options=["--quiet", "--strict"], FAKE_PAGE=page)
         self.assert_one_line(result, 123, "1 of 10 launches were not bound")
+        self.assertRegex(self.run_under("true", FAKE_PAGE=page).stderr,
+                         r"not bound +1 +10\.0 % +foreign context 1\n")
+
+    def test_launches_of_a_process_without_a_pool_are_named_so(self):
+        page = "stage=4 seen=0 unmanaged=3 message=the pool could not be made"
+        self.assertRegex(self.run_under("true", FAKE_PAGE=page).stderr,
+                         r"not bound +3 +100\.0 % +no pool 3\n")
 
     def test_the_commands_own_failure_wins_over_strict(self):
         result = self.run_under("false", options=["--strict", "--quiet"])

@@ -80,7 +80,12 @@ class Table {
          grouped(l.narrow_eligible.get()));
     reasons("on the whole device", report_.totals.whole, stats::kWholeReasonText);
     auto unbound = report_.totals.unbound;
-    unbound[static_cast<std::size_t>(stats::UnboundReason::kNoPool)] += report_.passed_unmanaged;
+    for (const ProcessReport& process : report_.processes) {
+      const auto why = process.stage == stats::Stage::kDegraded
+                           ? stats::UnboundReason::kNoPool
+                           : stats::UnboundReason::kForeignContext;
+      unbound[static_cast<std::size_t>(why)] += process.passed_unmanaged;
+    }
     reasons("not bound", unbound, stats::kUnboundReasonText);
   }
 
