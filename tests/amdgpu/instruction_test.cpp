@@ -10,11 +10,14 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <ios>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "backends/soft/amdgpu/isa/alias.h"
 #include "backends/soft/amdgpu/isa/decoder.h"
 #include "backends/soft/amdgpu/isa/wave.h"
 #include "tests/seed.h"
@@ -37,19 +40,20 @@ class Random {
   U32 below(U32 bound) { return static_cast<U32>(next() % bound); }
   bool one_in(U32 count) { return below(count) == 0; }
 
-  // A word as registers hold it. Which of two NaNs an operation returns is not defined, so there is
-  // but one, that of x86.
+  // A word as registers hold it: NaNs of all kinds among them, of halves, too.
   U32 word() {
     constexpr U32 kSpecial[] = {0,          1,          0x3f800000, 0xbf800000, 0x7f800000,
                                 0xff800000, 0xffc00000, 0x80000000, 0x7fffffff, 0xffffffff,
-                                0x00000400, 0x3c003c00, 0x4f000000, 0x00800000, 0x41280000};
+                                0x00000400, 0x3c003c00, 0x4f000000, 0x00800000, 0x41280000,
+                                0x7f800001, 0xffa00123, 0x7fc00456, 0x7e01fd02, 0x7ff00000};
     switch (below(4)) {
       case 0:
         return below(256);
       case 1:
         return kSpecial[below(std::size(kSpecial))];
+      case 2:
+        return static_cast<U32>(next()) | (one_in(2) ? 0x7f800000u : 0x7c007c00u);
       default:
-        // No exponent of a half or of a single is all ones.
         return static_cast<U32>(next()) & ~(one_in(2) ? 0x40004000u : 0x00404000u);
     }
   }
@@ -186,57 +190,57 @@ constexpr Family kFamilies[] = {
      0x00000000,
      0x00000000,
      0x80000000,
-     {0x91de37967e696acc, 0x07330e02812388b8, 0x98d93faa032c4128}},
+     {0x33844b84fd70b66c, 0x02eb84fb79e52b2f, 0xc00bc29ecfa4e772}},
     {"VOP1",
      0x7e000000,
      0x7e000000,
      0xfe000000,
-     {0x6d439f2bad3c4609, 0x4a9080fb28a5209f, 0xe46d1b45f179a5f3}},
+     {0xd943a930db448785, 0xb0425228e6fadbbb, 0xdd54fe9150025e34}},
     {"VOPC",
      0x7c000000,
      0x7c000000,
      0xfe000000,
-     {0x743da1c1ddcd377a, 0x54057a1438fe2375, 0x6c772b14918c6949}},
+     {0xfd855088dc84bc1a, 0xb87604ad4f7d9dde, 0x100a6627dc3d244b}},
     {"VOP3",
      0xd0000000,
      0xd4000000,
      0xfc000000,
-     {0x53b3a8cd03f4b57b, 0xaead22271da60af5, 0x0ee4966510c2297d}},
+     {0x457efe8ff96cb7b8, 0x2d3b78e9eb3958a9, 0xbc0755cb36d8dcf7}},
     {"VOP3P",
      0xd3800000,
      0xcc000000,
      0xff800000,
-     {0x3de27ccbcf3c93d7, 0x0cfaf89e3457fec5, 0x8090c0c30ce8432d}},
+     {0x2e9c931f9c208f76, 0xc9ffbd26d85e4fe6, 0x93ab729f67b16fcb}},
     {"SOP2",
      0x80000000,
      0x80000000,
      0xc0000000,
-     {0x3c442209cd49e3d7, 0x0ee399b13cbe1257, 0x1f10a3192ae1a359}},
+     {0xa1eff3e406630a30, 0xb836c778c68b5534, 0x82d815b533e5449d}},
     {"SOP1",
      0xbe800000,
      0xbe800000,
      0xff800000,
-     {0x718639d522ddf3a0, 0xc4d97fa911055ec4, 0x183702c39b0063c9}},
+     {0x2b747efb5857c205, 0xc8cfa6f4ff7a6413, 0x74bb030989b62054}},
     {"SOPC",
      0xbf000000,
      0xbf000000,
      0xff800000,
-     {0xfd69a288fde62b74, 0x41cdc983dcd8c85c, 0xbb84bba3419ab129}},
+     {0x8a5195e6389b5a43, 0xf5ef9d6aa3b395a7, 0xe0b8dba41f59d128}},
     {"SOPK",
      0xb0000000,
      0xb0000000,
      0xf0000000,
-     {0xf41d89c394b411aa, 0xd39a42af4fff33c2, 0x08914cce9a29782a}},
+     {0x3b8dfd5a2275c452, 0xedad0d52062db802, 0x71b3ce9206637117}},
     {"DS",
      0xd8000000,
      0xd8000000,
      0xfc00ff00,
-     {0x584058e7ce40841c, 0xb465be95b64739ae, 0x11dbb98a14012c86}},
+     {0x509f53ecbadce262, 0x80dc32cae1a3922a, 0xa00a602fd0edf27d}},
     {"FLAT",
      0xdc000000,
      0xdc000000,
      0xfc000000,
-     {0xc383aa8aa6c28f87, 0x4d0c2324f04e0178, 0x0db3072251417758}},
+     {0x5a4dbe8070c48403, 0xc572addd0dbcc3ac, 0x199232fda0b3a121}},
 };
 
 std::array<U32, 4> encode(const Family& family, bool gfx10, Random& random) {
@@ -420,6 +424,75 @@ TEST_CASE("a wave does what its lanes do one by one, with the bits that were rec
         CHECK_MESSAGE(outcome.digest == family.digests[at], std::hex << outcome.digest);
     }
   }
+}
+
+// Loads and stores of words in a row, which the interpreter copies at once, where the row meets the
+// end of the workgroup's memory, wraps, crosses four gigabytes, or reaches an alias.
+constexpr U64 kFarMemory = 0x3000000000, kFarBytes = 4096;  // around a multiple of 2^32
+
+struct RowOfWords {
+  const char* what;
+  std::array<U32, 4> code;  // of gfx9: data in v2, addresses in v0 and v1, into v3
+  std::vector<U64> first;   // addresses of lane 0
+};
+
+std::vector<RowOfWords> rows_of_words(const Subject& subject) {
+  const U32 all = kLanes * 4;
+  const std::vector<U64> shared = {0,         kLdsBytes - all, kLdsBytes - all + 4, kLdsBytes - 4,
+                                   kLdsBytes, 0xfffffffc,      0x100000000 - all,   2};
+  const U64 end = subject.memory() + kMemoryBytes;
+  const std::vector<U64> global = {subject.memory(),         end - all, end - all / 2, end,
+                                   kFarMemory - all / 2 - 2, kFarMemory};
+  return {{"ds_read_b32 v3, v0", {0xd86c0000, 0x03000000}, shared},
+          {"ds_read_b32 v3, v0 offset:4", {0xd86c0004, 0x03000000}, shared},
+          {"ds_write_b32 v0, v2", {0xd81a0000, 0x00000200}, shared},
+          {"global_load_dword v3, v[0:1], off", {0xdc508000, 0x037f0000}, global},
+          {"global_store_dword v[0:1], v2, off", {0xdc708000, 0x007f0200}, global},
+          {"flat_load_dword v3, v[0:1]", {0xdc500000, 0x03000000}, global},
+          {"flat_store_dword v[0:1], v2", {0xdc700000, 0x00000200}, global}};
+}
+
+TEST_CASE("words in a row are those of the lanes one by one, at every edge") {
+  Random random(test::seed(1));
+  Subject subject("gfx90a", 64);
+  void* const far =
+      ::mmap(reinterpret_cast<void*>(kFarMemory - kFarBytes), 2 * kFarBytes, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  REQUIRE(far != MAP_FAILED);
+  // Behind the subject's memory the device has its beginning once more.
+  const U64 end = subject.memory() + kMemoryBytes;
+  REQUIRE(add_alias(end, 4096, subject.memory()));
+  Wave& wave = subject.wave();
+  for (const RowOfWords& row : rows_of_words(subject)) {
+    const Instruction instruction = subject.decode(row.code);
+    REQUIRE(instruction.text.starts_with(row.what));
+    for (const U64 first : row.first) {
+      INFO(row.what << " from " << first);
+      subject.fill(random);
+      for (unsigned lane = 0; lane < kLanes; ++lane) {
+        const U64 address = first + 4 * lane;
+        subject.state().vector[lane] = static_cast<U32>(address);
+        subject.state().vector[kLanes + lane] = static_cast<U32>(address >> 32);
+      }
+      U64 digest[2];
+      for (const bool at_once : {true, false}) {
+        subject.restore(true);
+        for (U64 at = 0; at < 2 * kFarBytes; ++at)
+          static_cast<std::uint8_t*>(far)[at] = static_cast<std::uint8_t>(at * 7);
+        for (unsigned lane = 0; lane < (at_once ? 1 : kLanes); ++lane) {
+          wave.set_exec(at_once ? ~0ull : 1ull << lane);
+          instruction.execute(wave, instruction);
+        }
+        wave.set_exec(0);
+        digest[at_once ? 0 : 1] =
+            subject.lanes_digest(true) * 31 + std::hash<std::string_view>()(std::string_view(
+                                                  static_cast<const char*>(far), 2 * kFarBytes));
+      }
+      CHECK(digest[0] == digest[1]);
+    }
+  }
+  remove_alias(end);
+  ::munmap(far, 2 * kFarBytes);
 }
 
 // From gfx10 on v_cmpx names no mask, so that its sources stand where v_cmp has one.

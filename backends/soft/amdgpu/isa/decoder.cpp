@@ -473,7 +473,7 @@ Instruction Decoder::decode(std::uint64_t pc, std::uint64_t available) {
   // From gfx10 on v_cmpx names no mask: its sources come first.
   if (parsed.name.starts_with("v_cmpx_") && parsed.words.size() == 2) typed.first_source = 0;
   settle_sources(instruction, typed, modifiers, parsed.words);
-  settle_constants(instruction, typed);
+  if (parsed.name.starts_with("v_")) settle_constants(instruction, typed);
   settle_result(instruction, *definition, parsed.sdwa, preserves_halves_);
   instruction.execute = saturates ? definition->saturating : definition->execute;
   if (!modifiers.permutes) return instruction;

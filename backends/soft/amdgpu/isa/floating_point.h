@@ -12,13 +12,32 @@
 
 namespace vitamin::soft::amdgpu::isa {
 
+template <class T>
+struct Format {
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>);
+  using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+  static constexpr Bits kQuiet = Bits{1} << (sizeof(T) == 8 ? 51 : 22);
+};
+
+template <class T>
+inline auto bits_of(T x) {
+  return std::bit_cast<typename Format<T>::Bits>(x);
+}
+
+template <class T>
+inline T quieted(T nan) {
+  return std::bit_cast<T>(bits_of(nan) | Format<T>::kQuiet);
+}
+
+template <class T>
+inline bool signals(T x) {
+  return x != x && (bits_of(x) & Format<T>::kQuiet) == 0;
+}
+
 // `result`, which is what the other operands make of it, unless `x` is a NaN.
 template <class T>
 inline T unless_nan(T x, T result) {
-  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>);
-  using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-  constexpr Bits kQuiet = Bits{1} << (sizeof(T) == 8 ? 51 : 22);
-  return x != x ? std::bit_cast<T>(std::bit_cast<Bits>(x) | kQuiet) : result;
+  return x != x ? quieted(x) : result;
 }
 
 template <class T>
@@ -37,15 +56,25 @@ inline T multiply_add(T x, T y, T z) {
   return unless_nan(x, unless_nan(y, std::fma(x, y, z)));
 }
 
-// The number, if the other one is a NaN.
+// `chosen`, if both are numbers; else the first NaN that signals, made quiet, or the number beside
+// a quiet one ("Vega" Instruction Set Architecture, V_MIN_F32, in IEEE mode).
+template <class T>
+inline T of_numbers(T x, T y, T chosen) {
+  const T number = x != x ? y : y != y ? x : chosen;
+  return signals(x) ? quieted(x) : signals(y) ? quieted(y) : number;
+}
+
+// Zeros are ordered by their signs: values that are equal differ in nothing else.
 template <class T>
 inline T minimum(T x, T y) {
-  return x != x ? y : y != y ? x : x < y ? x : y;
+  const T equal = std::bit_cast<T>(bits_of(x) | bits_of(y));
+  return of_numbers(x, y, x == y ? equal : x < y ? x : y);
 }
 
 template <class T>
 inline T maximum(T x, T y) {
-  return x != x ? y : y != y ? x : x > y ? x : y;
+  const T equal = std::bit_cast<T>(bits_of(x) & bits_of(y));
+  return of_numbers(x, y, x == y ? equal : x > y ? x : y);
 }
 
 }  // namespace vitamin::soft::amdgpu::isa

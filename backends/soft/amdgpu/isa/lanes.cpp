@@ -68,6 +68,14 @@ const std::uint32_t* fill_row(Wave& wave, const Operand& operand, unsigned part,
                               std::uint32_t* scratch) {
   if (operand.kind == Operand::Kind::kVector) {
     const std::uint32_t* const row = wave.row(operand.reg + part);
+    if (operand.select == Operand::Select::kWhole) {
+      // What modify_source() clears and flips, found once.
+      const std::uint32_t kept =
+          modify_source(~0u, operand, part, bytes) ^ modify_source(0, operand, part, bytes);
+      const std::uint32_t flipped = modify_source(0, operand, part, bytes);
+      for (unsigned lane = 0; lane < kLanes; ++lane) scratch[lane] = (row[lane] & kept) ^ flipped;
+      return scratch;
+    }
     for (unsigned lane = 0; lane < kLanes; ++lane)
       scratch[lane] = modify_source(row[lane], operand, part, bytes);
     return scratch;

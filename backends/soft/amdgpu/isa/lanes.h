@@ -119,11 +119,22 @@ inline void run_lanes(Wave& wave, const Instruction& instruction, std::tuple<A..
       Source<A>(wave, instruction.operand[kFirst + K], scratch[K])...};
   const unsigned reg = instruction.operand[0].reg;
   if constexpr (sizeof(R) == 8) {
-    const std::uint32_t* const mask = wave.lane_words();
     std::uint32_t* const low = wave.row(reg);
     std::uint32_t* const high = wave.row(reg + 1);
+    const auto result = [&](std::ptrdiff_t lane) {
+      return std::bit_cast<std::uint64_t>(F(std::get<K>(source)[lane]...));
+    };
+    if (wave.all_active()) {
+      each_lane(wave.width, [&](std::ptrdiff_t lane) {
+        const std::uint64_t bits = result(lane);
+        low[lane] = static_cast<std::uint32_t>(bits);
+        high[lane] = static_cast<std::uint32_t>(bits >> 32);
+      });
+      return;
+    }
+    const std::uint32_t* const mask = wave.lane_words();
     each_lane(wave.width, [&](std::ptrdiff_t lane) {
-      const auto bits = std::bit_cast<std::uint64_t>(F(std::get<K>(source)[lane]...));
+      const std::uint64_t bits = result(lane);
       const auto low_word = static_cast<std::uint32_t>(bits);
       const auto high_word = static_cast<std::uint32_t>(bits >> 32);
       low[lane] = (low_word & mask[lane]) | (low[lane] & ~mask[lane]);

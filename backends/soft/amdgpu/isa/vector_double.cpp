@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Double precision.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -27,12 +28,13 @@ U32 saturate_unsigned(double x) {
 
 // As in single precision: v_div_fixup_f64 computes the exact quotient.
 void divide_scale_double(Wave& wave, const Instruction& instruction) {
-  alignas(64) U32 scratch[2][kLanes];
+  alignas(64) U32 scratch[2][kLanes], upper[kLanes];
   const unsigned reg = instruction.operand[0].reg;
   const U32* const low = source_row<8>(wave, instruction.operand[2], 0, scratch[0]);
-  const U32* const high = source_row<8>(wave, instruction.operand[2], 1, scratch[1]);
+  // The destination's lower row may be the source's upper one.
+  std::copy_n(source_row<8>(wave, instruction.operand[2], 1, scratch[1]), kLanes, upper);
   write_row(wave, reg, low);
-  write_row(wave, reg + 1, high);
+  write_row(wave, reg + 1, upper);
   wave.set_mask64(instruction.operand[1].reg, 0);
 }
 

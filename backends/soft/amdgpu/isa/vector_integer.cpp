@@ -90,7 +90,9 @@ void carry_arithmetic(Wave& wave, const Instruction& instruction) {
     const bool by_carry = kSign > 0 ? words[lane] == a : a == b;
     out[lane] = (beyond ? ~0u : 0u) | (by_carry ? carry : 0u);
   });
-  write_row(wave, instruction.operand[0].reg, words);
+  U32* const to = wave.row(instruction.operand[0].reg);
+  if (instruction.shaped) shape(instruction, Type::kB32, to, words);
+  write_lanes(wave, to, [&](std::ptrdiff_t lane) { return words[lane]; });
   wave.set_mask64(instruction.operand[1].reg, mask_of_words(out, wave.width) & wave.exec());
 }
 

@@ -6,8 +6,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -74,6 +74,14 @@ struct Dispatch {
 
 struct Workgroup;
 
+constexpr std::size_t kRowAlignment = 64;
+constexpr std::size_t kRegisterBytes = kVectorRows * kLanes * sizeof(std::uint32_t);
+struct AlignedDelete {
+  void operator()(void* memory) const {
+    ::operator delete(memory, std::align_val_t{kRowAlignment});
+  }
+};
+
 struct Wave {
   enum class State : std::uint8_t { kRunning, kAtBarrier, kAtGridBarrier, kDone };
 
@@ -115,10 +123,8 @@ struct Wave {
   CodeRegion* code = nullptr;
   std::array<std::uint32_t, 256> scalar{};
   // Aligned: a host vector must not lie on two cache lines.
-  std::unique_ptr<std::uint32_t[], decltype(&std::free)> vector{
-      static_cast<std::uint32_t*>(
-          std::aligned_alloc(64, kVectorRows* kLanes * sizeof(std::uint32_t))),
-      &std::free};
+  std::unique_ptr<std::uint32_t[], AlignedDelete> vector{
+      static_cast<std::uint32_t*>(::operator new(kRegisterBytes, std::align_val_t{kRowAlignment}))};
   std::vector<std::uint8_t> scratch;  // private memory, lane after lane
 
  private:
