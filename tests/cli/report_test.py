@@ -53,7 +53,7 @@ class Coverage(CliTest):
     def test_launches_of_a_process_without_a_pool_are_named_so(self):
         page = "stage=4 seen=0 unmanaged=3 message=the pool could not be made"
         self.assertRegex(self.run_under("true", FAKE_PAGE=page).stderr,
-                         r"not bound +3 +100\.0 % +no pool 3\n")
+                         r"not bound +3 +100 % +no pool 3\n")
 
     def test_the_commands_own_failure_wins_over_strict(self):
         result = self.run_under("false", options=["--strict", "--quiet"])

@@ -8,15 +8,25 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <type_traits>
 
 namespace vitamin::soft::amdgpu::isa {
 
 template <class T>
-struct Format {
-  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>);
-  using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-  static constexpr Bits kQuiet = Bits{1} << (sizeof(T) == 8 ? 51 : 22);
+struct Format;
+template <>
+struct Format<_Float16> {
+  using Bits = std::uint16_t;
+  static constexpr Bits kQuiet = 1u << 9;
+};
+template <>
+struct Format<float> {
+  using Bits = std::uint32_t;
+  static constexpr Bits kQuiet = 1u << 22;
+};
+template <>
+struct Format<double> {
+  using Bits = std::uint64_t;
+  static constexpr Bits kQuiet = 1ull << 51;
 };
 
 template <class T>
@@ -26,12 +36,13 @@ inline auto bits_of(T x) {
 
 template <class T>
 inline T quieted(T nan) {
-  return std::bit_cast<T>(bits_of(nan) | Format<T>::kQuiet);
+  using Bits = typename Format<T>::Bits;
+  return std::bit_cast<T>(static_cast<Bits>(bits_of(nan) | Format<T>::kQuiet));
 }
 
 template <class T>
 inline bool signals(T x) {
-  return x != x && (bits_of(x) & Format<T>::kQuiet) == 0;
+  return (x != x) & ((bits_of(x) & Format<T>::kQuiet) == 0);
 }
 
 // `result`, which is what the other operands make of it, unless `x` is a NaN.
@@ -67,13 +78,15 @@ inline T of_numbers(T x, T y, T chosen) {
 // Zeros are ordered by their signs: values that are equal differ in nothing else.
 template <class T>
 inline T minimum(T x, T y) {
-  const T equal = std::bit_cast<T>(bits_of(x) | bits_of(y));
+  const auto either = static_cast<typename Format<T>::Bits>(bits_of(x) | bits_of(y));
+  const T equal = std::bit_cast<T>(either);
   return of_numbers(x, y, x == y ? equal : x < y ? x : y);
 }
 
 template <class T>
 inline T maximum(T x, T y) {
-  const T equal = std::bit_cast<T>(bits_of(x) & bits_of(y));
+  const auto both = static_cast<typename Format<T>::Bits>(bits_of(x) & bits_of(y));
+  const T equal = std::bit_cast<T>(both);
   return of_numbers(x, y, x == y ? equal : x > y ? x : y);
 }
 

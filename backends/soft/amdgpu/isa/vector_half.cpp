@@ -25,9 +25,6 @@ Half fused(Half x, Half y, Half z) {
       sum(product(static_cast<double>(x), static_cast<double>(y)), static_cast<double>(z)));
 }
 
-Half minimum(Half x, Half y) { return half(isa::minimum(single(x), single(y))); }
-Half maximum(Half x, Half y) { return half(isa::maximum(single(x), single(y))); }
-
 // The half of one packed source that a half of the result reads.
 U16 packed_source(Wave& wave, const Instruction& instruction, unsigned at, unsigned half_index,
                   unsigned lane, bool real) {
@@ -98,7 +95,7 @@ void add_single_halves(InstructionSet& set) {
   set.add("v_cvt_f16_i16", per_lane<[](I16 x) { return half(static_cast<float>(x)); }>());
   set.add("v_cvt_u16_f16", per_lane<[](Half x) {
             const float value = single(x);
-            return static_cast<U16>(isa::minimum(isa::maximum(value, 0.0f), 65535.0f));
+            return static_cast<U16>(minimum(maximum(value, 0.0f), 65535.0f));
           }>());
   set.add("v_cvt_i16_f16", per_lane<[](Half x) {
             const float value = single(x);
