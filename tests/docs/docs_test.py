@@ -455,7 +455,7 @@ class Documents(unittest.TestCase):
                         line.replace(" scheduler/policies", f" {SOURCE}/scheduler/policies"))
                     words[0] = PROGRAMS.get(words[0], words[0])
                     result = run(*words, cwd=directory)
-                    self.assertEqual(result.returncode, 0, line + result.stderr)
+                    self.assertEqual(result.returncode, 0, line + result.stdout + result.stderr)
 
     def test_every_error_code_is_explained_and_no_other(self):
         text = (SOURCE / "runtime/problem.def").read_text()

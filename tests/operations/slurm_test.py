@@ -279,13 +279,16 @@ class Accounting(SlurmTest):
     def test_what_jobs_used_is_in_sacct_however_they_end(self):
         cluster = self.cluster(AccountingCluster)
         cluster.vitamind()
-        # Two steps, one after the other, and a comment of an administrator.
-        cluster.write("/tmp/job", "#!/bin/sh\n#SBATCH --vitamin=50\nsleep 1\n"
+        # Two steps, one after the other, and a comment of an administrator, who writes it before
+        # the first step ends: Slurm lets no two writers of a comment agree.
+        cluster.write("/tmp/job", "#!/bin/sh\n#SBATCH --vitamin=50\n"
+                      "until test -e /tmp/commented; do sleep 0.1; done\n"
                       f"srun --vitamin=50 {' '.join(map(str, program('demo-train')))}\n"
                       f"srun --vitamin=50 {' '.join(map(str, program('demo-serve')))}\n", 0o755)
         cluster.run("sbatch", "-o", "/tmp/out", "/tmp/job", user="alice", env=SOFT)
         wait_until(lambda: cluster.run("scontrol", "update", "job=1", "admincomment=known",
                                        check=False).returncode == 0, "the job", 60)
+        cluster.write("/tmp/commented", "")
         killed = cluster.start("srun", "--vitamin=50", BUILD / "bin/demo-train", "100000",
                                user="bob", env=SOFT)
         comment = cluster.comment("1")
