@@ -2,7 +2,8 @@
 //
 // Arithmetic whose bits do not depend on how it is compiled. IEEE 754 leaves open which NaN comes
 // out of an operation with several, and a compiler swaps the operands of the host's commutative
-// instructions as it likes; here it is the first one, made quiet.
+// instructions as it likes; here it is the first one, made quiet. Minima and maxima have the rule
+// of the hardware.
 #pragma once
 
 #include <bit>
@@ -40,6 +41,8 @@ inline T quieted(T nan) {
   return std::bit_cast<T>(static_cast<Bits>(bits_of(nan) | Format<T>::kQuiet));
 }
 
+// Whether `x` is a signalling NaN. `&`, not `&&`: a branch keeps the loop over the lanes from
+// becoming host vector instructions.
 template <class T>
 inline bool signals(T x) {
   return (x != x) & ((bits_of(x) & Format<T>::kQuiet) == 0);
