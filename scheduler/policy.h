@@ -63,8 +63,8 @@ struct Snapshot {
   const Client* find(ClientId id) const;
 };
 
-// What becomes of one latency bound of a client.
-struct BoundStatus {
+// What becomes of one latency bound of a client's Slo.
+struct SloStatus {
   ClientId client = kNoClient;
   // Of the steps that it bounds; kUnknown: of requests whose steps are not announced.
   StepKind kind = StepKind::kUnknown;
@@ -87,7 +87,7 @@ class AllocationPolicy {
   virtual void allocate(const Snapshot& snapshot, Allocation& out) = 0;
   virtual void forget(ClientId client) { static_cast<void>(client); }
   // Adds a line for each bound of a client that the policy knows. None: it keeps no bounds.
-  virtual void bound_statuses(std::vector<BoundStatus>& out) const { static_cast<void>(out); }
+  virtual void slo_statuses(std::vector<SloStatus>& out) const { static_cast<void>(out); }
   // The alternatives among which the policy chooses now. False: those of the estimator, or none.
   virtual bool explain(Findings& out) const { return static_cast<void>(out), false; }
 };

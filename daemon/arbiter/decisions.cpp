@@ -125,7 +125,7 @@ json json_of(const Device& device, const scheduler::Findings& found, std::uint64
 
 json bounds_of(const Device& device) {
   json bounds = json::array();
-  for (const scheduler::BoundStatus& status : device.arbiter->bound_statuses())
+  for (const scheduler::SloStatus& status : device.arbiter->slo_statuses())
     bounds.push_back({{"client", status.client},
                       {"of", bound_name(status.kind)},
                       {"bound_ns", status.bound_ns},

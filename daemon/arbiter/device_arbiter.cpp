@@ -568,9 +568,9 @@ void DeviceArbiter::explain(scheduler::Findings& out) const {
   if (policy == nullptr || !policy->explain(out)) estimator_.explain(out);
 }
 
-std::vector<scheduler::BoundStatus> DeviceArbiter::bound_statuses() const {
-  std::vector<scheduler::BoundStatus> statuses;
-  if (const auto* const policy = scheduler_.allocation_policy()) policy->bound_statuses(statuses);
+std::vector<scheduler::SloStatus> DeviceArbiter::slo_statuses() const {
+  std::vector<scheduler::SloStatus> statuses;
+  if (const auto* const policy = scheduler_.allocation_policy()) policy->slo_statuses(statuses);
   return statuses;
 }
 

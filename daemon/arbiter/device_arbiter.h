@@ -185,7 +185,7 @@ class DeviceArbiter {
   // The alternatives of the choice in force: the policy's own, or the estimator's.
   void explain(scheduler::Findings& out) const;
   // Whether the latency bounds of all clients are met.
-  std::vector<scheduler::BoundStatus> bound_statuses() const;
+  std::vector<scheduler::SloStatus> slo_statuses() const;
   const ArbiterCounters& counters() const { return counters_; }
   const runtime::Profile& profile() const { return profile_; }
   const WaitHistogram& waits() const { return waits_; }

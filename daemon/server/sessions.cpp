@@ -310,7 +310,7 @@ void Server::warn_of_refused_bounds(Device& device, std::uint64_t now_ns) {
   if (!device.arbiter->scheduler().policy().keeps_bounds || now_ns < device.bounds_ns + kEvery)
     return;
   device.bounds_ns = now_ns;
-  for (const scheduler::BoundStatus& status : device.arbiter->bound_statuses()) {
+  for (const scheduler::SloStatus& status : device.arbiter->slo_statuses()) {
     Session* const session = this->session(status.client);
     if (session == nullptr) continue;
     const std::uint32_t kind = 1U << static_cast<unsigned>(status.kind);

@@ -50,7 +50,7 @@ class SloPolicy final : public AllocationPolicy {
   SloPolicy(const SloOptions& options, Estimator& estimator, std::span<const Partition> pool);
   void allocate(const Snapshot& snapshot, Allocation& out) override;
   void forget(ClientId client) override;
-  void bound_statuses(std::vector<BoundStatus>& out) const override;
+  void slo_statuses(std::vector<SloStatus>& out) const override;
   bool explain(Findings& out) const override;
 
  private:

@@ -10,13 +10,13 @@
 
 namespace vitamin::scheduler {
 
-void SloPolicy::bound_statuses(std::vector<BoundStatus>& out) const {
+void SloPolicy::slo_statuses(std::vector<SloStatus>& out) const {
   const EstimateStore& store = estimator_.store();
   for (const Kept& kept : services_) {
     const Service& service = kept.service;
     const Slo& slo = service.slo();
     const auto add = [&](StepKind kind, std::uint64_t bound_ns, std::uint64_t alone_ns) {
-      BoundStatus& status = out.emplace_back();
+      SloStatus& status = out.emplace_back();
       status.client = service.client();
       status.kind = kind;
       status.bound_ns = is_as_alone(bound_ns) ? 0 : bound_ns;

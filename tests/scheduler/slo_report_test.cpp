@@ -34,15 +34,15 @@ struct World {
       estimator.store().add({101, kByItself, 0, kind, what}, std::log(ms * 1e6 + i), 1, 1);
   }
 
-  std::vector<BoundStatus> bound_statuses() {
+  std::vector<SloStatus> slo_statuses() {
     Snapshot snapshot;
     snapshot.now_ns = now_ns += kMs;
     snapshot.pool = pool.partitions();
     snapshot.clients = clients;
     Allocation out;
     policy.allocate(snapshot, out);
-    std::vector<BoundStatus> all;
-    policy.bound_statuses(all);
+    std::vector<SloStatus> all;
+    policy.slo_statuses(all);
     return all;
   }
 
@@ -61,7 +61,7 @@ TEST_CASE("each bound of a client is judged by what its own steps take alone") {
   World world(slo);
   world.took(StepKind::kPrefill, 90);
   world.took(StepKind::kDecode, 8);
-  const std::vector<BoundStatus> all = world.bound_statuses();
+  const std::vector<SloStatus> all = world.slo_statuses();
   REQUIRE(all.size() == 2);  // every step is announced: there are no other requests
   CHECK(all[0].kind == StepKind::kPrefill);
   CHECK(all[0].bound_ns == 200 * kMs);
@@ -77,7 +77,7 @@ TEST_CASE("a bound of requests that are not announced is judged by busy periods"
   slo.step_ns = slo.latency_ns = 5 * kMs;
   World world(slo);
   world.took(StepKind::kUnknown, 3, Quantity::kBusy);
-  const std::vector<BoundStatus> all = world.bound_statuses();
+  const std::vector<SloStatus> all = world.slo_statuses();
   REQUIRE(all.size() == 2);
   CHECK(all[0].kind == StepKind::kIteration);
   CHECK(all[0].alone_ns == 0);  // no iteration was seen
@@ -92,7 +92,7 @@ TEST_CASE("a client that asks for latencies as alone has no bound that could be 
   slo.latency_ns = 1;
   World world(slo);
   world.took(StepKind::kUnknown, 3, Quantity::kBusy);
-  const std::vector<BoundStatus> all = world.bound_statuses();
+  const std::vector<SloStatus> all = world.slo_statuses();
   REQUIRE(all.size() == 1);
   CHECK(all[0].bound_ns == 0);
   CHECK(all[0].feasible);
@@ -103,7 +103,7 @@ TEST_CASE("the configurations among which slo chooses are told, with the bounds 
   slo.latency_ns = 9 * kMs;
   World world(slo);
   world.took(StepKind::kUnknown, 7, Quantity::kBusy);
-  world.bound_statuses();
+  world.slo_statuses();
   Findings found;
   REQUIRE(world.policy.explain(found));
   CHECK(found.objective == "others");
@@ -130,7 +130,7 @@ TEST_CASE("the configurations among which slo chooses are told, with the bounds 
   // While the client with the bound has nothing to do, the estimator's are the alternatives.
   world.clients[0].active = false;
   world.clients[0].streams = {};
-  world.bound_statuses();
+  world.slo_statuses();
   CHECK_FALSE(world.policy.explain(found));
 }
 
@@ -139,7 +139,7 @@ TEST_CASE("of services with different bounds each configuration says which part 
   slo.latency_ns = 9 * kMs;
   World world(slo);
   world.clients[1].slo.latency_ns = 200 * kMs;
-  world.bound_statuses();
+  world.slo_statuses();
   Findings found;
   REQUIRE(world.policy.explain(found));
   unsigned parts = 0;

@@ -254,8 +254,8 @@ TEST_CASE("A bound that cannot be met alone is infeasible, and says what would b
   setup.slo.latency_ns = 5 * kMs;  // the work takes 8 ms
   ServiceWorld world(setup, {});
   world.run(20);
-  std::vector<BoundStatus> statuses;
-  world.policy.bound_statuses(statuses);
+  std::vector<SloStatus> statuses;
+  world.policy.slo_statuses(statuses);
   REQUIRE(statuses.size() == 1);
   CHECK(!statuses[0].feasible);
   CHECK(statuses[0].alone_ns > 8 * kMs);
@@ -268,11 +268,11 @@ TEST_CASE("What a bound costs the others is told") {
   ServiceWorld::Setup tight, loose;
   tight.slo.latency_ns = static_cast<std::uint64_t>(1.05 * alone_ms(tight, 0.99) * 1e6);
   loose.slo.latency_ns = 10 * tight.slo.latency_ns;
-  std::vector<BoundStatus> statuses;
+  std::vector<SloStatus> statuses;
   for (const ServiceWorld::Setup& setup : {tight, loose}) {
     ServiceWorld world(setup, {});
     world.run(30);
-    world.policy.bound_statuses(statuses);
+    world.policy.slo_statuses(statuses);
   }
   REQUIRE(statuses.size() == 2);
   MESSAGE("cost of a tight bound " << statuses[0].costs << ", of a loose one "
@@ -294,8 +294,8 @@ TEST_CASE("tpot-first keeps a partition for decodes while they are idle") {
   options.cumulative = false;
   ServiceWorld world(setup, options);
   world.run(5);
-  std::vector<BoundStatus> statuses;
-  world.policy.bound_statuses(statuses);
+  std::vector<SloStatus> statuses;
+  world.policy.slo_statuses(statuses);
   REQUIRE(statuses.size() == 1);
   CHECK(statuses[0].standing != kNoPartition);
   CHECK(h200().at(statuses[0].standing).sms <= 68);
