@@ -84,7 +84,7 @@ class Arbiter {
   // release() have an effect. Constant.
   virtual bool streams_share() const = 0;
   // What a stream is expected to want.
-  virtual void expect(const Hint& hint) { static_cast<void>(hint); }
+  virtual void expect(const ExpectedOperation& expected) { static_cast<void>(expected); }
   // Launches, of whatever kernels, that were timed on one SM count since the last call for it.
   virtual void timed(const TimedLaunches& launches) { static_cast<void>(launches); }
   // Whether grants keep this process apart from others. A launch then waits a moment for a queue on

@@ -58,7 +58,7 @@ static_assert(sizeof(GrantTerms) == 16);  // answered in registers
 
 // An operation that is expected and not yet bindable; or the next one of a stream that waits or has
 // a grant, when its demand has changed. For Arbiter::expect(). Times 0: now, or none.
-struct Hint {
+struct ExpectedOperation {
   StreamId stream = 0;
   std::uint32_t sms = 0;
   std::uint64_t ready_at_ns = 0;

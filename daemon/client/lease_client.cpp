@@ -244,17 +244,17 @@ void LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& oper
   counters_.asked += lane.requested ? 1 : 0;
 }
 
-void LeaseClient::hint(const runtime::Hint& hint, std::uint64_t now_ns) {
+void LeaseClient::expect(const runtime::ExpectedOperation& expected, std::uint64_t now_ns) {
   if (page_->words.load(std::memory_order_relaxed) == nullptr || daemon_is_lost()) return;
   protocol::HintRecord said;
-  said.head.lane = hint.stream % static_cast<LaneId>(kLanes);
-  said.kernel = hint.kernel;
-  said.ready_in_ns = from_now(hint.ready_at_ns, now_ns);
-  said.deadline_in_ns = from_now(hint.deadline_ns, now_ns);
-  said.queued_ns = std::min(hint.queued_ns, protocol::kLongest);
-  said.sms = hint.sms;
-  said.cancelled = hint.cancelled ? 1 : 0;
-  said.kind = static_cast<std::uint8_t>(hint.kind);
+  said.head.lane = expected.stream % static_cast<LaneId>(kLanes);
+  said.kernel = expected.kernel;
+  said.ready_in_ns = from_now(expected.ready_at_ns, now_ns);
+  said.deadline_in_ns = from_now(expected.deadline_ns, now_ns);
+  said.queued_ns = std::min(expected.queued_ns, protocol::kLongest);
+  said.sms = expected.sms;
+  said.cancelled = expected.cancelled ? 1 : 0;
+  said.kind = static_cast<std::uint8_t>(expected.kind);
   send(protocol::encode(said));
   flush();
 }

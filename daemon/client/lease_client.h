@@ -125,7 +125,7 @@ class LeaseClient {
   GrantTerms grant(StreamId stream, const runtime::ReadyOperation& operation,
                    std::span<const PartitionId> eligible, std::uint64_t now_ns);
   // An operation of the lane is expected, or its announcement is cancelled.
-  void hint(const runtime::Hint& hint, std::uint64_t now_ns);
+  void expect(const runtime::ExpectedOperation& expected, std::uint64_t now_ns);
   // Launches were timed. Dropped while the ring is more than half full, to leave room for requests.
   void timed(const runtime::TimedLaunches& launches);
   void submitted(PartitionId partition, StreamId stream);

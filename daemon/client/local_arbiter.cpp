@@ -30,7 +30,7 @@ scheduler::StreamDemand demand_of(const runtime::ReadyOperation& operation) {
   return demand;
 }
 
-// The announcement of a step that a launch or a hint carries.
+// The announcement of a step that a launch or an expected operation carries.
 template <class Said>
 scheduler::Announcement announcement_of(const Said& said) {
   scheduler::Announcement announcement;
@@ -240,14 +240,14 @@ void LocalArbiter::returned(Held& held) {
   held_.pop_back();
 }
 
-void LocalArbiter::expect(const runtime::Hint& hint) {
+void LocalArbiter::expect(const runtime::ExpectedOperation& expected) {
   if (placement_ != nullptr) return;
   const std::uint64_t now = runtime::now_ns();
-  scheduler::AnnouncedSteps& steps = state_of(hint.stream).steps;
-  if (hint.cancelled) {
+  scheduler::AnnouncedSteps& steps = state_of(expected.stream).steps;
+  if (expected.cancelled) {
     steps.cancel(scheduler_, kSelf, now);
   } else {
-    steps.announce(scheduler_, kSelf, hint.stream, steps_, announcement_of(hint), now);
+    steps.announce(scheduler_, kSelf, expected.stream, steps_, announcement_of(expected), now);
   }
   apply_decisions(now);
 }

@@ -47,7 +47,7 @@ class LocalArbiter final : public runtime::Arbiter {
                std::uint32_t operations) override;
   void release(runtime::PartitionId partition, runtime::StreamId stream) override;
   bool streams_share() const override { return !isolated_; }
-  void expect(const runtime::Hint& hint) override;
+  void expect(const runtime::ExpectedOperation& expected) override;
 
  private:
   static constexpr scheduler::ClientId kSelf = 1;

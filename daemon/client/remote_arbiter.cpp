@@ -78,7 +78,9 @@ GrantTerms RemoteArbiter::grant(const runtime::ReadyOperation& operation,
   }
 }
 
-void RemoteArbiter::expect(const runtime::Hint& hint) { client_.hint(hint, now_ns()); }
+void RemoteArbiter::expect(const runtime::ExpectedOperation& expected) {
+  client_.expect(expected, now_ns());
+}
 
 void RemoteArbiter::service() {
   attention_.store(false, std::memory_order_release);

@@ -70,7 +70,7 @@ class RemoteArbiter final : public runtime::Arbiter {
   void busy(std::uint64_t ns) override { client_.busy(ns); }
   void outstanding(bool any) override { client_.outstanding(any); }
   void release(PartitionId, StreamId) override {}
-  void expect(const runtime::Hint& hint) override;
+  void expect(const runtime::ExpectedOperation& expected) override;
   void timed(const runtime::TimedLaunches& launches) override { client_.timed(launches); }
   bool streams_share() const override { return true; }
   bool between_processes() const override { return true; }

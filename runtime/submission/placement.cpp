@@ -219,15 +219,15 @@ void Placement::announce_step(Stream& stream, const Advice* advice) {
 }
 
 void Placement::expect(Stream& stream, const Advice& advice, bool cancelled) {
-  Hint hint;
-  hint.stream = stream.id;
-  hint.sms = std::max({1U, std::min(advice.sms, widest_), stream.placing.retry_sms});
-  hint.ready_at_ns = advice.ready_at_ns;
-  hint.deadline_ns = advice.deadline_ns;
-  hint.queued_ns = advice.queued_ns;
-  hint.kind = advice.kind;
-  hint.cancelled = cancelled;
-  core_.arbiter->expect(hint);
+  ExpectedOperation expected;
+  expected.stream = stream.id;
+  expected.sms = std::max({1U, std::min(advice.sms, widest_), stream.placing.retry_sms});
+  expected.ready_at_ns = advice.ready_at_ns;
+  expected.deadline_ns = advice.deadline_ns;
+  expected.queued_ns = advice.queued_ns;
+  expected.kind = advice.kind;
+  expected.cancelled = cancelled;
+  core_.arbiter->expect(expected);
   if (core_.arbiter->wants_service()) core_.wake.notify_one();
 }
 

@@ -254,13 +254,13 @@ TEST_CASE("advice out of range is clamped, and the client is not evicted for it"
     operation.sms = 17;  // of 16 SMs: only the whole device takes it
     const std::uint64_t at = node.now;
     node.client.grant(0, operation, node.eligible, at);
-    runtime::Hint hint;
-    hint.stream = 1;
-    hint.sms = 4;
-    hint.ready_at_ns = said;
-    hint.deadline_ns = said;
-    hint.queued_ns = kEver;
-    node.client.hint(hint, at);
+    runtime::ExpectedOperation expected;
+    expected.stream = 1;
+    expected.sms = 4;
+    expected.ready_at_ns = said;
+    expected.deadline_ns = said;
+    expected.queued_ns = kEver;
+    node.client.expect(expected, at);
     node.turn();  // decodes all records
     CHECK(node.ready.queued_ns == protocol::kLongest);
     CHECK(node.hinted.queued_ns == protocol::kLongest);

@@ -221,7 +221,7 @@ class Machine final : public daemon::GrantSink {
       }
       const Phase& phase = phases[c.phase];
       if (c.in_phase == 0 && phase.kind != runtime::OperationClass::kUnknown) {  // vitamin_expect()
-        runtime::Hint step;
+        runtime::ExpectedOperation step;
         step.sms = 1;
         step.kind = phase.kind;
         step.queued_ns = static_cast<std::uint64_t>(c.program.step_ns);
@@ -230,7 +230,7 @@ class Machine final : public daemon::GrantSink {
           c.due_ns = c.program.due_ns + (c.pauses ? c.arrivals[c.round] : first ? now_ : c.due_ns);
           step.deadline_ns = static_cast<std::uint64_t>(std::max(c.due_ns, now_ + 1));
         }
-        c.leases->hint(step, static_cast<std::uint64_t>(now_));
+        c.leases->expect(step, static_cast<std::uint64_t>(now_));
       }
       const bool ends_phase = ++c.in_phase == phase.launches;
       const bool ends_round = ends_phase && c.phase + 1 == phases.size();

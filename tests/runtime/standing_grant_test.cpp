@@ -23,7 +23,7 @@ class Answering final : public runtime::Arbiter {
  public:
   using Answer = std::function<runtime::GrantTerms(const runtime::ReadyOperation&,
                                                    std::span<const runtime::PartitionId>)>;
-  using Hear = std::function<void(const runtime::Hint&)>;
+  using Hear = std::function<void(const runtime::ExpectedOperation&)>;
   Answering(Answer answer, Hear hear) : answer_(std::move(answer)), hear_(std::move(hear)) {}
   hal::ComputeSet barred(runtime::StreamId) const override { return {}; }
   runtime::GrantTerms grant(const runtime::ReadyOperation& operation,
@@ -35,8 +35,8 @@ class Answering final : public runtime::Arbiter {
   void retired(runtime::PartitionId, runtime::StreamId, std::uint32_t) override {}
   void release(runtime::PartitionId, runtime::StreamId) override {}
   bool streams_share() const override { return true; }
-  void expect(const runtime::Hint& hint) override {
-    if (hear_) hear_(hint);
+  void expect(const runtime::ExpectedOperation& expected) override {
+    if (hear_) hear_(expected);
   }
 
  private:
@@ -95,7 +95,9 @@ TEST_CASE("A step that begins while a grant stands is told once") {
       return runtime::GrantTerms{whole ? runtime::kWholeDevice : all.front(),
                                  runtime::kUntilRevoked};
     };
-    const auto hear = [&](const runtime::Hint& hint) { heard.told.push_back(hint.deadline_ns); };
+    const auto hear = [&](const runtime::ExpectedOperation& expected) {
+      heard.told.push_back(expected.deadline_ns);
+    };
     Fixture f({.make_arbiter = answering(answer, hear)});
     runtime::Stream& stream = f.stream();
     unsigned total = 0, one = 1;

@@ -51,8 +51,8 @@ class Keeping final : public runtime::Arbiter {
       return {runtime::kWholeDevice, 1};
     return {held_, runtime::kUntilRevoked};
   }
-  void expect(const runtime::Hint& hint) override {
-    if (layout_.at(held_).sms < hint.sms) hold(hint.sms);
+  void expect(const runtime::ExpectedOperation& expected) override {
+    if (layout_.at(held_).sms < expected.sms) hold(expected.sms);
   }
   bool admits(runtime::PartitionId partition, runtime::StreamId) const override {
     return partition == held_;
