@@ -46,7 +46,8 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
       completion_.has_window(stream)
           ? core_.predicted_ns(graph.kernel, &graph.launch, core_.width_of_grant(stream))
           : 0;
-  if (!completion_.room(stream, predecessors, !own_stream, 1, predicted)) return {Blocked::kWindow};
+  if (!completion_.room(stream, predecessors, !own_stream, 1, predicted))
+    return {Blocked::kTooMuchOutstanding};
   GraphBinding binding{&stream.app_stream, nullptr,
                        operation.stays().value_or(GraphReason::kHostWait)};
   if (!own_stream) {
@@ -55,7 +56,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
     if (const auto reason = stays(graph)) {
       binding.reason = *reason;
     } else if (!placement_.may_move(stream, graph.kernel, graph.needed, submission.flushing)) {
-      return {Blocked::kWindow};
+      return {Blocked::kTooMuchOutstanding};
     } else if (elsewhere && !graph.last) {
       // Only the application's own executable comes behind the one before, by the driver's rule.
       binding.reason = GraphReason::kNotMade;

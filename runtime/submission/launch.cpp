@@ -79,7 +79,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
           ? core_.predicted_ns(kernel, launch, core_.width_of_grant(stream))
           : 0;
   if (!completion_.room(stream, predecessors, !own_stream, kernel.places, predicted))
-    return {Blocked::kWindow};
+    return {Blocked::kTooMuchOutstanding};
 
   std::uint32_t needed = computes ? 1 : kernel.sms_needed(core_.device, *launch);
   const bool fits_narrow = needed <= placement_.widest_narrow();
@@ -96,7 +96,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
                          : WholeReason::kFlushed;
   } else {
     if (!placement_.may_move(stream, kernel, needed, submission.flushing))
-      return {Blocked::kWindow};
+      return {Blocked::kTooMuchOutstanding};
     binding = placement_.bind(stream, kernel, operation, needed);
     if (binding.queue == nullptr) return {Blocked::kNoGrant};
     if (waits_for_host && (binding.counts_outstanding || !binding.queue->whole() ||

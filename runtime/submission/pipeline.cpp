@@ -164,7 +164,7 @@ SubmitResult Pipeline::submit_now(Stream& stream, Submission& submission,
   if (kind == OperationKind::kGraph)
     return launch_graph_now(stream, submission, predecessors, own_stream, false);
   if (!completion_.room(stream, predecessors, false, completion_.places_of(kind)))
-    return {Blocked::kWindow};
+    return {Blocked::kTooMuchOutstanding};
   const bool others_wait_for_host =
       ordering_.others_wait_for_host(predecessors, submission.marker, submission.host_wait);
   const bool host_waits = is_bridged_host_wait(kind) || others_wait_for_host;
