@@ -59,7 +59,7 @@ class Arbiter {
   virtual void submitted(PartitionId partition, StreamId stream) = 0;
   // So many of those were seen to end, oldest first. (completed() tells of launches whether they
   // count or not, progressed() of every submitted operation.)
-  virtual void retired(PartitionId partition, StreamId stream, std::uint32_t operations) = 0;
+  virtual void ended(PartitionId partition, StreamId stream, std::uint32_t operations) = 0;
   // One more operation was submitted, wherever it went: the client gets on.
   virtual void progressed() {}
   // That operation was a launch of kernels that wait for kernels of other processes

@@ -156,7 +156,7 @@ void launch_under(runtime::Arbiter& arbiter, benchmark::State& state) {
     bool admitted = arbiter.admits(terms.partition, 0);
     benchmark::DoNotOptimize(admitted);
     arbiter.submitted(terms.partition, 0);
-    arbiter.retired(terms.partition, 0, 1);
+    arbiter.ended(terms.partition, 0, 1);
   }
 }
 

@@ -285,7 +285,7 @@ void LeaseClient::submitted(PartitionId partition, StreamId stream) {
   ++drains_;
 }
 
-void LeaseClient::retired(PartitionId partition, StreamId stream, std::uint32_t operations) {
+void LeaseClient::ended(PartitionId partition, StreamId stream, std::uint32_t operations) {
   if (operations == 0) return;
   Lane& lane = lanes_[stream % kLanes];
   for (Drain& drain : lane.drains) {

@@ -13,7 +13,7 @@
 //
 //     grant()          Ready -->                 requests a grant when the lane has none
 //     admits()         one load                  may the lane submit there now?
-//     submitted(), retired()                     what is outstanding under the grant, if its
+//     submitted(), ended()                       what is outstanding under the grant, if its
 //                                                GrantTerms say that it counts
 //     service()        <-- grants, closed gates; Returned, Draining, Idle -->
 //
@@ -129,7 +129,7 @@ class LeaseClient {
   // Launches were timed. Dropped while the ring is more than half full, to leave room for requests.
   void timed(const runtime::TimedLaunches& launches);
   void submitted(PartitionId partition, StreamId stream);
-  void retired(PartitionId partition, StreamId stream, std::uint32_t operations);
+  void ended(PartitionId partition, StreamId stream, std::uint32_t operations);
 
   // Takes the daemon's grants and closed gates; returns grants that have drained.
   void service(std::uint64_t now_ns);

@@ -216,7 +216,7 @@ void LocalArbiter::submitted(PartitionId partition, StreamId stream) {
   if (Held* const held = find(partition, stream)) ++held->outstanding;
 }
 
-void LocalArbiter::retired(PartitionId partition, StreamId stream, std::uint32_t operations) {
+void LocalArbiter::ended(PartitionId partition, StreamId stream, std::uint32_t operations) {
   if (!isolated_) return;
   Held* const held = find(partition, stream);
   if (held == nullptr) return;

@@ -43,8 +43,8 @@ class LocalArbiter final : public runtime::Arbiter {
                             std::span<const runtime::PartitionId> eligible) override;
   bool admits(runtime::PartitionId partition, runtime::StreamId stream) const override;
   void submitted(runtime::PartitionId partition, runtime::StreamId stream) override;
-  void retired(runtime::PartitionId partition, runtime::StreamId stream,
-               std::uint32_t operations) override;
+  void ended(runtime::PartitionId partition, runtime::StreamId stream,
+             std::uint32_t operations) override;
   void release(runtime::PartitionId partition, runtime::StreamId stream) override;
   bool streams_share() const override { return !isolated_; }
   void expect(const runtime::ExpectedOperation& expected) override;

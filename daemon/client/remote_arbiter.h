@@ -57,8 +57,8 @@ class RemoteArbiter final : public runtime::Arbiter {
   void submitted(PartitionId partition, StreamId stream) override {
     client_.submitted(partition, stream);
   }
-  void retired(PartitionId partition, StreamId stream, std::uint32_t operations) override {
-    client_.retired(partition, stream, operations);
+  void ended(PartitionId partition, StreamId stream, std::uint32_t operations) override {
+    client_.ended(partition, stream, operations);
   }
   void progressed() override { client_.progressed(); }
   void collective() override { client_.collective(); }

@@ -200,7 +200,7 @@ void Completion::end_batch(Stream& stream) {
   if (core_.traced()) [[unlikely]]
     core_.trace(trace::Kind::kCompleted, stream, oldest.serial, kNoPartition);
   if (oldest.partition != kNoPartition)
-    core_.arbiter->retired(oldest.partition, stream.id, oldest.counted);
+    core_.arbiter->ended(oldest.partition, stream.id, oldest.counted);
   if (reporting_)
     core_.arbiter->completed(oldest.partition, stream.id, oldest.launches, oldest.work);
   work.batches.pop();
@@ -231,7 +231,7 @@ void Completion::all_complete(Stream& stream, std::uint64_t submitted) {
     core_.arbiter->completed(work.tail != nullptr ? work.tail->partition : kNoPartition, stream.id,
                              work.open.launches, work.open.work);
   if (work.tail != nullptr && work.open.counted > 0)
-    core_.arbiter->retired(work.tail->partition, stream.id, work.open.counted);
+    core_.arbiter->ended(work.tail->partition, stream.id, work.open.counted);
   if (work.tail != nullptr && !work.tail->whole()) {
     work.tail_marker.reset();
     leave(stream, *work.tail);

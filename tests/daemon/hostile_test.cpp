@@ -300,7 +300,7 @@ class Node final : public daemon::GrantSink {
     Honest::Lane& lane = c.lanes[index];
     while (!lane.running.empty() && lane.running.front().ends_ns <= now_) {
       if (lane.running.front().counts_outstanding)
-        c.leases.retired(lane.running.front().partition, index, 1);
+        c.leases.ended(lane.running.front().partition, index, 1);
       lane.running.pop_front();
     }
     if (below(4) == 0) c.leases.service(now_);

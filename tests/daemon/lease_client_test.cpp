@@ -77,7 +77,7 @@ class Node final : public daemon::GrantSink {
 
   // The oldest operation of lane 0 on the partition ends, and the daemon hears of it.
   void end(PartitionId partition) {
-    client.retired(partition, 0, 1);
+    client.ended(partition, 0, 1);
     turns(3);
   }
 
@@ -150,7 +150,7 @@ TEST_CASE("work that runs at a reconnection keeps its lease until it ends, and n
     node.client.lose();
     PartitionId partition = before;
     if (fallback) {  // the lease's work ends, and new work begins in the fallback partition
-      node.client.retired(before, 0, 1);
+      node.client.ended(before, 0, 1);
       partition = node.submit(0);
       CHECK(partition != before);
     }
@@ -195,7 +195,7 @@ TEST_CASE("all running work is reported even if the ring was full at the reconne
   node.start_daemon();
   node.turns(6);
   CHECK(node.arbiter->held().size() == kMany);
-  for (LaneId lane = 0; lane < kMany; ++lane) node.client.retired(partitions[lane], lane, 1);
+  for (LaneId lane = 0; lane < kMany; ++lane) node.client.ended(partitions[lane], lane, 1);
   node.turns(6);
   CHECK(node.arbiter->held().empty());
   CHECK(node.arbiter->counters().overdue == 0);
@@ -224,7 +224,7 @@ TEST_CASE("the end of the reports is sent if all earlier work ended while the ri
   for (LaneId lane = 0; lane < protocol::kLanes; ++lane) partitions.push_back(node.submit(lane));
   node.start_daemon();
   for (LaneId lane = 0; lane < protocol::kLanes; ++lane)
-    node.client.retired(partitions[lane], lane, 1);
+    node.client.ended(partitions[lane], lane, 1);
   node.client.service(node.now);
   CHECK_FALSE(node.client.parked());
   node.turns(protocol::kLanes);
@@ -367,7 +367,7 @@ TEST_CASE("a client that reports returns grants after a millisecond without work
     node.client.outstanding(true);
     node.turns(3'000);
     CHECK(node.arbiter->held().size() == 1);
-    node.client.retired(partition, 0, 1);
+    node.client.ended(partition, 0, 1);
     node.client.outstanding(false);
     CHECK(node.client.parked() != reports);
     node.turns(900);
@@ -390,7 +390,7 @@ TEST_CASE("a millisecond without work begins when the last work ended") {
   node.client.outstanding(true);
   node.turn();
   node.now += 30'000'000;
-  node.client.retired(partition, 0, 1);
+  node.client.ended(partition, 0, 1);
   node.client.outstanding(false);
   node.turns(900);
   CHECK(node.arbiter->held().size() == 1);
@@ -491,7 +491,7 @@ TEST_CASE("work under a lease of the whole device is reported, under a shared gr
       CHECK(node.arbiter->held()[0].partition == runtime::kWholeDevice);
       CHECK(node.arbiter->held()[0].adopted);
       CHECK_FALSE(node.arbiter->held()[0].shared);
-      node.client.retired(runtime::kWholeDevice, 0, 1);
+      node.client.ended(runtime::kWholeDevice, 0, 1);
     }
     node.turns(3);
     node.check_all_returned();

@@ -315,7 +315,7 @@ class Machine final : public daemon::GrantSink {
     ++c.kernels_ended;
     if (c.leases->reports())
       c.leases->completed(kernel.partition, 0, 1, static_cast<std::uint64_t>(kernel.whole_ns));
-    if (kernel.counts_outstanding) c.leases->retired(kernel.partition, 0, 1);
+    if (kernel.counts_outstanding) c.leases->ended(kernel.partition, 0, 1);
     if (!kernel.ends_phase) return;
     ++c.phases_ended;
     if (c.program.waits) c.host_ns = std::max(c.host_ns, now_ + kBetweenRounds);

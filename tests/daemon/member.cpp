@@ -137,7 +137,7 @@ class Lane {
     if (outstanding_.empty()) return;
     const auto [partition, counts_outstanding] = outstanding_.front();
     outstanding_.erase(outstanding_.begin());
-    if (counts_outstanding) arbiter_.retired(partition, id_, 1);
+    if (counts_outstanding) arbiter_.ended(partition, id_, 1);
     if (!arbiter_.reports()) return;
     arbiter_.completed(partition, id_, 1, 1'000);
     arbiter_.busy(1'000);

@@ -353,7 +353,7 @@ class Node final : public daemon::GrantSink {
         const Operation operation = lane.running.front();
         lane.running.pop_front();
         if (operation.number != ++lane.ended) fail("an operation ends twice or out of order");
-        if (operation.counted) c.leases->retired(operation.partition, index, 1);
+        if (operation.counted) c.leases->ended(operation.partition, index, 1);
         if (c.leases->reports()) {
           c.leases->completed(operation.partition, index, 1, 1000);
           c.leases->busy(2'000);

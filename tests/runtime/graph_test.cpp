@@ -214,7 +214,7 @@ TEST_CASE("A graph counts under a lease of the whole device once it is known to 
       const std::uint64_t counted = counts_outstanding && !collective ? 10 : 0;
       CHECK(leases.submitted == counted);
       CHECK(f.context->synchronize(stream) == hal::kNativeOk);
-      CHECK(leases.retired == counted);
+      CHECK(leases.ended == counted);
       CHECK(f.page.other.graph_launches.get() == 10);
     }
 }

@@ -18,7 +18,7 @@ struct Leases {
   std::atomic<bool> counts_outstanding = true, draining = false;
   std::atomic<bool> brief = false;  // each grant is revoked before the launch is submitted
   std::atomic<unsigned> grant = 1;  // the one that is open
-  std::atomic<std::uint64_t> submitted = 0, retired = 0;
+  std::atomic<std::uint64_t> submitted = 0, ended = 0;
   std::atomic<std::uint64_t> looks = 0;  // of the runtime, whether something drains
   std::mutex mutex;
   std::function<void()> wake;
@@ -53,9 +53,8 @@ class Leasing final : public runtime::Arbiter {
   void submitted(runtime::PartitionId partition, runtime::StreamId) override {
     leases_.submitted += partition == runtime::kWholeDevice ? 1 : 1'000'000;
   }
-  void retired(runtime::PartitionId partition, runtime::StreamId,
-               std::uint32_t operations) override {
-    leases_.retired += partition == runtime::kWholeDevice ? operations : 1'000'000;
+  void ended(runtime::PartitionId partition, runtime::StreamId, std::uint32_t operations) override {
+    leases_.ended += partition == runtime::kWholeDevice ? operations : 1'000'000;
   }
   void release(runtime::PartitionId, runtime::StreamId) override {}
   bool streams_share() const override { return true; }

@@ -16,7 +16,7 @@ VITAMIN_KERNEL(count_batches_kernel, unsigned* total) {
 }
 
 struct Counts {
-  std::map<runtime::PartitionId, std::uint64_t> submitted, retired;
+  std::map<runtime::PartitionId, std::uint64_t> submitted, ended;
 };
 
 // Grants the narrowest partition until further notice.
@@ -31,9 +31,8 @@ class Narrow final : public runtime::Arbiter {
   void submitted(runtime::PartitionId partition, runtime::StreamId) override {
     ++counts_.submitted[partition];
   }
-  void retired(runtime::PartitionId partition, runtime::StreamId,
-               std::uint32_t operations) override {
-    if (operations > 0) counts_.retired[partition] += operations;
+  void ended(runtime::PartitionId partition, runtime::StreamId, std::uint32_t operations) override {
+    if (operations > 0) counts_.ended[partition] += operations;
   }
   void release(runtime::PartitionId, runtime::StreamId) override {}
   bool streams_share() const override { return true; }
@@ -43,7 +42,7 @@ class Narrow final : public runtime::Arbiter {
   Counts& counts_;
 };
 
-TEST_CASE("work is retired on its partition however many batches are outstanding") {
+TEST_CASE("work ends on its partition however many batches are outstanding") {
   Counts counts;
   unsigned total = 0;
   unsigned* address = &total;
@@ -77,10 +76,10 @@ TEST_CASE("work is retired on its partition however many batches are outstanding
   CHECK(counts.submitted.size() == 1);
   CHECK(counts.submitted.begin()->second == 2);
   CHECK(counts.submitted.begin()->first != runtime::kWholeDevice);
-  CHECK(counts.retired.empty());
+  CHECK(counts.ended.empty());
   CHECK(f.context->synchronize(stream) == 0);
   CHECK(total == 2);
-  CHECK(counts.retired == counts.submitted);
+  CHECK(counts.ended == counts.submitted);
   f.context->forget(event);
 }
 

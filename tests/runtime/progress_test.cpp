@@ -46,7 +46,7 @@ class Reporting final : public runtime::Arbiter {
     return partition == reports_.granted;
   }
   void submitted(PartitionId, StreamId) override {}
-  void retired(PartitionId, StreamId, std::uint32_t) override {}
+  void ended(PartitionId, StreamId, std::uint32_t) override {}
   void release(PartitionId, StreamId) override {}
   bool streams_share() const override { return true; }
   hal::ComputeSet barred(StreamId) const override { return {}; }

@@ -32,7 +32,7 @@ class Answering final : public runtime::Arbiter {
   }
   bool admits(runtime::PartitionId, runtime::StreamId) const override { return true; }
   void submitted(runtime::PartitionId, runtime::StreamId) override {}
-  void retired(runtime::PartitionId, runtime::StreamId, std::uint32_t) override {}
+  void ended(runtime::PartitionId, runtime::StreamId, std::uint32_t) override {}
   void release(runtime::PartitionId, runtime::StreamId) override {}
   bool streams_share() const override { return true; }
   void expect(const runtime::ExpectedOperation& expected) override {

@@ -58,7 +58,7 @@ class Keeping final : public runtime::Arbiter {
     return partition == held_;
   }
   void submitted(runtime::PartitionId, runtime::StreamId) override {}
-  void retired(runtime::PartitionId, runtime::StreamId, std::uint32_t) override {}
+  void ended(runtime::PartitionId, runtime::StreamId, std::uint32_t) override {}
   void release(runtime::PartitionId, runtime::StreamId) override {}
   bool streams_share() const override { return true; }
   bool between_processes() const override { return true; }

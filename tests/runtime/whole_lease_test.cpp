@@ -41,8 +41,8 @@ struct Node {
     REQUIRE(f.launch(on, VITAMIN_SOFT_KERNEL(until_set_kernel), {&address}) == 0);
   }
   void set() { std::atomic_ref(flag).store(1); }
-  bool retires(std::uint64_t count) {
-    return test::eventually([&] { return leases.retired >= count; }) && leases.retired == count;
+  bool ends(std::uint64_t count) {
+    return test::eventually([&] { return leases.ended >= count; }) && leases.ended == count;
   }
   // From now on the runtime looks for the end of what counts; it has done so.
   void drain() {
@@ -69,7 +69,7 @@ TEST_CASE("every launch under a lease of the whole device counts until it was se
       launches += 3 * more;
       CHECK(n.leases.submitted == (counts_outstanding ? launches : 0));
       for (runtime::Stream* stream : streams) CHECK(n.f.context->synchronize(*stream) == 0);
-      CHECK(n.leases.retired == (counts_outstanding ? launches : 0));
+      CHECK(n.leases.ended == (counts_outstanding ? launches : 0));
     }
     CHECK(n.total == launches);
   }
@@ -82,7 +82,7 @@ TEST_CASE("a launch counts though its grant is revoked before the driver has it"
   n.add(n.stream, 5);
   CHECK(n.leases.submitted == 5);
   CHECK(n.f.context->synchronize(n.stream) == 0);
-  CHECK(n.leases.retired == 5);
+  CHECK(n.leases.ended == 5);
 }
 
 TEST_CASE("the end of leased work is seen though the program makes no call") {
@@ -91,12 +91,12 @@ TEST_CASE("the end of leased work is seen though the program makes no call") {
   n.hold(n.stream);
   n.add(n.stream, 5);
   n.drain();
-  CHECK(n.leases.retired == 0);  // they are seen to end together
+  CHECK(n.leases.ended == 0);  // they are seen to end together
   n.set();
-  CHECK(n.retires(8));
+  CHECK(n.ends(8));
   // The stream goes on where it was.
   n.add(n.stream, 3);
-  CHECK(n.retires(11));
+  CHECK(n.ends(11));
   CHECK(n.leases.submitted == 11);
 }
 
@@ -110,11 +110,11 @@ TEST_CASE("a stream that is destroyed keeps its leased work counted until that e
   runtime::Stream& next = n.f.stream();
   CHECK(&next != &n.stream);
   n.drain();
-  CHECK(n.leases.retired == 0);
+  CHECK(n.leases.ended == 0);
   n.set();
-  CHECK(n.retires(3));
+  CHECK(n.ends(3));
   n.add(next, 2);
-  CHECK(n.retires(5));
+  CHECK(n.ends(5));
 }
 
 TEST_CASE("streams that come and go leave nothing to look at") {
@@ -126,10 +126,10 @@ TEST_CASE("streams that come and go leave nothing to look at") {
     CHECK(n.f.context->synchronize(stream) == 0);
     CHECK(n.f.context->retire(stream, nothing) == 0);
   }
-  CHECK(n.leases.retired == 50);
+  CHECK(n.leases.ended == 50);
   n.add(n.stream, 1);
   n.drain();
-  CHECK(n.retires(51));
+  CHECK(n.ends(51));
 }
 
 TEST_CASE("work counts by the grant under which it was launched") {
@@ -143,9 +143,9 @@ TEST_CASE("work counts by the grant under which it was launched") {
     const std::uint64_t counted = leased_first ? 3 : 4;
     CHECK(n.leases.submitted == counted);
     n.drain();
-    CHECK(n.leases.retired == 0);
+    CHECK(n.leases.ended == 0);
     n.set();
-    CHECK(n.retires(counted));
+    CHECK(n.ends(counted));
   }
 }
 
@@ -165,11 +165,11 @@ TEST_CASE("what waits for no grant does not count") {
     CHECK(n.f.context->bridge(n.stream, nothing) == 0);
     CHECK(n.leases.submitted == 1);
     n.drain();
-    CHECK(n.retires(1));
+    CHECK(n.ends(1));
     n.f.engine->open_gate(gate);
   }
   CHECK(n.f.context->synchronize(n.stream) == 0);
-  CHECK(n.leases.retired == 1);
+  CHECK(n.leases.ended == 1);
 }
 
 }  // namespace
