@@ -499,7 +499,7 @@ struct Redirect {
 
 // A hand-written override: in manual_overrides.h, the shared ones or the vendor's.
 template <auto kFunction>
-struct Handler {
+struct Manual {
   template <class Result, class... Args>
   static Result run(Via<Result(Args...)> via, Args... args) {
     return kFunction(via, args...);

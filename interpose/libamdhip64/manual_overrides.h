@@ -13,7 +13,7 @@ namespace vitamin::interpose {
 
 // A hand-written override that is no call of the application's to be remembered.
 template <auto kFunction>
-struct Asks : Handler<kFunction> {
+struct Asks : Manual<kFunction> {
   static constexpr bool kAsksOnly = true;
 };
 

@@ -38,9 +38,9 @@ HOLDS = re.compile(r"CUmemoryPool|AllocationHandle|CUmemPoolProps|CUmemAllocatio
                    r"|CUmipmappedArray\s*\*|CUdeviceptr\w*\s*\*")
 # The treatments of driver.def that rows of memory.txt ask for.
 TREATMENTS = {
-    "CHARGED": re.compile(r"Charges|Handler<&(physical|pool)_create>"),
-    "RETURNED": re.compile(r"GivesBack<|Settles<|Ends\w+<|Handler<&(physical_|pool_|graph_trim)"),
-    "BOUNDED": re.compile(r"Handler<&(memory_info|total_memory)<"),
+    "CHARGED": re.compile(r"Charges|Manual<&(physical|pool)_create>"),
+    "RETURNED": re.compile(r"GivesBack<|Settles<|Ends\w+<|Manual<&(physical_|pool_|graph_trim)"),
+    "BOUNDED": re.compile(r"Manual<&(memory_info|total_memory)<"),
 }
 UNTREATED = {"GRAPH", "EXPORTER", "HOST", "OVERHEAD", "NOTHING"}
 

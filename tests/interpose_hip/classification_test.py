@@ -38,9 +38,9 @@ TAKES = re.compile(
     r"|\w*Trim|\w*Mapped|\w*Upload|\w*GraphLaunch|GraphAddMem(Alloc|Free)|GetDeviceProperties"
     r"|ModuleLoad|\w*Synchronize|HostAlloc|HostMalloc)")
 TREATMENTS = {
-    "CHARGED": re.compile(r"Charges|Handler<&(physical_create|pool_create|charged_box)"),
-    "RETURNED": re.compile(r"GivesBack<|Settles<|Ends\w+<|Handler<&(physical_|pool_|graph_trim)"),
-    "BOUNDED": re.compile(r"Handler<&(memory_info|total_memory|device_properties)<"),
+    "CHARGED": re.compile(r"Charges|Manual<&(physical_create|pool_create|charged_box)"),
+    "RETURNED": re.compile(r"GivesBack<|Settles<|Ends\w+<|Manual<&(physical_|pool_|graph_trim)"),
+    "BOUNDED": re.compile(r"Manual<&(memory_info|total_memory|device_properties)<"),
 }
 UNTREATED = {"GRAPH", "EXPORTER", "HOST", "OVERHEAD", "NOTHING"}
 
