@@ -20,10 +20,10 @@
 
 namespace vitamin::interpose {
 
+using runtime::CallKind;
 using runtime::Deferred;
 using runtime::Host;
 using runtime::Keep;
-using runtime::Leaves;
 
 // Off in one library that only tests load: their negative controls show that each bridge is needed.
 #if defined(VITAMIN_TEST_UNBRIDGED)
@@ -145,7 +145,7 @@ template <class... Args>
 inline constexpr bool kAllValues =
     (... && (!std::is_pointer_v<Args> || std::is_same_v<Args, NativeStream>));
 
-template <Leaves kLeaves, Host kHost>
+template <CallKind kKind, Host kHost>
 struct Bridge {
   template <class... Args>
   static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
@@ -160,7 +160,7 @@ struct Bridge {
         },
         [=] { return kAllValues<Args...> && surely_accepted(args...); });
     const ReentrancyGuard ours;
-    return copied(way, result(way.context().bridge(way.stream(), operation, kLeaves, kHost)),
+    return copied(way, result(way.context().bridge(way.stream(), operation, kKind, kHost)),
                   args...);
   }
 };
@@ -183,7 +183,8 @@ struct DefaultStream {
     const ReentrancyGuard ours;
     if (via.per_thread)
       return copied(way, result(way.context().bridge_per_thread(way.stream(), operation)), args...);
-    return copied(way, result(way.context().bridge(way.stream(), operation, Leaves::kWork, kHost)),
+    return copied(way,
+                  result(way.context().bridge(way.stream(), operation, CallKind::kWork, kHost)),
                   args...);
   }
 };
@@ -257,7 +258,7 @@ struct Copy {
           [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
           Keep::kNo);
       return copied(way,
-                    result(way.context().bridge(way.stream(), operation, Leaves::kWork,
+                    result(way.context().bridge(way.stream(), operation, CallKind::kWork,
                                                 may_block ? Host::kMayBlock : Host::kReturns)),
                     args...);
     }

@@ -79,7 +79,7 @@ ApiStatus join_capture(const Way& way, runtime::Operation& wait) {
   const ApiStatus answer = result(way.context().begin_capture(way.stream(), wait));
   if (answer != kSuccess || (captures_open() && is_capturing(*way.record))) return answer;
   auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
-  return result(way.context().bridge(way.stream(), nothing, Leaves::kPlacelessHostWait));
+  return result(way.context().bridge(way.stream(), nothing, CallKind::kPlacelessHostWait));
 }
 
 }  // namespace
@@ -162,7 +162,7 @@ ApiStatus stream_wait_event(Via<ApiStatus(NativeStream, NativeEvent, unsigned)> 
   if (flags != 0) {  // the driver's to refuse
     settle(event);
     const ReentrancyGuard ours;
-    return result(way.context().bridge(way.stream(), operation, Leaves::kPlacelessHostWait));
+    return result(way.context().bridge(way.stream(), operation, CallKind::kPlacelessHostWait));
   }
   const bool elsewhere = event.state.recorded_in != &way.context();
   if (elsewhere && event.state.recorded_in == nullptr && !event.state.foreign &&

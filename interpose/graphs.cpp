@@ -155,7 +155,7 @@ ApiStatus graph_launch(Via<ApiStatus(GraphExec, NativeStream)> via, GraphExec gr
       },
       Keep::kNo);
   return result(way.context().replay(
-      way.stream(), operation, record.host_wait ? Leaves::kHostWait : Leaves::kWork,
+      way.stream(), operation, record.host_wait ? CallKind::kHostWait : CallKind::kWork,
       record.followed != nullptr ? GraphReason::kContexts : stays.value_or(record.stays)));
 }
 

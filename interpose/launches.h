@@ -122,7 +122,7 @@ ApiStatus host_wait(NativeStream stream, bool per_thread, HostWaitKind kind, Cal
       accepted);
   const ReentrancyGuard ours;
   return result(way.context().bridge(way.stream(), operation,
-                                     host ? Leaves::kPlacelessHostWait : Leaves::kHostWait));
+                                     host ? CallKind::kPlacelessHostWait : CallKind::kHostWait));
 }
 template <class Call>
 ApiStatus host_wait(NativeStream stream, bool per_thread, HostWaitKind kind, Call call) {

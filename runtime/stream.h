@@ -93,7 +93,7 @@ enum class OperationKind : std::uint8_t {
   kRecord,          // as kFollow; its place is an EventVersion while it is deferred
   kWait,            // as kFollow; what it waits for is such a predecessor
   kBridge,          // on the program's own stream
-  kBridgeHostWait,  // the same; it is a host wait for what follows (Leaves::kHostWait)
+  kBridgeHostWait,  // the same; it is a host wait for what follows (CallKind::kHostWait)
   kGraph,           // a graph as one operation: bind it, but never wait for a grant
   kDestroy,         // no operation: everything before it was submitted, the native stream may go
   kBridgePlacelessHostWait,  // kBridgeHostWait for what takes no place in the driver's queue: a

@@ -164,10 +164,10 @@ NativeStatus VirtualContext::compute(Stream& stream, Operation& operation) {
   return submit(stream, OperationKind::kCompute, operation);
 }
 
-NativeStatus VirtualContext::bridge(Stream& stream, Operation& call, Leaves leaves, Host host) {
+NativeStatus VirtualContext::bridge(Stream& stream, Operation& call, CallKind kind, Host host) {
   constexpr OperationKind kKinds[] = {OperationKind::kBridge, OperationKind::kBridgeHostWait,
                                       OperationKind::kBridgePlacelessHostWait};
-  return submit(stream, kKinds[static_cast<unsigned>(leaves)], call, host);
+  return submit(stream, kKinds[static_cast<unsigned>(kind)], call, host);
 }
 
 namespace {
@@ -215,10 +215,10 @@ class Timed final : public Operation {
 
 }  // namespace
 
-NativeStatus VirtualContext::replay(Stream& stream, Operation& graph, Leaves leaves,
+NativeStatus VirtualContext::replay(Stream& stream, Operation& graph, CallKind kind,
                                     stats::GraphReason reason) {
   Timed timed(graph, stream, *pipeline_, reason);
-  const NativeStatus status = bridge(stream, timed, leaves);
+  const NativeStatus status = bridge(stream, timed, kind);
   pipeline_->wake();
   return status;
 }

@@ -32,7 +32,7 @@
 namespace vitamin::runtime {
 
 // What a bridged call (docs/glossary.md) means for later work of its stream.
-enum class Leaves : std::uint8_t {
+enum class CallKind : std::uint8_t {
   kWork,      // ends by itself: a copy, a fill, a graph
   kHostWait,  // may need the host, another stream or another process to act before it ends (host
               // function, value wait, external semaphore, IPC event, collective). No queue of a
@@ -99,11 +99,11 @@ class VirtualContext {
   hal::NativeStatus compute(Stream& stream, Operation& operation);
   // Any other call: ordered behind the stream's newest work and made on the program's own stream,
   // where the newest work is then.
-  hal::NativeStatus bridge(Stream& stream, Operation& call, Leaves leaves = Leaves::kWork,
+  hal::NativeStatus bridge(Stream& stream, Operation& call, CallKind kind = CallKind::kWork,
                            Host host = Host::kReturns);
   // bridge() for a launch of a graph that stays on the whole device because of `reason`. Its time
   // is sampled, since it runs without a grant.
-  hal::NativeStatus replay(Stream& stream, Operation& graph, Leaves leaves,
+  hal::NativeStatus replay(Stream& stream, Operation& graph, CallKind kind,
                            stats::GraphReason reason);
   // Whether launches of graphs may go to parts (DispatchOptions::graph_bytes is not 0).
   bool follows_graphs() const { return pipeline_->core().options.graph_bytes > 0; }

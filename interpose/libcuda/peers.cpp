@@ -33,11 +33,11 @@ void Others::add_owner(CUdeviceptr address) {
     add(context);
 }
 
-void Others::touch(Leaves leaves) const {
+void Others::touch(CallKind kind) const {
   auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
   const ReentrancyGuard ours;
   for (std::size_t i = 0; i < count_; ++i)
-    all_[i]->virtual_context->bridge(*all_[i]->legacy.stream, nothing, leaves);
+    all_[i]->virtual_context->bridge(*all_[i]->legacy.stream, nothing, kind);
 }
 
 bool several_contexts() {
@@ -78,7 +78,7 @@ CUresult copy_peer_async(Via<decltype(::cuMemcpyPeerAsync)> via, CUdeviceptr tar
   }
   return others.any() ? between<NeverDeferred<>>(others, via, target, target_context, source,
                                                  source_context, bytes, stream)
-                      : Bridge<Leaves::kWork, Host::kReturns>::run(
+                      : Bridge<CallKind::kWork, Host::kReturns>::run(
                             via, target, target_context, source, source_context, bytes, stream);
 }
 
@@ -101,7 +101,7 @@ CUresult copy_3d_peer_async(Via<decltype(::cuMemcpy3DPeerAsync)> via, const CUDA
     others.add(box->srcContext);
   }
   return others.any() ? between<NeverDeferred<Host::kMayBlock>>(others, via, box, stream)
-                      : Bridge<Leaves::kWork, Host::kMayBlock>::run(via, box, stream);
+                      : Bridge<CallKind::kWork, Host::kMayBlock>::run(via, box, stream);
 }
 
 }  // namespace vitamin::interpose

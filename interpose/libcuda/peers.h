@@ -18,7 +18,7 @@ class Others {
   void add(CUcontext handle);
   void add_owner(CUdeviceptr address);
   // An operation of each legacy stream that does nothing.
-  void touch(Leaves leaves) const;
+  void touch(CallKind kind) const;
   // Also a foreign one: the driver alone orders the copy with its streams.
   bool any() const { return count_ != 0 || foreign_; }
 
@@ -59,7 +59,7 @@ struct NeverDeferred {
           [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
           Keep::kNo);
       const ReentrancyGuard ours;
-      return result(way.context().bridge(way.stream(), operation, Leaves::kWork, kHost));
+      return result(way.context().bridge(way.stream(), operation, CallKind::kWork, kHost));
     }
   }
 };
@@ -69,9 +69,9 @@ struct NeverDeferred {
 // legacy streams wait for a stream whose progress they do not see.
 template <class Made, class Real, class... Args>
 CUresult between(const Others& others, Via<Real> via, Args... args) {
-  others.touch(Leaves::kWork);
+  others.touch(CallKind::kWork);
   const CUresult answer = Made::run(via, args...);
-  others.touch(Leaves::kPlacelessHostWait);
+  others.touch(CallKind::kPlacelessHostWait);
   return answer;
 }
 

@@ -103,7 +103,7 @@ TEST_CASE("A question about a stream looks at no stream that it does not depend 
   std::vector<runtime::Stream*> held;
   for (unsigned i = 0; i < kHeld; ++i) {
     held.push_back(&f.stream());
-    REQUIRE(f.context->bridge(*held.back(), hold, runtime::Leaves::kHostWait) == 0);
+    REQUIRE(f.context->bridge(*held.back(), hold, runtime::CallKind::kHostWait) == 0);
     add(*held.back());
     REQUIRE_FALSE(held.back()->deferral.operations.empty());
   }

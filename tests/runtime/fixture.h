@@ -121,7 +121,7 @@ class Fixture {
     soft::Gate* gate = engine->create_gate();
     auto wait = runtime::call(
         [=, this](void* q) { return engine->wait_gate(static_cast<soft::Queue*>(q), gate); });
-    REQUIRE(context->bridge(stream, wait, runtime::Leaves::kHostWait) == hal::kNativeOk);
+    REQUIRE(context->bridge(stream, wait, runtime::CallKind::kHostWait) == hal::kNativeOk);
     return gate;
   }
 

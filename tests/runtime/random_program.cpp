@@ -326,7 +326,7 @@ NativeStatus Execution::device_step(std::size_t index, const Step& step) {
             static_cast<soft::Queue*>(q), [=] { order->push_back(id); }, 1100);
       });
       return context_->bridge(
-          stream, work, runtime::Leaves::kWork,
+          stream, work, runtime::CallKind::kWork,
           step.kind == StepKind::kBridged ? runtime::Host::kReturns : runtime::Host::kMayBlock);
     }
     case StepKind::kHostFunction: {
@@ -334,7 +334,7 @@ NativeStatus Execution::device_step(std::size_t index, const Step& step) {
         return engine->host_function(static_cast<soft::Queue*>(q),
                                      [=](soft::Status) { order->push_back(id); });
       });
-      return context_->bridge(stream, function, runtime::Leaves::kHostWait);
+      return context_->bridge(stream, function, runtime::CallKind::kHostWait);
     }
     case StepKind::kValueWait: {
       const std::uint32_t* flag = &flags_[step.event];
@@ -345,7 +345,7 @@ NativeStatus Execution::device_step(std::size_t index, const Step& step) {
         return engine->work(
             static_cast<soft::Queue*>(q), [=] { order->push_back(id); }, 0);
       });
-      return context_->bridge(stream, wait, runtime::Leaves::kHostWait);
+      return context_->bridge(stream, wait, runtime::CallKind::kHostWait);
     }
     default:
       return hal::kNativeOk;

@@ -304,7 +304,7 @@ TEST_CASE("Every bridged call is counted once it is made, and no other call") {
   CHECK(bridged.get() == 0);
   REQUIRE(f.context->bridge(stream, work) == 0);
   CHECK(bridged.get() == 1);
-  REQUIRE(f.context->bridge(stream, work, runtime::Leaves::kWork, runtime::Host::kMayBlock) == 0);
+  REQUIRE(f.context->bridge(stream, work, runtime::CallKind::kWork, runtime::Host::kMayBlock) == 0);
   CHECK(bridged.get() == 2);
   CHECK(f.context->bridge(stream, refused) == soft::kInvalidArgument);
   CHECK(bridged.get() == 2);
