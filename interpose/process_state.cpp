@@ -72,7 +72,7 @@ bool decimal(const char* name, std::uint64_t& value) {
   return true;
 }
 
-std::unordered_set<std::string> read_wide_only(const char* file) {
+std::unordered_set<std::string> read_resident_kernels(const char* file) {
   std::unordered_set<std::string> names;
   std::ifstream lines(file);
   for (std::string name; std::getline(lines, name);)
@@ -82,7 +82,7 @@ std::unordered_set<std::string> read_wide_only(const char* file) {
 
 // For the runs after this one, which may never end. One write, so that lines of several processes
 // do not mix; a name that is there twice does no harm.
-bool remember_wide_only(const char* kernel) {
+bool remember_resident_kernel(const char* kernel) {
   const char* file = std::getenv(environment::kWideOnly);
   if (file == nullptr || *file == '\0') return false;
   const hal::FileSignalGuard guard;
@@ -294,11 +294,11 @@ Configuration configuration() {
     result.dispatch.ahead_of_move = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, ahead));
   decimal(environment::kGraphMemory, result.dispatch.graph_bytes);
   if (const char* file = std::getenv(environment::kWideOnly); file != nullptr)
-    result.dispatch.wide_only = read_wide_only(file);
+    result.dispatch.resident_kernels = read_resident_kernels(file);
   const char* const cautious = std::getenv(environment::kCautious);
   result.dispatch.cautious = cautious != nullptr && std::strcmp(cautious, "1") == 0;
   result.dispatch.on_hang = [](const char* kernel, std::uint32_t sms, double seconds) {
-    const bool remembered = remember_wide_only(kernel);
+    const bool remembered = remember_resident_kernel(kernel);
     warn(Problem::kLongKernel,
          "kernel %s has run for %.0f s on %u SMs; it may wait for its own blocks. "
          "From now on%s it runs where all of them fit; "

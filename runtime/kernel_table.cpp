@@ -18,16 +18,16 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 
 std::uint32_t Kernel::sms_needed(hal::Device& device, const hal::KernelLaunch& launch) {
   const bool needs_all_blocks = launch.cooperative || resident;
-  const bool plain = !needs_all_blocks && !doubted && launch.cluster_blocks <= 1;
+  const bool plain = !needs_all_blocks && !assumed_resident && launch.cluster_blocks <= 1;
   if (plain && plain_sms_ != 0) return plain_sms_;
   std::uint64_t configuration = mix(launch.cluster_blocks, launch.shared_bytes);
   configuration = mix(configuration, launch.block.volume());
-  if (needs_all_blocks || doubted)
+  if (needs_all_blocks || assumed_resident)
     configuration = mix(configuration, launch.grid.volume() * 2 + (needs_all_blocks ? 1 : 0));
   for (const Need& need : needs_)
     if (need.configuration == configuration) return need.sms;
-  std::uint32_t sms = device.kernels().sms_needed(launch, resident || doubted);
-  if (doubted && !needs_all_blocks && sms > device.info().sms &&
+  std::uint32_t sms = device.kernels().sms_needed(launch, resident || assumed_resident);
+  if (assumed_resident && !needs_all_blocks && sms > device.info().sms &&
       device.kernels().resident_blocks(launch) != 0)
     sms = device.kernels().sms_needed(launch, false);
   // A program with ever new shapes of one cooperative kernel must not grow this without bound.
@@ -38,11 +38,11 @@ std::uint32_t Kernel::sms_needed(hal::Device& device, const hal::KernelLaunch& l
 }
 
 KernelTable::KernelTable(hal::Device& device, stats::DevicePage& page,
-                         std::unordered_set<std::string> wide_only,
+                         std::unordered_set<std::string> resident,
                          std::vector<std::string> collectives, bool cautious)
     : device_(device),
       page_(page),
-      wide_only_(std::move(wide_only)),
+      resident_(std::move(resident)),
       collectives_(std::move(collectives)),
       cautious_(cautious),
       slots_(4096),
@@ -70,8 +70,8 @@ Kernel& KernelTable::add(hal::KernelHandle handle) {
       std::any_of(collectives_.begin(), collectives_.end(), [&](const std::string& part) {
         return kernel->name.find(part) != std::string::npos;
       });
-  kernel->resident = wide_only_.contains(kernel->name);
-  kernel->doubted = cautious_ && !kernel->collective;
+  kernel->resident = resident_.contains(kernel->name);
+  kernel->assumed_resident = cautious_ && !kernel->collective;
   if (const std::uint32_t bytes = device_.info().parameter_bytes_of_place; bytes != 0)
     if (const hal::Result<hal::KernelLayout> layout = device_.kernels().layout(handle))
       kernel->places = std::max(1U, (layout->bytes + bytes - 1) / bytes);
@@ -88,9 +88,9 @@ void KernelTable::clear() {
   std::erase_if(retired_, [](const auto& kernel) { return kernel->holders == 0; });
 }
 
-void KernelTable::remember_wide_only(Kernel& kernel) {
+void KernelTable::remember_resident(Kernel& kernel) {
   kernel.resident = true;
-  wide_only_.insert(kernel.name);
+  resident_.insert(kernel.name);
 }
 
 }  // namespace vitamin::runtime

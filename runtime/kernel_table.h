@@ -27,10 +27,10 @@ struct Kernel {
   // Waits for its own blocks (hand-written grid barrier, stream-K): its whole grid must be
   // resident.
   bool resident = false;
-  // DispatchOptions::cautious, and it is not known whether it does: a grid that the device holds at
-  // once runs only where all of it is. Blocks of a larger one cannot wait for all others, on any
+  // DispatchOptions::cautious, and it is not known whether it does so: a grid that the device holds
+  // at once runs only where all of it is. Blocks of a larger one cannot wait for all others, on any
   // device; those that wait for some others only are not detected.
-  bool doubted = false;
+  bool assumed_resident = false;
   // Waits for kernels of other processes (collective_names.h): runs on the program's own stream and
   // needs no grant.
   bool collective = false;
@@ -49,7 +49,8 @@ struct Kernel {
   std::uint32_t sms_needed(hal::Device& device, const hal::KernelLaunch& launch);
   // The same for an ordinary launch, if it was asked before; else 0.
   std::uint32_t known_sms(const hal::KernelLaunch& launch) const {
-    const bool plain = !launch.cooperative && !resident && !doubted && launch.cluster_blocks <= 1;
+    const bool plain =
+        !launch.cooperative && !resident && !assumed_resident && launch.cluster_blocks <= 1;
     return plain ? plain_sms_ : 0;
   }
 
@@ -86,11 +87,11 @@ class KernelRef {
 
 class KernelTable {
  public:
-  // `wide_only`: names of kernels known to wait for their own blocks; `collectives`: parts of
-  // the names of those that wait for other processes, besides what collective_names.h knows;
-  // `cautious`: of all others it is doubted.
+  // `resident`: names of kernels known to wait for their own blocks; `collectives`: parts of the
+  // names of those that wait for other processes, besides what collective_names.h knows;
+  // `cautious`: all others are assumed to wait for their own blocks, too.
   KernelTable(hal::Device& device, stats::DevicePage& page,
-              std::unordered_set<std::string> wide_only, std::vector<std::string> collectives = {},
+              std::unordered_set<std::string> resident, std::vector<std::string> collectives = {},
               bool cautious = false);
   Kernel& find(hal::KernelHandle handle) {
     const std::size_t home = slot_of(handle);
@@ -104,8 +105,8 @@ class KernelTable {
   // freed.
   void clear();
   // For the rest of this process; DispatchOptions::on_hang may remember it for later ones.
-  void remember_wide_only(Kernel& kernel);
-  bool wide_only(const std::string& name) const { return wide_only_.contains(name); }
+  void remember_resident(Kernel& kernel);
+  bool is_resident(const std::string& name) const { return resident_.contains(name); }
 
  private:
   Kernel& add(hal::KernelHandle handle);
@@ -116,7 +117,7 @@ class KernelTable {
 
   hal::Device& device_;
   stats::DevicePage& page_;
-  std::unordered_set<std::string> wide_only_;
+  std::unordered_set<std::string> resident_;
   std::vector<std::string> collectives_;
   bool cautious_;
   std::vector<std::unique_ptr<Kernel>> slots_;    // open addressing, at most half full

@@ -106,7 +106,7 @@ class VirtualContext {
   hal::NativeStatus replay(Stream& stream, Operation& graph, CallKind kind,
                            stats::GraphReason reason);
   // Whether launches of graphs may go to parts (DispatchOptions::graph_bytes is not 0).
-  bool follows_graphs() const { return pipeline_->core().options.graph_bytes > 0; }
+  bool binds_graphs() const { return pipeline_->core().options.graph_bytes > 0; }
   // Binds a launch of a graph as launch() does that of a kernel, but never waits for a grant. The
   // pipeline chooses the program's executable, or one that the runtime made for the partition.
   hal::NativeStatus replay(Stream& stream, GraphOperation& graph);

@@ -191,7 +191,7 @@ std::shared_ptr<RebindableGraph> follow(CUgraph graph, std::uint64_t flags, Grap
   auto followed = std::make_shared<CudaGraph>();
   followed->context = context_of_kernels(graph);
   if (followed->context == nullptr) return none(GraphReason::kContexts);
-  if (!followed->context->virtual_context->follows_graphs()) return none(GraphReason::kUnsupported);
+  if (!followed->context->virtual_context->binds_graphs()) return none(GraphReason::kUnsupported);
   if (nodes_of(graph, nullptr, followed->nodes) != CUDA_SUCCESS) followed->nodes = 0;
   if (nodes_remembered.fetch_add(followed->nodes) + followed->nodes > kNodesRemembered)
     return none(GraphReason::kMemory);

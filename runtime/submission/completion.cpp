@@ -85,7 +85,7 @@ void Completion::submitted(Stream& stream, PhysicalQueue& queue, const Load& loa
   work.batch_room = batch_operations_;
 }
 
-void Completion::submitted_straight_on(Stream& stream, const Kernel& kernel) {
+void Completion::submitted_on_fast_path(Stream& stream, const Kernel& kernel) {
   Stream::Submitted& work = stream.submitted;
   if (reporting_) [[unlikely]]
     note_outstanding(stream);

@@ -60,7 +60,7 @@ class Completion {
   // `marker`.
   void submitted_elsewhere(Stream& stream, MarkerRef marker);
   // submitted() for a launch of the fast path: on the queue of the stream's tail, without a marker.
-  void submitted_straight_on(Stream& stream, const Kernel& kernel);
+  void submitted_on_fast_path(Stream& stream, const Kernel& kernel);
   // The stream's tail becomes a point that is known only by `marker`.
   void detach_tail(Stream& stream, MarkerRef marker);
 
@@ -122,7 +122,7 @@ class Completion {
     return true;
   }
   // The launch leaves room in the open batch and in the queue of the tail.
-  bool room_straight_on(const Stream& stream, const Kernel& kernel) const {
+  bool room_on_fast_path(const Stream& stream, const Kernel& kernel) const {
     return stream.submitted.open.operations + 1 < stream.submitted.batch_room &&
            stream.submitted.places + kernel.places + kBesideALaunch + spare_places_ <= depth_;
   }

@@ -18,7 +18,7 @@ Core::Core(hal::Device& of, std::unique_ptr<Arbiter> made, const DispatchOptions
       markers(device, options.markers),
       profiler(device, options.profiler),
       arbiter(std::move(made)),
-      kernels(device, page, options.wide_only, options.collectives, options.cautious),
+      kernels(device, page, options.resident_kernels, options.collectives, options.cautious),
       streams_share(arbiter->streams_share()),
       driver_orders_legacy_stream(of.info().driver_orders_legacy_stream),
       between_processes(arbiter->between_processes()) {

@@ -137,7 +137,7 @@ void GraphCache::describe(Graph& graph, const hal::GraphContents& contents) {
                 static_cast<unsigned long long>(contents.shape.structure));
   graph.kernel.name = name;
   graph.kernel.name_hash = name_hash(name);
-  graph.kernel.resident = core_.kernels.wide_only(name);
+  graph.kernel.resident = core_.kernels.is_resident(name);
   graph.kernel.work =
       std::max<std::uint32_t>(1, static_cast<std::uint32_t>(contents.kernels.size()));
   graph.launch.grid = {contents.shape.nodes, 1, 1};

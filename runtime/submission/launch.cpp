@@ -32,7 +32,7 @@ bool Pipeline::launch_fast_path(Stream& stream, Kernel& kernel, const hal::Kerne
   if (advice == nullptr && stream.placing.advice) advice = &*stream.placing.advice;
   if (advice != nullptr && std::min(advice->sms, placement_.widest()) > queue->sms) return false;
   // No marker falls due behind it, and the queue has room.
-  if (!completion_.room_straight_on(stream, kernel) ||
+  if (!completion_.room_on_fast_path(stream, kernel) ||
       (completion_.blocking_streams() && stream.kind == StreamKind::kLegacy))
     return false;
   const bool part = !queue->whole();
@@ -49,7 +49,7 @@ bool Pipeline::launch_fast_path(Stream& stream, Kernel& kernel, const hal::Kerne
   }
   core_.profiler.turn();  // counts it
   count(stream, kernel, {.queue = queue, .narrow_eligible = true}, *queue);
-  completion_.submitted_straight_on(stream, kernel);
+  completion_.submitted_on_fast_path(stream, kernel);
   return true;
 }
 
@@ -111,7 +111,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
       placement_.widest_narrow() > 0)
     binding.reason = kernel.resident                            ? WholeReason::kResident
                      : launch != nullptr && launch->cooperative ? WholeReason::kCooperative
-                     : kernel.doubted                           ? WholeReason::kResident
+                     : kernel.assumed_resident                  ? WholeReason::kResident
                                                                 : WholeReason::kNoEligiblePartition;
   const bool host_waits = collective || others_wait_for_host;
   if (host_waits) completion_.close_batch(stream);

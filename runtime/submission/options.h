@@ -57,9 +57,9 @@ struct DispatchOptions {
   std::size_t markers = 2048;  // native events made at start
   // Operations of one stream beyond which the caller blocks, where no depth is known.
   std::size_t deferred_max = 8192;
-  std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
-  std::unordered_set<std::string> wide_only;   // kernels that need their whole grid resident
-  bool cautious = false;                       // any other may (KernelTable)
+  std::chrono::milliseconds hang_after{5000};        // the watchdog names a kernel that runs longer
+  std::unordered_set<std::string> resident_kernels;  // by name; their whole grid must be resident
+  bool cautious = false;                             // any other may (KernelTable)
   // Parts of the names of kernels that wait for other processes (KernelTable).
   std::vector<std::string> collectives;
   // Every cooperative launch may be one: beside other clients it is not deferred for a grant.

@@ -26,11 +26,11 @@ Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchO
   if (needed > widest_ || !parts()) {
     binding.queue = &stream.app_stream;
     binding.counts_outstanding = counts_whole(stream);
-    binding.reason = kernel.resident          ? WholeReason::kResident
-                     : needed > core_.whole() ? WholeReason::kCluster
-                     : !parts()               ? WholeReason::kPoolMissing
-                     : kernel.doubted         ? WholeReason::kResident
-                                              : WholeReason::kNoEligiblePartition;
+    binding.reason = kernel.resident           ? WholeReason::kResident
+                     : needed > core_.whole()  ? WholeReason::kCluster
+                     : !parts()                ? WholeReason::kPoolMissing
+                     : kernel.assumed_resident ? WholeReason::kResident
+                                               : WholeReason::kNoEligiblePartition;
     return binding;
   }
   auto take = [&](PhysicalQueue& queue) {

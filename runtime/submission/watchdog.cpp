@@ -32,7 +32,7 @@ void Watchdog::check() {
       core_.options.hang_after, std::chrono::nanoseconds(20 * oldest.predicted_ns));
   if (oldest.named || now - oldest.since < limit) return;
   oldest.named = true;
-  core_.kernels.remember_wide_only(*oldest.kernel);
+  core_.kernels.remember_resident(*oldest.kernel);
   if (core_.options.on_hang != nullptr)
     core_.options.on_hang(oldest.kernel->name.c_str(), oldest.sms,
                           std::chrono::duration<double>(now - oldest.since).count());

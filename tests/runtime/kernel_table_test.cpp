@@ -39,7 +39,7 @@ TEST_CASE("Kernels that wait for other processes are known by their names") {
   }
 }
 
-TEST_CASE("Of a kernel that is doubted all of a grid that fits is there at once, of a known any") {
+TEST_CASE("a kernel assumed resident needs SMs for a whole grid that fits, a known one for any") {
   EngineOptions options;
   options.device = DeviceDescription::uniform(8, 2);
   auto opened = open_device(options);
@@ -57,17 +57,17 @@ TEST_CASE("Of a kernel that is doubted all of a grid that fits is there at once,
   const std::uint32_t each = device.kernels().resident_blocks(one.launch);
   REQUIRE(each > 0);
 
-  runtime::Kernel trusted, doubted;
-  doubted.doubted = true;
+  runtime::Kernel trusted, assumed;
+  assumed.assumed_resident = true;
   CHECK(needed(trusted, whole * each) == 1);
-  CHECK(needed(doubted, 1) == 1);
-  CHECK(needed(doubted, 3 * each) == 3);
-  CHECK(needed(doubted, whole * each) == whole);
-  CHECK(needed(doubted, whole * each + 1) == 1);
+  CHECK(needed(assumed, 1) == 1);
+  CHECK(needed(assumed, 3 * each) == 3);
+  CHECK(needed(assumed, whole * each) == whole);
+  CHECK(needed(assumed, whole * each + 1) == 1);
   // The watchdog caught it: what was found before does not count any more.
-  doubted.resident = true;
-  CHECK(needed(doubted, 3 * each) == 3);
-  CHECK(needed(doubted, whole * each + 1) == whole + 1);
+  assumed.resident = true;
+  CHECK(needed(assumed, 3 * each) == 3);
+  CHECK(needed(assumed, whole * each + 1) == whole + 1);
 }
 
 }  // namespace
