@@ -108,7 +108,7 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const noexcept = 0;
   // Both references are valid until the device is destroyed.
-  virtual KernelInspector& kernels() noexcept = 0;
+  virtual KernelInspector& inspector() noexcept = 0;
   virtual const ErrorClassifier& errors() const noexcept = 0;
 
   virtual Result<std::unique_ptr<PhysicalContext>> create_context(ComputeSet compute) = 0;

@@ -119,11 +119,11 @@ class GraphSource {
  public:
   virtual ~GraphSource() = default;
   // kUnsupported: it can run only on the stream to which the application launches it.
-  virtual Result<GraphContents> look(KernelInspector& kernels) = 0;
+  virtual Result<GraphContents> look(KernelInspector& inspector) = 0;
   // An executable of the same nodes for the partition `context`; it may be `older`, an executable
   // of an earlier state, after an update. kUnsupported: as look(); kInternal: the result is not the
   // same graph; kBusy: `may_wait` is false, and it would have to wait for the application's calls.
-  virtual Result<std::shared_ptr<GraphExecutable>> make(KernelInspector& kernels,
+  virtual Result<std::shared_ptr<GraphExecutable>> make(KernelInspector& inspector,
                                                         PhysicalContext& context,
                                                         std::shared_ptr<GraphExecutable> older,
                                                         bool may_wait) = 0;

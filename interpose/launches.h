@@ -39,7 +39,7 @@ template <class Call>
 ApiStatus bridge_launch(const Way& way, hal::KernelHandle kernel,
                         runtime::stats::UnboundReason reason, Call call) {
   runtime::VirtualContext& context = way.context();
-  const std::string origin = context.device().kernels().origin(kernel);
+  const std::string origin = context.device().inspector().origin(kernel);
   auto operation = runtime::call(
       [&](void* native) {
         const ApiStatus answer = call(static_cast<NativeStream>(native));

@@ -11,13 +11,13 @@ namespace {
 
 class KeptLaunch final : public LaunchOperation {
  public:
-  KeptLaunch(hal::KernelInspector& kernels, const hal::KernelLaunch& launch, const Advice* advice)
-      : LaunchOperation(kernels, launch_, advice != nullptr ? &advice_ : nullptr),
+  KeptLaunch(hal::KernelInspector& inspector, const hal::KernelLaunch& launch, const Advice* advice)
+      : LaunchOperation(inspector, launch_, advice != nullptr ? &advice_ : nullptr),
         launch_(launch),
         advice_(advice != nullptr ? *advice : Advice()) {
     const auto* records = static_cast<const std::byte*>(launch.attributes.records);
     attributes_.assign(records,
-                       records + launch.attributes.count * kernels.attribute_record_bytes());
+                       records + launch.attributes.count * inspector.attribute_record_bytes());
     launch_.attributes.records = attributes_.data();
     launch_.in_context = false;  // it may be made on any thread
   }
@@ -81,8 +81,8 @@ PackedParameters packed_parameters(void* const* list) {
 }
 
 std::unique_ptr<Operation> LaunchOperation::keep() const {
-  auto kept = std::make_unique<KeptLaunch>(kernels_, *launch_, advice_);
-  const hal::Result<hal::KernelLayout> layout = kernels_.layout(launch_->kernel);
+  auto kept = std::make_unique<KeptLaunch>(inspector_, *launch_, advice_);
+  const hal::Result<hal::KernelLayout> layout = inspector_.layout(launch_->kernel);
   if (launch_->extra != nullptr) {
     const std::size_t most = layout ? layout->bytes : std::numeric_limits<std::size_t>::max();
     return kept->copy_extra(most) ? std::move(kept) : nullptr;

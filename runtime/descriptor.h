@@ -18,9 +18,9 @@ namespace vitamin::runtime {
 class LaunchOperation : public Operation {
  public:
   // `advice`, null or borrowed as the launch is.
-  LaunchOperation(hal::KernelInspector& kernels, const hal::KernelLaunch& launch,
+  LaunchOperation(hal::KernelInspector& inspector, const hal::KernelLaunch& launch,
                   const Advice* advice = nullptr)
-      : kernels_(kernels), launch_(&launch), advice_(advice) {}
+      : inspector_(inspector), launch_(&launch), advice_(advice) {}
   const LaunchOperation* as_launch() const override { return this; }
   hal::NativeStatus submit(hal::Queue& queue) noexcept override { return queue.launch(*launch_); }
   // Null when the kernel's parameter layout is unknown to the vendor.
@@ -29,7 +29,7 @@ class LaunchOperation : public Operation {
   const Advice* advice() const { return advice_; }  // null: nothing is said
 
  private:
-  hal::KernelInspector& kernels_;
+  hal::KernelInspector& inspector_;
   const hal::KernelLaunch* launch_;
   const Advice* advice_;
 };

@@ -26,10 +26,10 @@ std::uint32_t Kernel::sms_needed(hal::Device& device, const hal::KernelLaunch& l
     configuration = mix(configuration, launch.grid.volume() * 2 + (needs_all_blocks ? 1 : 0));
   for (const Need& need : needs_)
     if (need.configuration == configuration) return need.sms;
-  std::uint32_t sms = device.kernels().sms_needed(launch, resident || assumed_resident);
+  std::uint32_t sms = device.inspector().sms_needed(launch, resident || assumed_resident);
   if (assumed_resident && !needs_all_blocks && sms > device.info().sms &&
-      device.kernels().resident_blocks(launch) != 0)
-    sms = device.kernels().sms_needed(launch, false);
+      device.inspector().resident_blocks(launch) != 0)
+    sms = device.inspector().sms_needed(launch, false);
   // A program with ever new shapes of one cooperative kernel must not grow this without bound.
   if (needs_.size() >= 64) needs_.clear();
   needs_.push_back({configuration, sms});
@@ -62,9 +62,9 @@ Kernel& KernelTable::add(hal::KernelHandle handle) {
   }
   auto kernel = std::make_unique<Kernel>();
   kernel->handle = handle;
-  kernel->name = device_.kernels().name(handle);
+  kernel->name = device_.inspector().name(handle);
   kernel->name_hash = name_hash(kernel->name);
-  kernel->library = &page_.library(device_.kernels().origin(handle).c_str());
+  kernel->library = &page_.library(device_.inspector().origin(handle).c_str());
   kernel->collective =
       names_collective(kernel->name) ||
       std::any_of(collectives_.begin(), collectives_.end(), [&](const std::string& part) {
@@ -73,7 +73,7 @@ Kernel& KernelTable::add(hal::KernelHandle handle) {
   kernel->resident = resident_.contains(kernel->name);
   kernel->assumed_resident = cautious_ && !kernel->collective;
   if (const std::uint32_t bytes = device_.info().parameter_bytes_of_place; bytes != 0)
-    if (const hal::Result<hal::KernelLayout> layout = device_.kernels().layout(handle))
+    if (const hal::Result<hal::KernelLayout> layout = device_.inspector().layout(handle))
       kernel->places = std::max(1U, (layout->bytes + bytes - 1) / bytes);
   std::size_t i = slot_of(handle);
   while (slots_[i]) i = (i + 1) & mask_;

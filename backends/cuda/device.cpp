@@ -17,11 +17,11 @@ using hal::NativeStatus;
 class CudaDevice final : public hal::Device {
  public:
   CudaDevice(const Api& api, const DeviceOptions& options)
-      : api_(api), options_(options), kernels_(api_, options_, info_) {}
+      : api_(api), options_(options), inspector_(api_, options_, info_) {}
   hal::Status open();
 
   const hal::DeviceInfo& info() const noexcept override { return info_; }
-  hal::KernelInspector& kernels() noexcept override { return kernels_; }
+  hal::KernelInspector& inspector() noexcept override { return inspector_; }
   const hal::ErrorClassifier& errors() const noexcept override { return errors_; }
   hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(hal::ComputeSet set) override;
   std::unique_ptr<hal::Queue> adopt_queue(void* native_stream) override;
@@ -61,7 +61,7 @@ class CudaDevice final : public hal::Device {
   const DeviceOptions options_;
   hal::DeviceInfo info_;
   std::vector<CUdevResource> units_;
-  KernelInspector kernels_;
+  KernelInspector inspector_;
   ErrorClassifier errors_;
 };
 

@@ -65,8 +65,8 @@ hal::Result<std::shared_ptr<RememberedGraph>> RememberedGraph::clone(
 RememberedGraph::~RememberedGraph() { api_.cuGraphDestroy(graph_); }
 
 // Makes the reading that of the graph as it is now.
-hal::Status RememberedGraph::read(hal::KernelInspector& kernels) {
-  const GraphReader reader(api_, kernels, options_.hash);
+hal::Status RememberedGraph::read(hal::KernelInspector& inspector) {
+  const GraphReader reader(api_, inspector, options_.hash);
   for (std::size_t i = 0; reading_ && i < unread_.size(); ++i) {
     const hal::Result<bool> read = reader.read_again(*reading_, unread_[i]);
     if (!read || !*read) forget_reading();
@@ -94,9 +94,9 @@ void RememberedGraph::forget_reading() {
   unread_.clear();
 }
 
-hal::Result<hal::GraphContents> RememberedGraph::look(hal::KernelInspector& kernels) {
+hal::Result<hal::GraphContents> RememberedGraph::look(hal::KernelInspector& inspector) {
   const std::lock_guard lock(mutex_);
-  if (const hal::Status status = read(kernels); !status) return tl::unexpected(status.error());
+  if (const hal::Status status = read(inspector); !status) return tl::unexpected(status.error());
   // NOLINTNEXTLINE(bugprone-unchecked-optional-access): read() has filled it
   const GraphReading& reading = *reading_;
   for (const CUcontext context : reading.contexts)
@@ -107,18 +107,18 @@ hal::Result<hal::GraphContents> RememberedGraph::look(hal::KernelInspector& kern
 }
 
 hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
-    hal::KernelInspector& kernels, hal::PhysicalContext& partition,
+    hal::KernelInspector& inspector, hal::PhysicalContext& partition,
     std::shared_ptr<hal::GraphExecutable> older, bool may_wait) {
   auto& context = static_cast<GreenContext&>(partition);
   auto* const known = static_cast<ExecutableGraph*>(older.get());
-  auto moved = std::make_unique<MovedGraph>(api_, kernels, context, options_);
+  auto moved = std::make_unique<MovedGraph>(api_, inspector, context, options_);
   std::vector<std::size_t> disabled;
   hal::GraphShape shape;
   std::uint64_t reading = 0, change = 0;
   {
     // The application's changes do not wait for what follows: that goes on with a copy.
     const std::lock_guard lock(mutex_);
-    if (const hal::Status status = read(kernels); !status) return tl::unexpected(status.error());
+    if (const hal::Status status = read(inspector); !status) return tl::unexpected(status.error());
     if (known != nullptr && bring_up_to_date(*known)) return older;
     shape = shape_;
     reading = readings_;

@@ -45,8 +45,8 @@ struct GraphReading {
 // Describes graphs and nodes. Borrows what it is made of.
 class GraphReader {
  public:
-  GraphReader(const Api& api, hal::KernelInspector& kernels, hal::ArgumentHash hash)
-      : api_(api), kernels_(kernels), hash_(hash) {}
+  GraphReader(const Api& api, hal::KernelInspector& inspector, hal::ArgumentHash hash)
+      : api_(api), inspector_(inspector), hash_(hash) {}
 
   // kUnsupported: it holds something that is not read here.
   hal::Result<GraphReading> read(CUgraph graph) const;
@@ -66,7 +66,7 @@ class GraphReader {
  private:
   class Walk;
   const Api& api_;
-  hal::KernelInspector& kernels_;
+  hal::KernelInspector& inspector_;
   hal::ArgumentHash hash_;
 };
 
@@ -101,9 +101,9 @@ class RememberedGraph final : public hal::GraphSource {
                                                              const RememberOptions& options);
   ~RememberedGraph() override;
 
-  hal::Result<hal::GraphContents> look(hal::KernelInspector& kernels) override;
+  hal::Result<hal::GraphContents> look(hal::KernelInspector& inspector) override;
   hal::Result<std::shared_ptr<hal::GraphExecutable>> make(
-      hal::KernelInspector& kernels, hal::PhysicalContext& partition,
+      hal::KernelInspector& inspector, hal::PhysicalContext& partition,
       std::shared_ptr<hal::GraphExecutable> older, bool may_wait) override;
 
   // What the application did to its executable. Nodes are those of the graph that it was made from.
@@ -118,7 +118,7 @@ class RememberedGraph final : public hal::GraphSource {
   RememberedGraph(const Api& api, CUgraph graph, const RememberOptions& options)
       : api_(api), options_(options), graph_(graph) {}
   CUgraphNode own_node(CUgraphNode node);
-  hal::Status read(hal::KernelInspector& kernels);
+  hal::Status read(hal::KernelInspector& inspector);
   void forget_reading();
   hal::Followed changed(CUgraphNode own, CUresult status);
   bool bring_up_to_date(ExecutableGraph& executable);

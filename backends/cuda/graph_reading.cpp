@@ -256,7 +256,7 @@ hal::Result<bool> GraphReader::read_again(GraphReading& reading, std::size_t at)
 hal::Result<Node> GraphReader::kernel(const CUDA_KERNEL_NODE_PARAMS& parameters,
                                       std::uint64_t attributes) const {
   const void* const kernel = handle_of(parameters);
-  const std::string name = kernels_.name(kernel);
+  const std::string name = inspector_.name(kernel);
   Words words(CU_GRAPH_NODE_TYPE_KERNEL, hash_);
   hal::ContentHash named;
   named.bytes(name.data(), name.size());
@@ -269,7 +269,7 @@ hal::Result<Node> GraphReader::kernel(const CUDA_KERNEL_NODE_PARAMS& parameters,
   if (parameters.extra != nullptr && parameters.kernelParams == nullptr) {
     if (!add_packed(parameters.extra, words)) return unsupported("arguments of an unknown form");
   } else {
-    const hal::Result<hal::KernelLayout> layout = kernels_.layout(kernel);
+    const hal::Result<hal::KernelLayout> layout = inspector_.layout(kernel);
     if (!layout) return tl::unexpected(layout.error());
     if (!layout->parameters.empty() && parameters.kernelParams == nullptr)
       return unsupported("a kernel node does not tell its arguments");

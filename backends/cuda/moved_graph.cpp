@@ -13,8 +13,8 @@ namespace {
 // The arguments of a node, copied: what the driver hands out belongs to the node that is changed.
 class Arguments {
  public:
-  hal::Status copy(hal::KernelInspector& kernels, const void* kernel, void** given) {
-    const hal::Result<hal::KernelLayout> layout = kernels.layout(kernel);
+  hal::Status copy(hal::KernelInspector& inspector, const void* kernel, void** given) {
+    const hal::Result<hal::KernelLayout> layout = inspector.layout(kernel);
     if (!layout) return tl::unexpected(layout.error());
     bytes_.resize(layout->bytes);
     for (const hal::KernelLayout::Parameter& parameter : layout->parameters) {
@@ -149,7 +149,7 @@ hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node, CUgraphNode like) 
     const void* const kernel = parameters.kern != nullptr
                                    ? static_cast<const void*>(parameters.kern)
                                    : static_cast<const void*>(parameters.func);
-    if (const hal::Status copied = arguments.copy(kernels_, kernel, parameters.kernelParams);
+    if (const hal::Status copied = arguments.copy(inspector_, kernel, parameters.kernelParams);
         !copied)
       return copied;
     parameters.kernelParams = arguments.pointers();
@@ -171,7 +171,7 @@ hal::Status MovedGraph::renew(std::size_t at, CUgraphNode like,
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   if (node == nullptr || api_.cuGraphNodeGetType(like, &type) != CUDA_SUCCESS)
     return hal::fail(hal::Errc::kUnsupported, "a node does not tell its type");
-  const GraphReader reader(api_, kernels_, hash_);
+  const GraphReader reader(api_, inspector_, hash_);
   CUresult status = CUDA_ERROR_NOT_SUPPORTED;
   if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
     if (const hal::Status moved = move(graph_, node, like); !moved) return moved;
@@ -281,7 +281,7 @@ hal::Status MovedGraph::capture(CUgraph graph, CUlaunchConfig config,
 }
 
 hal::Status MovedGraph::compare(const hal::GraphShape& wanted) {
-  const hal::Result<GraphReading> reading = GraphReader(api_, kernels_, hash_).read(graph_);
+  const hal::Result<GraphReading> reading = GraphReader(api_, inspector_, hash_).read(graph_);
   if (!reading) return tl::unexpected(reading.error());
   shape_ = reading->description.shape();
   if (shape_ != wanted)

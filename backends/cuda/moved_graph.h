@@ -19,10 +19,10 @@ hal::Status take_place(const Api& api, CUgraph graph, CUgraphNode old, CUgraphNo
 
 class MovedGraph {
  public:
-  MovedGraph(const Api& api, hal::KernelInspector& kernels, GreenContext& partition,
+  MovedGraph(const Api& api, hal::KernelInspector& inspector, GreenContext& partition,
              const RememberOptions& options)
       : api_(api),
-        kernels_(kernels),
+        inspector_(inspector),
         partition_(partition),
         captures_(options.captures),
         hash_(options.hash) {}
@@ -60,7 +60,7 @@ class MovedGraph {
                       const CUDA_KERNEL_NODE_PARAMS& parameters, CUgraphNode* made);
 
   const Api& api_;
-  hal::KernelInspector& kernels_;
+  hal::KernelInspector& inspector_;
   GreenContext& partition_;
   CaptureGuard* captures_;
   hal::ArgumentHash hash_;

@@ -22,11 +22,11 @@ class HipDevice final : public hal::Device {
       : api_(api),
         options_(options),
         queues_(api_, options_.ordinal, options_.notice),
-        kernels_(api_, options_.ordinal, info_) {}
+        inspector_(api_, options_.ordinal, info_) {}
   hal::Status open();
 
   const hal::DeviceInfo& info() const noexcept override { return info_; }
-  hal::KernelInspector& kernels() noexcept override { return kernels_; }
+  hal::KernelInspector& inspector() noexcept override { return inspector_; }
   const hal::ErrorClassifier& errors() const noexcept override { return errors_; }
   hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(hal::ComputeSet set) override;
   std::unique_ptr<hal::Queue> adopt_queue(void* native_stream) override {
@@ -89,7 +89,7 @@ class HipDevice final : public hal::Device {
   MaskPlan plan_;                    // of no units: the pool has none
   std::optional<GreenSplit> split_;  // none: partitions are CU-masked streams
   PoolQueues queues_;
-  KernelInspector kernels_;
+  KernelInspector inspector_;
   ErrorClassifier errors_;
 };
 

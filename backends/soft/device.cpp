@@ -244,7 +244,7 @@ class SoftDevice final : public Device {
       : engine_(std::move(engine)),
         unit_rule_(std::make_shared<const ClusterRule>(engine_->device().unit_rule())),
         whole_rule_(std::make_shared<const ClusterRule>(engine_->device().whole_rule())),
-        kernels_(*engine_, *unit_rule_, *whole_rule_) {
+        inspector_(*engine_, *unit_rule_, *whole_rule_) {
     const DeviceDescription& device = engine_->device();
     info_.vendor = hal::Vendor::kSoftware;
     info_.name = device.name;
@@ -257,7 +257,7 @@ class SoftDevice final : public Device {
   Status make_legacy_stream() { return make_stream(SyncClass::kLegacy, 0, &legacy_); }
 
   const hal::DeviceInfo& info() const noexcept override { return info_; }
-  hal::KernelInspector& kernels() noexcept override { return kernels_; }
+  hal::KernelInspector& inspector() noexcept override { return inspector_; }
   const hal::ErrorClassifier& errors() const noexcept override { return errors_; }
   Engine& engine() noexcept override { return *engine_; }
 
@@ -340,7 +340,7 @@ class SoftDevice final : public Device {
   std::unique_ptr<Engine> engine_;
   std::atomic<std::uint64_t> queries_{0}, outstanding_{0};
   std::shared_ptr<const ClusterRule> unit_rule_, whole_rule_;
-  SoftKernels kernels_;
+  SoftKernels inspector_;
   SoftErrors errors_;
   hal::DeviceInfo info_;
   soft::Queue* legacy_ = nullptr;

@@ -60,7 +60,7 @@ struct CudaGraph final : RebindableGraph {
   }
 
   cuda::GraphReader reader() const {
-    return {*driver_functions(), context->virtual_context->device().kernels(),
+    return {*driver_functions(), context->virtual_context->device().inspector(),
             &runtime::argument_hash};
   }
 

@@ -159,7 +159,7 @@ class WatchedDevice final : public hal::Device {
   ~WatchedDevice() override { audit_->device_ = nullptr; }
 
   const hal::DeviceInfo& info() const noexcept override { return device_->info(); }
-  hal::KernelInspector& kernels() noexcept override { return device_->kernels(); }
+  hal::KernelInspector& inspector() noexcept override { return device_->inspector(); }
   const hal::ErrorClassifier& errors() const noexcept override { return device_->errors(); }
   std::uint32_t pool_queues_now() override { return device_->pool_queues_now(); }
   hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(
@@ -247,11 +247,12 @@ Audit::KernelFacts& Audit::facts_of(hal::KernelHandle kernel) {
   const auto known = kernels_.find(kernel);
   if (known != kernels_.end()) return known->second;
   const std::string text =
-      device_->kernels().origin(kernel) + ": " + device_->kernels().name(kernel);
+      device_->inspector().origin(kernel) + ": " + device_->inspector().name(kernel);
   Hash hash;
   hash.bytes(text.data(), text.size());
   return kernels_
-      .emplace(kernel, KernelFacts{device_->kernels().layout(kernel), name_of(text), hash.value()})
+      .emplace(kernel,
+               KernelFacts{device_->inspector().layout(kernel), name_of(text), hash.value()})
       .first->second;
 }
 
@@ -298,14 +299,14 @@ Audit::Shape Audit::shape_of(const hal::KernelLaunch& launch) {
   shape.programmatic = launch.programmatic;
   shape.attributes =
       attributes_of(launch.attributes.records,
-                    launch.attributes.count * device_->kernels().attribute_record_bytes());
+                    launch.attributes.count * device_->inspector().attribute_record_bytes());
   hash_arguments(launch, facts, shape);
   return shape;
 }
 
 // A record begins with the number of its attribute.
 std::vector<Audit::Attribute> Audit::attributes_of(const void* records, std::size_t bytes) const {
-  const std::size_t record_bytes = device_->kernels().attribute_record_bytes();
+  const std::size_t record_bytes = device_->inspector().attribute_record_bytes();
   std::vector<Attribute> attributes(bytes / record_bytes);
   for (std::size_t i = 0; i < attributes.size(); ++i) {
     const auto* record = static_cast<const std::byte*>(records) + i * record_bytes;

@@ -123,7 +123,7 @@ void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::uint64_t kerne
   stopwatch->sms = sms;
   if (const KernelProfile* known = learnt_.find(kernel); known == nullptr || known->blocks == 0) {
     const std::uint32_t resident =
-        launch.kernel != nullptr ? device_.kernels().resident_blocks(launch) : 0;
+        launch.kernel != nullptr ? device_.inspector().resident_blocks(launch) : 0;
     for (Profile* profile : {&profile_, &learnt_})
       profile->describe(kernel, name, launch.grid.volume(), resident);
   }

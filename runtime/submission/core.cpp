@@ -10,7 +10,7 @@ namespace vitamin::runtime {
 Core::Core(hal::Device& of, std::unique_ptr<Arbiter> made, const DispatchOptions& chosen,
            PoolLayout of_pool)
     : device(of),
-      inspector(of.kernels()),
+      inspector(of.inspector()),
       errors(of.errors()),
       options(chosen),
       page(*chosen.page),

@@ -53,7 +53,7 @@ class SeenDevice final : public hal::Device {
   }
   ~SeenDevice() override { between_->closed(*device_); }
   const hal::DeviceInfo& info() const noexcept override { return device_->info(); }
-  hal::KernelInspector& kernels() noexcept override { return device_->kernels(); }
+  hal::KernelInspector& inspector() noexcept override { return device_->inspector(); }
   const hal::ErrorClassifier& errors() const noexcept override { return device_->errors(); }
   std::uint32_t pool_queues_now() override { return device_->pool_queues_now(); }
   hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(

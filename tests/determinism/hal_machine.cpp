@@ -70,7 +70,7 @@ class Placements final : public Between {
                            const hal::KernelLaunch& launch) override {
     const hal::NativeStatus status = queue.launch(launch);
     if (status != hal::kNativeOk) return status;
-    std::string name = device_->kernels().name(launch.kernel);
+    std::string name = device_->inspector().name(launch.kernel);
     if (name == kTenantKernel)
       ++tenants;
     else

@@ -368,7 +368,7 @@ TEST_CASE_FIXTURE(Fixture, "a pool queue takes no part in the legacy stream's or
 // --- kernels -----------------------------------------------------------------------------------
 
 TEST_CASE_FIXTURE(Fixture, "a kernel has a layout, a name and an origin") {
-  const auto layout = device.kernels().layout(subject->kernel("add_later"));
+  const auto layout = device.inspector().layout(subject->kernel("add_later"));
   REQUIRE(layout.has_value());
   REQUIRE(layout->parameters.size() == 4);
   for (std::uint32_t i = 0; i < 4; ++i) {
@@ -376,9 +376,9 @@ TEST_CASE_FIXTURE(Fixture, "a kernel has a layout, a name and an origin") {
     CHECK(layout->parameters[i].size == 8);
   }
   CHECK(layout->bytes == 32);
-  CHECK(device.kernels().name(subject->kernel("add_later")) == "add_later");
-  CHECK_FALSE(device.kernels().origin(subject->kernel("add_later")).empty());
-  CHECK_FALSE(device.kernels().layout(nullptr).has_value());
+  CHECK(device.inspector().name(subject->kernel("add_later")) == "add_later");
+  CHECK_FALSE(device.inspector().origin(subject->kernel("add_later")).empty());
+  CHECK_FALSE(device.inspector().layout(nullptr).has_value());
 }
 
 TEST_CASE_FIXTURE(Fixture,
@@ -388,8 +388,8 @@ TEST_CASE_FIXTURE(Fixture,
   std::uint32_t before = 0;
   for (const unsigned blocks : {1U, 64U, 300U, 1000U, 1U << 20}) {
     HalCall call(subject->kernel("places"), {blocks, 1, 1}, {1024, 1, 1}, seen);
-    CHECK(device.kernels().sms_needed(call.launch, false) == 1);
-    const std::uint32_t needed = device.kernels().sms_needed(call.launch, true);
+    CHECK(device.inspector().sms_needed(call.launch, false) == 1);
+    const std::uint32_t needed = device.inspector().sms_needed(call.launch, true);
     CHECK(needed >= before);
     CHECK(needed <= sms + 1);
     before = needed;
@@ -402,7 +402,7 @@ TEST_CASE_FIXTURE(Fixture, "a context that is as wide as a cooperative grid need
   HalCall call(subject->kernel("places"), {64, 1, 1}, {1024, 1, 1}, seen);
   call.launch.form = hal::LaunchForm::kCooperative;
   call.launch.cooperative = true;
-  const std::uint32_t needed = device.kernels().sms_needed(call.launch, false);
+  const std::uint32_t needed = device.inspector().sms_needed(call.launch, false);
   for (unsigned units = 1; units <= device.info().units(); units += 3) {
     const auto context = device.create_context(ComputeSet::range(0, units));
     REQUIRE(context.has_value());
@@ -419,9 +419,9 @@ TEST_CASE_FIXTURE(Fixture, "what a launch would answer natively is known without
   const auto adopted = device.adopt_queue(stream);
   unsigned* seen = static_cast<unsigned*>(subject->memory(64));
   HalCall call(subject->kernel("places"), {1, 1, 1}, {64, 1, 1}, seen);
-  CHECK(device.kernels().validate(call.launch) == hal::kNativeOk);
+  CHECK(device.inspector().validate(call.launch) == hal::kNativeOk);
   auto refused = [&](hal::KernelLaunch launch) {
-    const hal::NativeStatus status = device.kernels().validate(launch);
+    const hal::NativeStatus status = device.inspector().validate(launch);
     CHECK(device.errors().classify(status) == Outcome::kError);
     CHECK(adopted->launch(launch) == status);
   };

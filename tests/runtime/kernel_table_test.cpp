@@ -54,7 +54,7 @@ TEST_CASE("a kernel assumed resident needs SMs for a whole grid that fits, a kno
     return sms;
   };
   HalCall one(VITAMIN_SOFT_KERNEL(count_blocks), {1, 1, 1}, {1024, 1, 1}, &counter);
-  const std::uint32_t each = device.kernels().resident_blocks(one.launch);
+  const std::uint32_t each = device.inspector().resident_blocks(one.launch);
   REQUIRE(each > 0);
 
   runtime::Kernel trusted, assumed;

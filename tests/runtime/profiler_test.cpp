@@ -25,7 +25,7 @@ std::uint64_t key_of(const Fixture& f, const soft::KernelDescriptor* kernel, uns
   hal::KernelLaunch launch;
   launch.grid = {blocks, 1, 1};
   launch.block = {32, 1, 1};
-  return runtime::launch_key(runtime::name_hash(f.context->device().kernels().name(kernel)),
+  return runtime::launch_key(runtime::name_hash(f.context->device().inspector().name(kernel)),
                              launch);
 }
 

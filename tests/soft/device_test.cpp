@@ -124,13 +124,13 @@ TEST_CASE("a whole queue of ours takes part in the legacy order and a pool queue
 
 TEST_CASE("layout, name and origin come from the kernel itself") {
   auto device = open_h200();
-  auto layout = device->kernels().layout(VITAMIN_SOFT_KERNEL(add_later));
+  auto layout = device->inspector().layout(VITAMIN_SOFT_KERNEL(add_later));
   REQUIRE(layout.has_value());
   CHECK(layout->parameters.size() == 4);
   CHECK(layout->bytes == 32);
-  CHECK(device->kernels().name(VITAMIN_SOFT_KERNEL(add_later)) == "add_later");
-  CHECK(device->kernels().origin(VITAMIN_SOFT_KERNEL(add_later)) == "soft_test");
-  CHECK_FALSE(device->kernels().layout(nullptr).has_value());
+  CHECK(device->inspector().name(VITAMIN_SOFT_KERNEL(add_later)) == "add_later");
+  CHECK(device->inspector().origin(VITAMIN_SOFT_KERNEL(add_later)) == "soft_test");
+  CHECK_FALSE(device->inspector().layout(nullptr).has_value());
 }
 
 TEST_CASE("processors_needed is the width at which a context begins to accept a launch") {
@@ -140,15 +140,15 @@ TEST_CASE("processors_needed is the width at which a context begins to accept a 
   for (const std::uint32_t blocks : {1u, 16u, 17u, 100u, 264u, 265u}) {
     HalCall call(VITAMIN_SOFT_KERNEL(grid_barrier), {blocks, 1, 1}, {1024, 1, 1}, &arrived,
                  &seen[0]);
-    CHECK(device->kernels().sms_needed(call.launch, false) == 1);
-    CHECK(device->kernels().sms_needed(call.launch, true) ==
+    CHECK(device->inspector().sms_needed(call.launch, false) == 1);
+    CHECK(device->inspector().sms_needed(call.launch, true) ==
           (blocks > 264 ? 133 : (blocks + 1) / 2));
     call.launch.cooperative = true;
     call.launch.form = hal::LaunchForm::kCooperative;
-    const std::uint32_t needed = device->kernels().sms_needed(call.launch, false);
+    const std::uint32_t needed = device->inspector().sms_needed(call.launch, false);
     CHECK(hal::Outcome::kOk ==
           (blocks > 264 ? hal::Outcome::kOk
-                        : device->errors().classify(device->kernels().validate(call.launch))));
+                        : device->errors().classify(device->inspector().validate(call.launch))));
     for (unsigned units = 1; units <= 16; ++units) {
       auto context = device->create_context(hal::ComputeSet::range(0, units));
       auto queue = (*context)->create_queue(0);
@@ -167,7 +167,7 @@ TEST_CASE("a cluster of 16 needs the whole device through the application's stre
   std::uint32_t sm[64] = {}, rank[64] = {};
   HalCall call(VITAMIN_SOFT_KERNEL(note_clusters), {64, 1, 1}, {1024, 1, 1}, &sm[0], &rank[0]);
   call.launch.cluster_blocks = 16;
-  CHECK(device->kernels().sms_needed(call.launch, false) == 133);
+  CHECK(device->inspector().sms_needed(call.launch, false) == 133);
   auto context = device->create_context(hal::ComputeSet::range(0, 16));
   auto queue = (*context)->create_queue(0);
   CHECK(device->errors().classify((*queue)->launch(call.launch)) ==
@@ -176,7 +176,7 @@ TEST_CASE("a cluster of 16 needs the whole device through the application's stre
   CHECK(stream->launch(call.launch) == kOk);
   CHECK(stream->synchronize() == kOk);
   call.launch.cluster_blocks = 8;
-  CHECK(device->kernels().sms_needed(call.launch, false) == 4);
+  CHECK(device->inspector().sms_needed(call.launch, false) == 4);
   CHECK((*queue)->launch(call.launch) == kOk);
 }
 
@@ -184,17 +184,17 @@ TEST_CASE("what a launch would answer natively is known without submitting it") 
   auto device = open_h200();
   std::uint32_t count = 0;
   HalCall call(VITAMIN_SOFT_KERNEL(count_blocks), {1, 1, 1}, {1025, 1, 1}, &count);
-  CHECK(device->kernels().validate(call.launch) == kInvalidLaunch);
+  CHECK(device->inspector().validate(call.launch) == kInvalidLaunch);
   CHECK(device->errors().classify(kInvalidLaunch) == hal::Outcome::kError);
   call.launch.block = {64, 1, 1};
-  CHECK(device->kernels().validate(call.launch) == kOk);
+  CHECK(device->inspector().validate(call.launch) == kOk);
   call.launch.shared_bytes = 1 << 20;
-  CHECK(device->kernels().validate(call.launch) == kInvalidLaunch);
+  CHECK(device->inspector().validate(call.launch) == kInvalidLaunch);
   call.launch.shared_bytes = 0;
   call.launch.grid = {0, 1, 1};
-  CHECK(device->kernels().validate(call.launch) == kInvalidLaunch);
+  CHECK(device->inspector().validate(call.launch) == kInvalidLaunch);
   call.launch.kernel = nullptr;
-  CHECK(device->kernels().validate(call.launch) == kInvalidArgument);
+  CHECK(device->inspector().validate(call.launch) == kInvalidArgument);
   CHECK(device->errors().classify(device->errors().not_ready()) == hal::Outcome::kNotReady);
   CHECK(device->errors().classify(device->errors().out_of_memory()) == hal::Outcome::kError);
   CHECK(device->engine().outstanding() == 0);
