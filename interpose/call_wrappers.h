@@ -57,13 +57,13 @@ T with_stream(T argument, [[maybe_unused]] void* native) {
     return argument;
 }
 
-// Where a call on a stream goes; a Way names the stream, too.
+// Where a call on a stream goes; a Destination names the stream, too.
 enum class Route : std::uint8_t {
   kManaged,
   kCaptured,  // into a graph: straight to the driver, on the stream that stands for it
   kForeign,   // straight to the driver, as it came
 };
-struct Way {
+struct Destination {
   Route route;
   StreamRecord* record;  // null when foreign
   runtime::VirtualContext& context() const { return *record->context->virtual_context; }
@@ -72,7 +72,7 @@ struct Way {
   runtime::stats::DevicePage& page() const { return context().page(); }
 };
 
-inline Way way_of(NativeStream stream, bool per_thread) {
+inline Destination destination_of(NativeStream stream, bool per_thread) {
   StreamRecord* record = find_stream(stream, per_thread);
   if (record == nullptr) return {Route::kForeign, nullptr};
   if (captures_open() && is_capturing(*record)) [[unlikely]]
@@ -117,14 +117,14 @@ ApiStatus forbidden_by_capture(Handle handle) {
 
 // A copy to the host that was made: the audit looks at its bytes when the host has waited for them.
 template <class... Args>
-ApiStatus copied(const Way& way, ApiStatus answer, Args... args) {
-  runtime::Audit* audit = way.context().audit();
+ApiStatus copied(const Destination& destination, ApiStatus answer, Args... args) {
+  runtime::Audit* audit = destination.context().audit();
   if (audit == nullptr || answer != kSuccess) [[likely]]
     return answer;
-  for_each_host_copy([&](const runtime::HostBox& box) { audit->copied(way.stream(), box); },
+  for_each_host_copy([&](const runtime::HostBox& box) { audit->copied(destination.stream(), box); },
                      args...);
   // Without a stream the host has waited already.
-  if constexpr (kStreamArguments<Args...> == 0) audit->reached(way.stream(), ~0ULL);
+  if constexpr (kStreamArguments<Args...> == 0) audit->reached(destination.stream(), ~0ULL);
   return answer;
 }
 
@@ -148,43 +148,49 @@ inline constexpr bool kAllValues =
 template <CallKind kKind, Host kHost>
 struct Bridge {
   template <class... Args>
-  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
-    const Way way = way_of(stream_of(args...), via.per_thread);
-    if (way.route == Route::kForeign) return via.real(args...);
-    if (way.route == Route::kCaptured || !kBridged)
-      return via.real(with_stream(args, way.native())...);
+  static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
+    const Destination destination = destination_of(stream_of(args...), entry.per_thread);
+    if (destination.route == Route::kForeign) return entry.real(args...);
+    if (destination.route == Route::kCaptured || !kBridged)
+      return entry.real(with_stream(args, destination.native())...);
     auto operation = runtime::call_kept_if(
-        [=, context = way.record->context->handle](void* native) {
+        [=, context = destination.record->context->handle](void* native) {
           const CurrentContext current(context);
-          return hal::NativeStatus(via.real(with_stream(args, native)...));
+          return hal::NativeStatus(entry.real(with_stream(args, native)...));
         },
         [=] { return kAllValues<Args...> && surely_accepted(args...); });
     const ReentrancyGuard ours;
-    return copied(way, result(way.context().bridge(way.stream(), operation, kKind, kHost)),
-                  args...);
+    return copied(
+        destination,
+        result(destination.context().bridge(destination.stream(), operation, kKind, kHost)),
+        args...);
   }
 };
 
 template <Host kHost>
 struct DefaultStream {
   template <class... Args>
-  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
-    const Way way = way_of(nullptr, via.per_thread);
+  static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
+    const Destination destination = destination_of(nullptr, entry.per_thread);
     // Only a thread's own stream can be part of a capture. There the call is refused and breaks the
     // capture, as any call is that waits for a captured stream.
-    if (way.route == Route::kCaptured) return synchronize_natively(way.native());
-    if (way.route == Route::kForeign) return via.real(args...);
+    if (destination.route == Route::kCaptured) return synchronize_natively(destination.native());
+    if (destination.route == Route::kForeign) return entry.real(args...);
     auto operation = runtime::call(
         [&](void* native) {
           return hal::NativeStatus(on_default_stream(static_cast<NativeStream>(native),
-                                                     [&] { return via.real(args...); }));
+                                                     [&] { return entry.real(args...); }));
         },
         Keep::kNo);
     const ReentrancyGuard ours;
-    if (via.per_thread)
-      return copied(way, result(way.context().bridge_per_thread(way.stream(), operation)), args...);
-    return copied(way,
-                  result(way.context().bridge(way.stream(), operation, CallKind::kWork, kHost)),
+    if (entry.per_thread)
+      return copied(
+          destination,
+          result(destination.context().bridge_per_thread(destination.stream(), operation)),
+          args...);
+    return copied(destination,
+                  result(destination.context().bridge(destination.stream(), operation,
+                                                      CallKind::kWork, kHost)),
                   args...);
   }
 };
@@ -193,25 +199,27 @@ struct DefaultStream {
 
 struct Fill {
   template <class... Args>
-  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
-    const Way way = way_of(stream_of(args...), via.per_thread);
-    if (way.route == Route::kForeign) return via.real(args...);
-    if (way.route == Route::kCaptured) return via.real(with_stream(args, way.native())...);
-    runtime::stats::Counter& fills = way.page().other.fills_queued;
+  static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
+    const Destination destination = destination_of(stream_of(args...), entry.per_thread);
+    if (destination.route == Route::kForeign) return entry.real(args...);
+    if (destination.route == Route::kCaptured)
+      return entry.real(with_stream(args, destination.native())...);
+    runtime::stats::Counter& fills = destination.page().other.fills_queued;
     auto operation = runtime::call_kept_if(
-        [=, &fills, context = way.record->context->handle](void* native) {
+        [=, &fills, context = destination.record->context->handle](void* native) {
           const CurrentContext current(context);
           fills.add();
-          return hal::NativeStatus(via.real(with_stream(args, native)...));
+          return hal::NativeStatus(entry.real(with_stream(args, native)...));
         },
         [=] { return surely_accepted(args...); });
     const ReentrancyGuard ours;
     // A legacy operation goes to the program's own stream while any thread captures: the driver
     // decides there whether it is allowed.
-    if (way.record->confined || (captures_open() && way.record->legacy))
-      return result(way.context().bridge(way.stream(), operation));
-    return result(kFillsAreKernels ? way.context().compute(way.stream(), operation)
-                                   : way.context().enqueue(way.stream(), operation));
+    if (destination.record->confined || (captures_open() && destination.record->legacy))
+      return result(destination.context().bridge(destination.stream(), operation));
+    return result(kFillsAreKernels
+                      ? destination.context().compute(destination.stream(), operation)
+                      : destination.context().enqueue(destination.stream(), operation));
   }
 };
 
@@ -240,40 +248,43 @@ bool is_null_descriptor(T argument) {
 template <Addresses kAddresses>
 struct Copy {
   template <class... Args>
-  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
+  static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
     // A missing descriptor is the driver's to refuse.
-    if ((... || is_null_descriptor(args))) return via.real(args...);
-    const Way way = way_of(stream_of(args...), via.per_thread);
-    if (way.route == Route::kForeign) return via.real(args...);
-    if (way.route == Route::kCaptured) return via.real(with_stream(args, way.native())...);
+    if ((... || is_null_descriptor(args))) return entry.real(args...);
+    const Destination destination = destination_of(stream_of(args...), entry.per_thread);
+    if (destination.route == Route::kForeign) return entry.real(args...);
+    if (destination.route == Route::kCaptured)
+      return entry.real(with_stream(args, destination.native())...);
     const CopySides sides = CopySides::of<kAddresses>(args...);
     // It may block, or must be made while the caller's memory is as it is now. Host to host is
     // synchronous, page-locked or not.
     const bool may_block = sides.pageable || !sides.device;
-    const bool bridge =
-        may_block || way.record->confined || (captures_open() && way.record->legacy);
+    const bool bridge = may_block || destination.record->confined ||
+                        (captures_open() && destination.record->legacy);
     const ReentrancyGuard ours;
     if (bridge && kBridged) {
       auto operation = runtime::call(
-          [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
+          [&](void* native) { return hal::NativeStatus(entry.real(with_stream(args, native)...)); },
           Keep::kNo);
-      return copied(way,
-                    result(way.context().bridge(way.stream(), operation, CallKind::kWork,
-                                                may_block ? Host::kMayBlock : Host::kReturns)),
-                    args...);
+      return copied(
+          destination,
+          result(destination.context().bridge(destination.stream(), operation, CallKind::kWork,
+                                              may_block ? Host::kMayBlock : Host::kReturns)),
+          args...);
     }
-    runtime::stats::Counter& copies = way.page().other.copies_queued;
+    runtime::stats::Counter& copies = destination.page().other.copies_queued;
     auto operation = runtime::call_kept_if(
-        [via, &copies, context = way.record->context->handle,
+        [entry, &copies, context = destination.record->context->handle,
          ... kept = Kept<Args>{args}](void* native) {
           const CurrentContext current(context);
           copies.add();
-          return hal::NativeStatus(via.real(with_stream(kept.get(), native)...));
+          return hal::NativeStatus(entry.real(with_stream(kept.get(), native)...));
         },
         [=] { return !kBridged || surely_accepted(args...); });
-    const ApiStatus answer = result(sides.kernel ? way.context().compute(way.stream(), operation)
-                                                 : way.context().enqueue(way.stream(), operation));
-    return copied(way, answer, args...);
+    const ApiStatus answer =
+        result(sides.kernel ? destination.context().compute(destination.stream(), operation)
+                            : destination.context().enqueue(destination.stream(), operation));
+    return copied(destination, answer, args...);
   }
 };
 
@@ -284,14 +295,14 @@ struct Copy {
 template <class Real, class Treatment>
 struct Twin {
   template <class... Args>
-  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
+  static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
     auto* twin = reinterpret_cast<ApiStatus (*)(Args..., NativeStream)>(Real::address());
-    if (twin == nullptr) return DefaultStream<Host::kMayBlock>::run(via, args...);
-    const NativeStream stream = via.per_thread ? kThreadStream : nullptr;
-    const Via<ApiStatus(Args..., NativeStream)> there{twin, via.per_thread};
+    if (twin == nullptr) return DefaultStream<Host::kMayBlock>::run(entry, args...);
+    const NativeStream stream = entry.per_thread ? kThreadStream : nullptr;
+    const EntryPoint<ApiStatus(Args..., NativeStream)> there{twin, entry.per_thread};
     const ApiStatus answer = Treatment::run(there, args..., stream);
     if (answer != kSuccess) return answer;
-    return stream_synchronize({&synchronize_natively, via.per_thread}, stream);
+    return stream_synchronize({&synchronize_natively, entry.per_thread}, stream);
   }
 };
 
@@ -313,28 +324,28 @@ void flush_deferred();
 // for an allocation natively: one that is refused is made again behind that work.
 struct Allocate {
   template <class Address, class... Rest>
-  static ApiStatus run(Via<ApiStatus(Address*, std::size_t, Rest...)> via, Address* address,
-                       std::size_t bytes, Rest... rest) {
-    const Way way = way_of(stream_of(rest...), via.per_thread);
-    if (way.route == Route::kCaptured)
-      return taken(address, via.real(address, bytes, with_stream(rest, way.native())...));
+  static ApiStatus run(EntryPoint<ApiStatus(Address*, std::size_t, Rest...)> entry,
+                       Address* address, std::size_t bytes, Rest... rest) {
+    const Destination destination = destination_of(stream_of(rest...), entry.per_thread);
+    if (destination.route == Route::kCaptured)
+      return taken(address, entry.real(address, bytes, with_stream(rest, destination.native())...));
     // What a capture forbids the driver refuses; memory that waits for its free is not given out.
     if (captures_open()) flush_deferred();
-    if (address == nullptr || way.route == Route::kForeign) {
-      const auto made = [&] { return via.real(address, bytes, rest...); };
+    if (address == nullptr || destination.route == Route::kForeign) {
+      const auto made = [&] { return entry.real(address, bytes, rest...); };
       return taken(address, made_again(made(), made));
     }
-    runtime::Block block{0, bytes, pool_of(*way.record->context, rest...)};
+    runtime::Block block{0, bytes, pool_of(*destination.record->context, rest...)};
     auto operation = runtime::call(
         [&](void* native) {
-          const ApiStatus answer = via.real(address, bytes, with_stream(rest, native)...);
+          const ApiStatus answer = entry.real(address, bytes, with_stream(rest, native)...);
           if (answer == kSuccess) block.address = std::bit_cast<std::uint64_t>(*address);
           return hal::NativeStatus(answer);
         },
         Keep::kNo);
     const ReentrancyGuard ours;
     const auto made = [&] {
-      return result(way.context().allocate(way.stream(), block, operation));
+      return result(destination.context().allocate(destination.stream(), block, operation));
     };
     const ApiStatus answer = made_again(made(), made);
     if (answer == kSuccess) *address = std::bit_cast<Address>(block.address);
@@ -379,11 +390,12 @@ class DeferredFree {
 template <class Address>
 class FreeOperation final : public runtime::Operation {
  public:
-  FreeOperation(Via<ApiStatus(Address, NativeStream)> via, Address address, NativeContext context)
-      : via_(via), address_(address), context_(context) {}
+  FreeOperation(EntryPoint<ApiStatus(Address, NativeStream)> entry, Address address,
+                NativeContext context)
+      : entry_(entry), address_(address), context_(context) {}
   hal::NativeStatus submit(hal::Queue& queue) noexcept override {
     const CurrentContext current(context_);
-    return hal::NativeStatus(via_.real(address_, static_cast<NativeStream>(queue.native())));
+    return hal::NativeStatus(entry_.real(address_, static_cast<NativeStream>(queue.native())));
   }
   std::unique_ptr<runtime::Operation> keep() const override {
     const auto address = std::bit_cast<std::uint64_t>(address_);
@@ -391,13 +403,13 @@ class FreeOperation final : public runtime::Operation {
     if (captures_open() || DeferredFree::is_of(address) ||
         !surely_accepted(address_, NativeStream{}))
       return nullptr;
-    auto kept = std::make_unique<FreeOperation>(via_, address_, context_);
+    auto kept = std::make_unique<FreeOperation>(entry_, address_, context_);
     kept->deferred_.emplace(address);
     return kept;
   }
 
  private:
-  Via<ApiStatus(Address, NativeStream)> via_;
+  EntryPoint<ApiStatus(Address, NativeStream)> entry_;
   Address address_;
   NativeContext context_;
   std::optional<DeferredFree> deferred_;
@@ -406,18 +418,19 @@ class FreeOperation final : public runtime::Operation {
 // (address, stream)
 struct Free {
   template <class Address>
-  static ApiStatus run(Via<ApiStatus(Address, NativeStream)> via, Address address,
+  static ApiStatus run(EntryPoint<ApiStatus(Address, NativeStream)> entry, Address address,
                        NativeStream stream) {
-    const Way way = way_of(stream, via.per_thread);
+    const Destination destination = destination_of(stream, entry.per_thread);
     const auto freed = std::bit_cast<std::uint64_t>(address);
     if (DeferredFree::is_of(freed)) flush_deferred();
-    if (way.route != Route::kManaged || !kBridged) {
+    if (destination.route != Route::kManaged || !kBridged) {
       forget_block(freed);
-      return via.real(address, way.route == Route::kForeign ? stream : way.native());
+      return entry.real(address,
+                        destination.route == Route::kForeign ? stream : destination.native());
     }
-    FreeOperation operation(via, address, way.record->context->handle);
+    FreeOperation operation(entry, address, destination.record->context->handle);
     const ReentrancyGuard ours;
-    return result(way.context().free(way.stream(), freed, operation));
+    return result(destination.context().free(destination.stream(), freed, operation));
   }
 };
 
@@ -465,36 +478,36 @@ inline const void* first_address(std::uintptr_t address) {
 // The call waits for no device, but what is deferred anywhere may use what it takes away.
 struct Flushed {
   template <class... Args>
-  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
-    return flush_deferred_then([&] { return hal::NativeStatus(via.real(args...)); });
+  static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
+    return flush_deferred_then([&] { return hal::NativeStatus(entry.real(args...)); });
   }
 };
 
 // (address): frees memory of a device, or what it has of the host's.
 struct FreesMemory {
   template <class Address>
-  static ApiStatus run(Via<ApiStatus(Address)> via, Address address) {
+  static ApiStatus run(EntryPoint<ApiStatus(Address)> entry, Address address) {
     forget_block(reinterpret_cast<std::uintptr_t>(first_address(address)));
     return await_deferred_then(owner_of(first_address(address)),
-                               [&] { return hal::NativeStatus(via.real(address)); });
+                               [&] { return hal::NativeStatus(entry.real(address)); });
   }
 };
 
 // Frees what belongs to the current context.
 struct FreesHere {
   template <class... Args>
-  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
+  static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
     return await_deferred_then(known_current_context(),
-                               [&] { return hal::NativeStatus(via.real(args...)); });
+                               [&] { return hal::NativeStatus(entry.real(args...)); });
   }
 };
 
 struct Redirect {
   template <class... Args>
-  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
-    const StreamRecord* record = known_stream(stream_of(args...), via.per_thread);
-    if (record == nullptr || record->legacy) return via.real(args...);
-    return via.real(with_stream(args, record->context->native(*record))...);
+  static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
+    const StreamRecord* record = known_stream(stream_of(args...), entry.per_thread);
+    if (record == nullptr || record->legacy) return entry.real(args...);
+    return entry.real(with_stream(args, record->context->native(*record))...);
   }
 };
 
@@ -502,8 +515,8 @@ struct Redirect {
 template <auto kFunction>
 struct Manual {
   template <class Result, class... Args>
-  static Result run(Via<Result(Args...)> via, Args... args) {
-    return kFunction(via, args...);
+  static Result run(EntryPoint<Result(Args...)> entry, Args... args) {
+    return kFunction(entry, args...);
   }
 };
 

@@ -206,10 +206,10 @@ void note_graph_memory(GraphExec executable, Graph graph) {
 
 void forget_graph_memory(GraphExec executable) { delete graph_needs.erase(executable); }
 
-ApiStatus graph_trim(Via<ApiStatus(int)> via, int ordinal) {
+ApiStatus graph_trim(EntryPoint<ApiStatus(int)> entry, int ordinal) {
   DeviceGraphs* const graphs = no_quotas() ? nullptr : graphs_of(ordinal);
   const std::uint64_t before = graphs != nullptr ? graph_memory(ordinal, Figure::kReserved) : 0;
-  const ApiStatus answer = Flushed::run(via, ordinal);
+  const ApiStatus answer = Flushed::run(entry, ordinal);
   if (graphs != nullptr) graphs_trimmed(ordinal, *graphs, before);
   return answer;
 }

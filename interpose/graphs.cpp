@@ -56,10 +56,10 @@ void look_at(Graph graph, GraphRecord& record, int depth) {
 // submitted before the application's next change of the executable, or its end.
 class GraphLaunch final : public runtime::GraphOperation {
  public:
-  GraphLaunch(Via<ApiStatus(GraphExec, NativeStream)> via, GraphExec executable,
+  GraphLaunch(EntryPoint<ApiStatus(GraphExec, NativeStream)> entry, GraphExec executable,
               std::shared_ptr<RebindableGraph> followed, std::optional<GraphReason> stays)
       : GraphOperation(followed->graph, stays),
-        via_(via),
+        entry_(entry),
         executable_(executable),
         followed_(std::move(followed)),
         asked_(followed_->asked()) {}
@@ -71,9 +71,9 @@ class GraphLaunch final : public runtime::GraphOperation {
  private:
   hal::NativeStatus launch_own(void* native) noexcept override {
     const CurrentContext current(followed_->context->handle);
-    return hal::NativeStatus(via_.real(executable_, static_cast<NativeStream>(native)));
+    return hal::NativeStatus(entry_.real(executable_, static_cast<NativeStream>(native)));
   }
-  Via<ApiStatus(GraphExec, NativeStream)> via_;
+  EntryPoint<ApiStatus(GraphExec, NativeStream)> entry_;
   GraphExec executable_;
   std::shared_ptr<RebindableGraph> followed_;
   std::optional<hal::GraphShape> asked_;
@@ -122,49 +122,50 @@ void note_recorded(NativeEvent event) {
   if (event != nullptr) mark_shared(find_event(event));
 }
 
-ApiStatus end_capture(Via<ApiStatus(NativeStream, Graph*)> via, NativeStream stream, Graph* graph) {
-  const StreamRecord* record = known_stream(stream, via.per_thread);
+ApiStatus end_capture(EntryPoint<ApiStatus(NativeStream, Graph*)> entry, NativeStream stream,
+                      Graph* graph) {
+  const StreamRecord* record = known_stream(stream, entry.per_thread);
   const NativeStream native =
       record == nullptr || record->legacy ? stream : record->context->native(*record);
-  const ApiStatus answer = via.real(native, graph);
+  const ApiStatus answer = entry.real(native, graph);
   // Also a capture that was broken has ended now, with an error.
   capture_may_have_ended(native, false);
   return answer;
 }
 
-ApiStatus graph_launch(Via<ApiStatus(GraphExec, NativeStream)> via, GraphExec graph,
+ApiStatus graph_launch(EntryPoint<ApiStatus(GraphExec, NativeStream)> entry, GraphExec graph,
                        NativeStream stream) {
-  const Way way = way_of(stream, via.per_thread);
+  const Destination destination = destination_of(stream, entry.per_thread);
   const GraphRecord* known = graphs.find(graph);
   const GraphRecord record = known != nullptr ? *known : GraphRecord{};
   // Events that the graph waits for must have been recorded for real.
   if (record.waits_events) flush_deferred();
-  if (way.route == Route::kForeign) return via.real(graph, stream);
-  if (way.route == Route::kCaptured) return via.real(graph, way.native());
+  if (destination.route == Route::kForeign) return entry.real(graph, stream);
+  if (destination.route == Route::kCaptured) return entry.real(graph, destination.native());
   const ReentrancyGuard ours;
   // A legacy operation goes to the real stream while any thread captures.
-  const bool real_legacy = captures_open() && way.record->legacy;
+  const bool real_legacy = captures_open() && destination.record->legacy;
   const auto stays = real_legacy ? std::optional(GraphReason::kCapture) : std::nullopt;
-  if (record.followed != nullptr && record.followed->context == way.record->context) {
-    GraphLaunch launch(via, graph, record.followed, stays);
-    return result(way.context().replay(way.stream(), launch));
+  if (record.followed != nullptr && record.followed->context == destination.record->context) {
+    GraphLaunch launch(entry, graph, record.followed, stays);
+    return result(destination.context().replay(destination.stream(), launch));
   }
   auto operation = runtime::call(
       [&](void* native) {
-        return hal::NativeStatus(via.real(graph, static_cast<NativeStream>(native)));
+        return hal::NativeStatus(entry.real(graph, static_cast<NativeStream>(native)));
       },
       Keep::kNo);
-  return result(way.context().replay(
-      way.stream(), operation, record.host_wait ? CallKind::kHostWait : CallKind::kWork,
+  return result(destination.context().replay(
+      destination.stream(), operation, record.host_wait ? CallKind::kHostWait : CallKind::kWork,
       record.followed != nullptr ? GraphReason::kContexts : stays.value_or(record.stays)));
 }
 
-ApiStatus graph_exec_destroy(Via<ApiStatus(GraphExec)> via, GraphExec executable) {
+ApiStatus graph_exec_destroy(EntryPoint<ApiStatus(GraphExec)> entry, GraphExec executable) {
   const std::unique_ptr<GraphRecord> record(graphs.erase(executable));
-  if (record == nullptr || record->followed == nullptr) return via.real(executable);
+  if (record == nullptr || record->followed == nullptr) return entry.real(executable);
   const ReentrancyGuard ours;
   return result(record->followed->context->virtual_context->destroy(
-      *record->followed->graph, [&] { return hal::NativeStatus(via.real(executable)); }));
+      *record->followed->graph, [&] { return hal::NativeStatus(entry.real(executable)); }));
 }
 
 }  // namespace vitamin::interpose

@@ -63,22 +63,23 @@ void note_recorded(NativeEvent event);
 
 template <class Call>
 ApiStatus begin_capture_with(NativeStream stream, bool per_thread, Call call) {
-  const Way way = way_of(stream, per_thread);
+  const Destination destination = destination_of(stream, per_thread);
   // The legacy stream cannot be captured, and a stream that is captured already not again.
-  if (way.route == Route::kForeign || way.record->legacy) {
+  if (destination.route == Route::kForeign || destination.record->legacy) {
     capture_begins(stream);
     const ApiStatus answer = call(stream);
     if (answer != kSuccess) capture_did_not_begin(stream);
     return answer;
   }
-  if (way.route == Route::kCaptured) return call(way.native());
+  if (destination.route == Route::kCaptured) return call(destination.native());
   auto operation = runtime::call(
       [&](void* native) { return hal::NativeStatus(call(static_cast<NativeStream>(native))); },
       Keep::kNo);
-  const NativeStream native = way.native();
+  const NativeStream native = destination.native();
   const ReentrancyGuard ours;
   capture_begins(native);
-  const ApiStatus answer = result(way.context().begin_capture(way.stream(), operation));
+  const ApiStatus answer =
+      result(destination.context().begin_capture(destination.stream(), operation));
   if (answer != kSuccess) capture_did_not_begin(native);
   return answer;
 }
@@ -88,20 +89,20 @@ ApiStatus begin_capture_with(NativeStream stream, bool per_thread, Call call) {
 // (stream, ...)
 struct BeginsCapture {
   template <class... Rest>
-  static ApiStatus run(Via<ApiStatus(NativeStream, Rest...)> via, NativeStream stream,
+  static ApiStatus run(EntryPoint<ApiStatus(NativeStream, Rest...)> entry, NativeStream stream,
                        Rest... rest) {
-    return begin_capture_with(stream, via.per_thread,
-                              [&](NativeStream native) { return via.real(native, rest...); });
+    return begin_capture_with(stream, entry.per_thread,
+                              [&](NativeStream native) { return entry.real(native, rest...); });
   }
 };
 
 // (executable, graph, ...)
 struct Instantiates {
   template <class... Rest>
-  static ApiStatus run(Via<ApiStatus(GraphExec*, Graph, Rest...)> via, GraphExec* executable,
-                       Graph graph, Rest... rest) {
+  static ApiStatus run(EntryPoint<ApiStatus(GraphExec*, Graph, Rest...)> entry,
+                       GraphExec* executable, Graph graph, Rest... rest) {
     const std::uint64_t flags = instantiation_flags(rest...);  // by the vendor
-    return graph_instantiated(via.real(executable, graph, rest...), executable, graph, flags);
+    return graph_instantiated(entry.real(executable, graph, rest...), executable, graph, flags);
   }
 };
 
@@ -115,9 +116,9 @@ NativeEvent recorded_event(T) {
 
 struct RecordsInGraph {
   template <class... Args>
-  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
+  static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
     (note_recorded(recorded_event(args)), ...);
-    return via.real(args...);
+    return entry.real(args...);
   }
 };
 
@@ -126,10 +127,11 @@ struct RecordsInGraph {
 template <auto kFollow>
 struct ChangesGraph {
   template <class... Rest>
-  static ApiStatus run(Via<ApiStatus(GraphExec, Rest...)> via, GraphExec executable, Rest... rest) {
+  static ApiStatus run(EntryPoint<ApiStatus(GraphExec, Rest...)> entry, GraphExec executable,
+                       Rest... rest) {
     (note_recorded(recorded_event(rest)), ...);
     return change_graph(
-        executable, [&] { return hal::NativeStatus(via.real(executable, rest...)); },
+        executable, [&] { return hal::NativeStatus(entry.real(executable, rest...)); },
         [&](RebindableGraph& followed, ApiStatus answer) {
           return kFollow(followed, answer, rest...);
         });

@@ -11,9 +11,9 @@
 namespace vitamin::interpose {
 
 // How a call came in: the driver's function for exactly this variant, and whether NULL means the
-// thread's own default stream in it. Where it goes is its Way (call_wrappers.h).
+// thread's own default stream in it. Where it goes is its Destination (call_wrappers.h).
 template <class Function>
-struct Via {
+struct EntryPoint {
   Function* real;
   bool per_thread;
 };
@@ -31,13 +31,13 @@ struct Hook<kSymbol, Treatment, Result(Args...)> {
       return function(args...);
     // A runtime that calls its own exported functions comes by here again.
     [[maybe_unused]] const std::conditional_t<kCallsItself, ReentrancyGuard, Outside> ours;
-    const Via<Result(Args...)> via{function, info(kSymbol).per_thread};
+    const EntryPoint<Result(Args...)> entry{function, info(kSymbol).per_thread};
     if constexpr (std::is_same_v<Result, ApiStatus> && !requires { Treatment::kAsksOnly; }) {
-      const Result answer = Treatment::run(via, args...);
+      const Result answer = Treatment::run(entry, args...);
       finished(answer);
       return answer;
     } else {
-      return Treatment::run(via, args...);
+      return Treatment::run(entry, args...);
     }
   }
 

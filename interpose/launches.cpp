@@ -5,11 +5,11 @@
 
 namespace vitamin::interpose {
 
-ApiStatus launch_host_function(Via<ApiStatus(NativeStream, HostFunction, void*)> via,
+ApiStatus launch_host_function(EntryPoint<ApiStatus(NativeStream, HostFunction, void*)> entry,
                                NativeStream stream, HostFunction function, void* data) {
   return host_wait(
-      stream, via.per_thread, HostWaitKind::kHostFunction,
-      [=](NativeStream native) { return via.real(native, function, data); },
+      stream, entry.per_thread, HostWaitKind::kHostFunction,
+      [=](NativeStream native) { return entry.real(native, function, data); },
       [=] { return function != nullptr; });
 }
 
@@ -29,13 +29,13 @@ void call_back(NativeStream, ApiStatus status, void* data) {
 
 }  // namespace
 
-ApiStatus add_callback(Via<ApiStatus(NativeStream, StreamCallback, void*, unsigned)> via,
+ApiStatus add_callback(EntryPoint<ApiStatus(NativeStream, StreamCallback, void*, unsigned)> entry,
                        NativeStream stream, StreamCallback function, void* data, unsigned flags) {
-  if (function == nullptr) return via.real(stream, function, data, flags);
+  if (function == nullptr) return entry.real(stream, function, data, flags);
   auto* callback = new Callback{function, data, stream};
   const ApiStatus answer = host_wait(
-      stream, via.per_thread, HostWaitKind::kHostFunction,
-      [=](NativeStream native) { return via.real(native, &call_back, callback, flags); },
+      stream, entry.per_thread, HostWaitKind::kHostFunction,
+      [=](NativeStream native) { return entry.real(native, &call_back, callback, flags); },
       [=] { return flags == 0; });
   if (answer != kSuccess) delete callback;
   return answer;

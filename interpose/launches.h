@@ -29,16 +29,16 @@ inline ApiStatus passed(ApiStatus answer) {
   return answer;
 }
 
-inline ApiStatus captured(const Way& way, ApiStatus answer) {
-  if (answer == kSuccess) way.page().launches.captured.add_shared();
+inline ApiStatus captured(const Destination& destination, ApiStatus answer) {
+  if (answer == kSuccess) destination.page().launches.captured.add_shared();
   return answer;
 }
 
 // Made on the program's own stream by `call`, and counted as that.
 template <class Call>
-ApiStatus bridge_launch(const Way& way, hal::KernelHandle kernel,
+ApiStatus bridge_launch(const Destination& destination, hal::KernelHandle kernel,
                         runtime::stats::UnboundReason reason, Call call) {
-  runtime::VirtualContext& context = way.context();
+  runtime::VirtualContext& context = destination.context();
   const std::string origin = context.device().inspector().origin(kernel);
   auto operation = runtime::call(
       [&](void* native) {
@@ -54,44 +54,49 @@ ApiStatus bridge_launch(const Way& way, hal::KernelHandle kernel,
         return hal::NativeStatus(answer);
       },
       Keep::kNo);
-  return result(context.bridge(way.stream(), operation));
+  return result(context.bridge(destination.stream(), operation));
 }
 
 // Binds a launch. `call` makes it as the application did, on a stream that it is given.
 template <class Call>
 ApiStatus route_launch(NativeStream stream, bool per_thread, hal::KernelLaunch launch, Call call) {
-  const Way way = way_of(stream, per_thread);
-  if (way.route == Route::kForeign) return passed(call(stream));
-  if (way.route == Route::kCaptured) return captured(way, call(way.native()));
+  const Destination destination = destination_of(stream, per_thread);
+  if (destination.route == Route::kForeign) return passed(call(stream));
+  if (destination.route == Route::kCaptured)
+    return captured(destination, call(destination.native()));
   const ReentrancyGuard ours;
-  if (captures_open() && way.record->legacy)
-    return bridge_launch(way, launch.kernel, runtime::stats::UnboundReason::kCapture, call);
-  if (way.record->confined)
-    return bridge_launch(way, launch.kernel, runtime::stats::UnboundReason::kConfined, call);
-  launch.in_context = way.record->legacy;  // the legacy stream is that of the current context
-  return result(way.context().launch(way.stream(), launch, current_advice()));
+  if (captures_open() && destination.record->legacy)
+    return bridge_launch(destination, launch.kernel, runtime::stats::UnboundReason::kCapture, call);
+  if (destination.record->confined)
+    return bridge_launch(destination, launch.kernel, runtime::stats::UnboundReason::kConfined,
+                         call);
+  launch.in_context =
+      destination.record->legacy;  // the legacy stream is that of the current context
+  return result(destination.context().launch(destination.stream(), launch, current_advice()));
 }
 
 // A launch that stays on the program's own stream.
 template <class Call>
 ApiStatus launch_on_own_stream(NativeStream stream, bool per_thread, hal::KernelHandle kernel,
                                Call call) {
-  const Way way = way_of(stream, per_thread);
-  if (way.route == Route::kForeign) return passed(call(stream));
-  if (way.route == Route::kCaptured) return captured(way, call(way.native()));
+  const Destination destination = destination_of(stream, per_thread);
+  if (destination.route == Route::kForeign) return passed(call(stream));
+  if (destination.route == Route::kCaptured)
+    return captured(destination, call(destination.native()));
   const ReentrancyGuard ours;
-  return bridge_launch(way, kernel, runtime::stats::UnboundReason::kOther, call);
+  return bridge_launch(destination, kernel, runtime::stats::UnboundReason::kOther, call);
 }
 
 // One call on streams of several devices. Before it, what is deferred is flushed and each real
 // stream comes behind its stream's newest work; after it that work is on the program's own.
 template <class Call>
-ApiStatus across(std::span<const Way> ways, Call call) {
+ApiStatus across(std::span<const Destination> destinations, Call call) {
   auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
   auto touch_all = [&] {
     const ReentrancyGuard ours;
-    for (const Way& way : ways)
-      if (way.route == Route::kManaged) way.context().bridge(way.stream(), nothing);
+    for (const Destination& destination : destinations)
+      if (destination.route == Route::kManaged)
+        destination.context().bridge(destination.stream(), nothing);
   };
   touch_all();
   const ApiStatus answer = passed(call());
@@ -107,22 +112,22 @@ enum class HostWaitKind : std::uint8_t { kHostFunction, kValueWait };
 template <class Call, class Accepted>
 ApiStatus host_wait(NativeStream stream, bool per_thread, HostWaitKind kind, Call call,
                     Accepted accepted) {
-  const Way way = way_of(stream, per_thread);
-  if (way.route == Route::kForeign) return call(stream);
-  if (way.route == Route::kCaptured) return call(way.native());
-  runtime::stats::OtherWork& other = way.page().other;
+  const Destination destination = destination_of(stream, per_thread);
+  if (destination.route == Route::kForeign) return call(stream);
+  if (destination.route == Route::kCaptured) return call(destination.native());
+  runtime::stats::OtherWork& other = destination.page().other;
   const bool host = kind == HostWaitKind::kHostFunction;
   runtime::stats::Counter& host_waits = host ? other.host_functions : other.value_waits;
   auto operation = runtime::call_kept_if(
-      [call, &host_waits, context = way.record->context->handle](void* native) mutable {
+      [call, &host_waits, context = destination.record->context->handle](void* native) mutable {
         const CurrentContext current(context);
         host_waits.add();
         return hal::NativeStatus(call(static_cast<NativeStream>(native)));
       },
       accepted);
   const ReentrancyGuard ours;
-  return result(way.context().bridge(way.stream(), operation,
-                                     host ? CallKind::kPlacelessHostWait : CallKind::kHostWait));
+  return result(destination.context().bridge(
+      destination.stream(), operation, host ? CallKind::kPlacelessHostWait : CallKind::kHostWait));
 }
 template <class Call>
 ApiStatus host_wait(NativeStream stream, bool per_thread, HostWaitKind kind, Call call) {

@@ -230,9 +230,9 @@ void settle_pools() {
   pools_may_shrink.store(again, std::memory_order_relaxed);
 }
 
-ApiStatus pool_create(Via<ApiStatus(MemoryPool*, const PoolProperties*)> via, MemoryPool* pool,
-                      const PoolProperties* properties) {
-  const ApiStatus answer = via.real(pool, properties);
+ApiStatus pool_create(EntryPoint<ApiStatus(MemoryPool*, const PoolProperties*)> entry,
+                      MemoryPool* pool, const PoolProperties* properties) {
+  const ApiStatus answer = entry.real(pool, properties);
   if (no_quotas() || answer != kSuccess) return answer;
   auto* const record = new PoolRecord;
   record->handle = *pool;
@@ -242,20 +242,20 @@ ApiStatus pool_create(Via<ApiStatus(MemoryPool*, const PoolProperties*)> via, Me
   return answer;
 }
 
-ApiStatus pool_trim(Via<ApiStatus(MemoryPool, std::size_t)> via, MemoryPool pool,
+ApiStatus pool_trim(EntryPoint<ApiStatus(MemoryPool, std::size_t)> entry, MemoryPool pool,
                     std::size_t keep) {
-  const ApiStatus answer = Flushed::run(via, pool, keep);
+  const ApiStatus answer = Flushed::run(entry, pool, keep);
   if (no_quotas()) return answer;
   PoolRecord* const record = pools.find(pool);
   if (record != nullptr && record->memory.quotas() != nullptr) settle(*record);
   return answer;
 }
 
-ApiStatus pool_destroy(Via<ApiStatus(MemoryPool)> via, MemoryPool pool) {
-  if (no_quotas()) return Flushed::run(via, pool);
+ApiStatus pool_destroy(EntryPoint<ApiStatus(MemoryPool)> entry, MemoryPool pool) {
+  if (no_quotas()) return Flushed::run(entry, pool);
   PoolRecord* const record = pools.erase(pool);
   const std::uint64_t used = pool_memory(pool, Figure::kUsed);
-  const ApiStatus answer = Flushed::run(via, pool);
+  const ApiStatus answer = Flushed::run(entry, pool);
   if (record == nullptr) return answer;
   if (answer != kSuccess) {
     pools.insert(pool, record);
@@ -276,11 +276,12 @@ ApiStatus pool_destroy(Via<ApiStatus(MemoryPool)> via, MemoryPool pool) {
 
 // --- physical memory -----------------------------------------------------------------------------
 
-ApiStatus physical_create(
-    Via<ApiStatus(PhysicalHandle*, std::size_t, const PhysicalProperties*, unsigned long long)> via,
-    PhysicalHandle* handle, std::size_t bytes, const PhysicalProperties* properties,
-    unsigned long long flags) {
-  const auto call = [&] { return via.real(handle, bytes, properties, flags); };
+ApiStatus physical_create(EntryPoint<ApiStatus(PhysicalHandle*, std::size_t,
+                                               const PhysicalProperties*, unsigned long long)>
+                              entry,
+                          PhysicalHandle* handle, std::size_t bytes,
+                          const PhysicalProperties* properties, unsigned long long flags) {
+  const auto call = [&] { return entry.real(handle, bytes, properties, flags); };
   if (no_quotas() || handle == nullptr || properties == nullptr || bytes == 0) return call();
   DeviceQuotas* const quotas = quotas_of(device_of(*properties));
   if (quotas == nullptr) return call();
@@ -292,8 +293,8 @@ ApiStatus physical_create(
   return answer;
 }
 
-ApiStatus physical_release(Via<ApiStatus(PhysicalHandle)> via, PhysicalHandle handle) {
-  if (no_quotas()) return Flushed::run(via, handle);
+ApiStatus physical_release(EntryPoint<ApiStatus(PhysicalHandle)> entry, PhysicalHandle handle) {
+  if (no_quotas()) return Flushed::run(entry, handle);
   PhysicalMemory& all = physical_memory();
   Physical* memory = nullptr;
   bool last = false;
@@ -306,7 +307,7 @@ ApiStatus physical_release(Via<ApiStatus(PhysicalHandle)> via, PhysicalHandle ha
       if (last) all.by_handle.erase(found);
     }
   }
-  const ApiStatus answer = Flushed::run(via, handle);
+  const ApiStatus answer = Flushed::run(entry, handle);
   if (memory == nullptr) return answer;
   const std::lock_guard lock(all.mutex);
   if (answer != kSuccess) {
@@ -318,9 +319,9 @@ ApiStatus physical_release(Via<ApiStatus(PhysicalHandle)> via, PhysicalHandle ha
   return answer;
 }
 
-ApiStatus physical_retain(Via<ApiStatus(PhysicalHandle*, void*)> via, PhysicalHandle* handle,
-                          void* address) {
-  const ApiStatus answer = via.real(handle, address);
+ApiStatus physical_retain(EntryPoint<ApiStatus(PhysicalHandle*, void*)> entry,
+                          PhysicalHandle* handle, void* address) {
+  const ApiStatus answer = entry.real(handle, address);
   if (no_quotas() || answer != kSuccess) return answer;
   PhysicalMemory& all = physical_memory();
   const std::lock_guard lock(all.mutex);
@@ -335,9 +336,9 @@ ApiStatus physical_retain(Via<ApiStatus(PhysicalHandle*, void*)> via, PhysicalHa
 }
 
 // Memory of this process that comes back to it is held once more.
-ApiStatus physical_import(Via<ApiStatus(PhysicalHandle*, void*, ShareableType)> via,
+ApiStatus physical_import(EntryPoint<ApiStatus(PhysicalHandle*, void*, ShareableType)> entry,
                           PhysicalHandle* handle, void* shared, ShareableType type) {
-  const ApiStatus answer = via.real(handle, shared, type);
+  const ApiStatus answer = entry.real(handle, shared, type);
   if (no_quotas() || answer != kSuccess) return answer;
   PhysicalMemory& all = physical_memory();
   const std::lock_guard lock(all.mutex);
@@ -346,11 +347,12 @@ ApiStatus physical_import(Via<ApiStatus(PhysicalHandle*, void*, ShareableType)> 
   return answer;
 }
 
-ApiStatus physical_map(
-    Via<ApiStatus(DeviceAddress, std::size_t, std::size_t, PhysicalHandle, unsigned long long)> via,
-    DeviceAddress address, std::size_t bytes, std::size_t offset, PhysicalHandle handle,
-    unsigned long long flags) {
-  const ApiStatus answer = via.real(address, bytes, offset, handle, flags);
+ApiStatus physical_map(EntryPoint<ApiStatus(DeviceAddress, std::size_t, std::size_t, PhysicalHandle,
+                                            unsigned long long)>
+                           entry,
+                       DeviceAddress address, std::size_t bytes, std::size_t offset,
+                       PhysicalHandle handle, unsigned long long flags) {
+  const ApiStatus answer = entry.real(address, bytes, offset, handle, flags);
   if (no_quotas() || answer != kSuccess) return answer;
   PhysicalMemory& all = physical_memory();
   const std::lock_guard lock(all.mutex);
@@ -361,9 +363,9 @@ ApiStatus physical_map(
   return answer;
 }
 
-ApiStatus physical_unmap(Via<ApiStatus(DeviceAddress, std::size_t)> via, DeviceAddress address,
-                         std::size_t bytes) {
-  if (no_quotas()) return Flushed::run(via, address, bytes);
+ApiStatus physical_unmap(EntryPoint<ApiStatus(DeviceAddress, std::size_t)> entry,
+                         DeviceAddress address, std::size_t bytes) {
+  if (no_quotas()) return Flushed::run(entry, address, bytes);
   PhysicalMemory& all = physical_memory();
   std::map<std::uintptr_t, Mapping> taken;
   {
@@ -373,7 +375,7 @@ ApiStatus physical_unmap(Via<ApiStatus(DeviceAddress, std::size_t)> via, DeviceA
     while (at != all.mapped.end() && at->first - first < bytes)
       taken.insert(all.mapped.extract(at++));
   }
-  const ApiStatus answer = Flushed::run(via, address, bytes);
+  const ApiStatus answer = Flushed::run(entry, address, bytes);
   const std::lock_guard lock(all.mutex);
   if (answer != kSuccess) {
     all.mapped.merge(taken);

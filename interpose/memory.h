@@ -59,8 +59,8 @@ void free_natively(DeviceAddress address, NativeStream stream);
 // The call as it came.
 struct Natively {
   template <class Result, class... Args>
-  static Result run(Via<Result(Args...)> via, Args... args) {
-    return via.real(args...);
+  static Result run(EntryPoint<Result(Args...)> entry, Args... args) {
+    return entry.real(args...);
   }
 };
 
@@ -103,15 +103,15 @@ const void* address_key(Handle handle) {
 template <class Inner>
 struct Charges {
   template <class Address, class Bytes, class... Rest>
-  static ApiStatus run(Via<ApiStatus(Address*, Bytes, Rest...)> via, Address* address, Bytes bytes,
-                       Rest... rest) {
+  static ApiStatus run(EntryPoint<ApiStatus(Address*, Bytes, Rest...)> entry, Address* address,
+                       Bytes bytes, Rest... rest) {
     // What the vendor refuses for its arguments is its to refuse.
     if (no_quotas() || address == nullptr || bytes == 0)
-      return Inner::run(via, address, bytes, rest...);
+      return Inner::run(entry, address, bytes, rest...);
     const Spot spot = current_spot();
-    if (spot.quotas == nullptr) return Inner::run(via, address, bytes, rest...);
+    if (spot.quotas == nullptr) return Inner::run(entry, address, bytes, rest...);
     const ApiStatus answer =
-        charged(*spot.quotas, bytes, [&] { return Inner::run(via, address, bytes, rest...); });
+        charged(*spot.quotas, bytes, [&] { return Inner::run(entry, address, bytes, rest...); });
     if (answer == kSuccess)
       note_charged(address_key(*address), {spot.quotas, bytes, spot.context, nullptr});
     return answer;
@@ -150,9 +150,9 @@ ApiStatus charged_rows(std::uint64_t width, std::uint64_t rows, const Call& call
 template <class Inner>
 struct ChargesPitched {
   template <class Address, class Bytes, class... Rest>
-  static ApiStatus run(Via<ApiStatus(Address*, Bytes*, Bytes, Bytes, Rest...)> via,
+  static ApiStatus run(EntryPoint<ApiStatus(Address*, Bytes*, Bytes, Bytes, Rest...)> entry,
                        Address* address, Bytes* pitch, Bytes width, Bytes height, Rest... rest) {
-    const auto call = [&] { return Inner::run(via, address, pitch, width, height, rest...); };
+    const auto call = [&] { return Inner::run(entry, address, pitch, width, height, rest...); };
     if (address == nullptr || pitch == nullptr) return call();
     return charged_rows(width, height, call, *address, *pitch);
   }
@@ -165,9 +165,9 @@ std::uint64_t array_bytes(const ArrayShape& shape);
 template <class Inner>
 struct ChargesArray {
   template <class Handle, class Description, class... Rest>
-  static ApiStatus run(Via<ApiStatus(Handle*, Description*, Rest...)> via, Handle* handle,
+  static ApiStatus run(EntryPoint<ApiStatus(Handle*, Description*, Rest...)> entry, Handle* handle,
                        Description* description, Rest... rest) {
-    const auto call = [&] { return Inner::run(via, handle, description, rest...); };
+    const auto call = [&] { return Inner::run(entry, handle, description, rest...); };
     if (no_quotas() || handle == nullptr || description == nullptr) return call();
     const Spot spot = current_spot();
     const std::uint64_t bytes = array_bytes(array_shape(*description, rest...));
@@ -186,10 +186,11 @@ void memory_freed(const void* key, std::unique_ptr<ChargedMemory> taken, ApiStat
 template <class Inner>
 struct GivesBack {
   template <class Handle, class... Stream>
-  static ApiStatus run(Via<ApiStatus(Handle, Stream...)> via, Handle handle, Stream... stream) {
-    if (no_quotas() || handle == Handle{}) return Inner::run(via, handle, stream...);
+  static ApiStatus run(EntryPoint<ApiStatus(Handle, Stream...)> entry, Handle handle,
+                       Stream... stream) {
+    if (no_quotas() || handle == Handle{}) return Inner::run(entry, handle, stream...);
     std::unique_ptr<ChargedMemory> taken = take_charged(address_key(handle));
-    const ApiStatus answer = Inner::run(via, handle, stream...);
+    const ApiStatus answer = Inner::run(entry, handle, stream...);
     memory_freed(address_key(handle), std::move(taken), answer);
     return answer;
   }
@@ -197,21 +198,23 @@ struct GivesBack {
 
 // --- physical memory -----------------------------------------------------------------------------
 
-ApiStatus physical_create(
-    Via<ApiStatus(PhysicalHandle*, std::size_t, const PhysicalProperties*, unsigned long long)> via,
-    PhysicalHandle* handle, std::size_t bytes, const PhysicalProperties* properties,
-    unsigned long long flags);
-ApiStatus physical_release(Via<ApiStatus(PhysicalHandle)> via, PhysicalHandle handle);
-ApiStatus physical_retain(Via<ApiStatus(PhysicalHandle*, void*)> via, PhysicalHandle* handle,
-                          void* address);
-ApiStatus physical_import(Via<ApiStatus(PhysicalHandle*, void*, ShareableType)> via,
+ApiStatus physical_create(EntryPoint<ApiStatus(PhysicalHandle*, std::size_t,
+                                               const PhysicalProperties*, unsigned long long)>
+                              entry,
+                          PhysicalHandle* handle, std::size_t bytes,
+                          const PhysicalProperties* properties, unsigned long long flags);
+ApiStatus physical_release(EntryPoint<ApiStatus(PhysicalHandle)> entry, PhysicalHandle handle);
+ApiStatus physical_retain(EntryPoint<ApiStatus(PhysicalHandle*, void*)> entry,
+                          PhysicalHandle* handle, void* address);
+ApiStatus physical_import(EntryPoint<ApiStatus(PhysicalHandle*, void*, ShareableType)> entry,
                           PhysicalHandle* handle, void* shared, ShareableType type);
-ApiStatus physical_map(
-    Via<ApiStatus(DeviceAddress, std::size_t, std::size_t, PhysicalHandle, unsigned long long)> via,
-    DeviceAddress address, std::size_t bytes, std::size_t offset, PhysicalHandle handle,
-    unsigned long long flags);
-ApiStatus physical_unmap(Via<ApiStatus(DeviceAddress, std::size_t)> via, DeviceAddress address,
-                         std::size_t bytes);
+ApiStatus physical_map(EntryPoint<ApiStatus(DeviceAddress, std::size_t, std::size_t, PhysicalHandle,
+                                            unsigned long long)>
+                           entry,
+                       DeviceAddress address, std::size_t bytes, std::size_t offset,
+                       PhysicalHandle handle, unsigned long long flags);
+ApiStatus physical_unmap(EntryPoint<ApiStatus(DeviceAddress, std::size_t)> entry,
+                         DeviceAddress address, std::size_t bytes);
 
 // --- pools ---------------------------------------------------------------------------------------
 
@@ -248,14 +251,14 @@ std::optional<MemoryPool> pool_argument(Args... args) {
 template <class Inner>
 struct ChargesPool {
   template <class... Rest>
-  static ApiStatus run(Via<ApiStatus(DeviceAddress*, std::size_t, Rest...)> via,
+  static ApiStatus run(EntryPoint<ApiStatus(DeviceAddress*, std::size_t, Rest...)> entry,
                        DeviceAddress* address, std::size_t bytes, Rest... rest) {
     if (no_quotas() || address == nullptr || bytes == 0)
-      return Inner::run(via, address, bytes, rest...);
+      return Inner::run(entry, address, bytes, rest...);
     const NativeStream stream = stream_of(rest...);
-    const PoolCharge charge = charge_pool(pool_argument(rest...), bytes, stream, via.per_thread);
+    const PoolCharge charge = charge_pool(pool_argument(rest...), bytes, stream, entry.per_thread);
     if (charge.refused) return kOutOfMemory;
-    return settle_allocation(charge, Inner::run(via, address, bytes, rest...), address, stream);
+    return settle_allocation(charge, Inner::run(entry, address, bytes, rest...), address, stream);
   }
 };
 
@@ -263,17 +266,18 @@ struct ChargesPool {
 template <class Inner>
 struct Settles {
   template <class... Args>
-  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
-    const ApiStatus answer = Inner::run(via, args...);
+  static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
+    const ApiStatus answer = Inner::run(entry, args...);
     if (pools_may_shrink.load(std::memory_order_relaxed)) settle_pools();
     return answer;
   }
 };
 
-ApiStatus pool_create(Via<ApiStatus(MemoryPool*, const PoolProperties*)> via, MemoryPool* pool,
-                      const PoolProperties* properties);
-ApiStatus pool_trim(Via<ApiStatus(MemoryPool, std::size_t)> via, MemoryPool pool, std::size_t keep);
-ApiStatus pool_destroy(Via<ApiStatus(MemoryPool)> via, MemoryPool pool);
+ApiStatus pool_create(EntryPoint<ApiStatus(MemoryPool*, const PoolProperties*)> entry,
+                      MemoryPool* pool, const PoolProperties* properties);
+ApiStatus pool_trim(EntryPoint<ApiStatus(MemoryPool, std::size_t)> entry, MemoryPool pool,
+                    std::size_t keep);
+ApiStatus pool_destroy(EntryPoint<ApiStatus(MemoryPool)> entry, MemoryPool pool);
 
 // --- graphs --------------------------------------------------------------------------------------
 
@@ -298,12 +302,12 @@ void forget_graph_memory(GraphExec executable);
 // (executable, stream)
 template <class Inner>
 struct ChargesGraph {
-  static ApiStatus run(Via<ApiStatus(GraphExec, NativeStream)> via, GraphExec executable,
+  static ApiStatus run(EntryPoint<ApiStatus(GraphExec, NativeStream)> entry, GraphExec executable,
                        NativeStream stream) {
-    if (no_quotas()) return Inner::run(via, executable, stream);
+    if (no_quotas()) return Inner::run(entry, executable, stream);
     const GraphCharges charges = charge_graph(executable, stream);
     if (charges.refused) return kOutOfMemory;
-    return settle_graph(charges, Inner::run(via, executable, stream));
+    return settle_graph(charges, Inner::run(entry, executable, stream));
   }
 };
 
@@ -311,13 +315,13 @@ struct ChargesGraph {
 template <class Inner>
 struct ChargesInstantiation {
   template <class... Rest>
-  static ApiStatus run(Via<ApiStatus(GraphExec*, Graph, Rest...)> via, GraphExec* executable,
-                       Graph graph, Rest... rest) {
-    if (no_quotas()) return Inner::run(via, executable, graph, rest...);
+  static ApiStatus run(EntryPoint<ApiStatus(GraphExec*, Graph, Rest...)> entry,
+                       GraphExec* executable, Graph graph, Rest... rest) {
+    if (no_quotas()) return Inner::run(entry, executable, graph, rest...);
     GraphCharges charges;
     if (const auto stream = uploads_to(rest...)) charges = charge_graph_of(graph, *stream);
     if (charges.refused) return kOutOfMemory;
-    const ApiStatus answer = settle_graph(charges, Inner::run(via, executable, graph, rest...));
+    const ApiStatus answer = settle_graph(charges, Inner::run(entry, executable, graph, rest...));
     if (answer == kSuccess) note_graph_memory(*executable, graph);
     return answer;
   }
@@ -326,13 +330,13 @@ struct ChargesInstantiation {
 // (executable): what it had stays with the device until that is trimmed.
 template <class Inner>
 struct ForgetsGraphMemory {
-  static ApiStatus run(Via<ApiStatus(GraphExec)> via, GraphExec executable) {
+  static ApiStatus run(EntryPoint<ApiStatus(GraphExec)> entry, GraphExec executable) {
     if (!no_quotas()) forget_graph_memory(executable);
-    return Inner::run(via, executable);
+    return Inner::run(entry, executable);
   }
 };
 
-ApiStatus graph_trim(Via<ApiStatus(int)> via, int ordinal);
+ApiStatus graph_trim(EntryPoint<ApiStatus(int)> entry, int ordinal);
 
 // --- queries -------------------------------------------------------------------------------------
 
@@ -340,13 +344,13 @@ DeviceQuotas::View bounded_here(DeviceQuotas::View real);
 std::uint64_t bounded_total(int ordinal, std::uint64_t real);
 
 template <class Bytes>
-ApiStatus memory_info(Via<ApiStatus(Bytes*, Bytes*)> via, Bytes* available, Bytes* total) {
-  if (no_quotas()) return via.real(available, total);
+ApiStatus memory_info(EntryPoint<ApiStatus(Bytes*, Bytes*)> entry, Bytes* available, Bytes* total) {
+  if (no_quotas()) return entry.real(available, total);
   Bytes real_available = 0, real_total = 0;
-  const ApiStatus answer = via.real(&real_available, &real_total);
+  const ApiStatus answer = entry.real(&real_available, &real_total);
   // What the vendor does with null pointers is its own.
   if (answer != kSuccess || available == nullptr || total == nullptr)
-    return via.real(available, total);
+    return entry.real(available, total);
   const DeviceQuotas::View view = bounded_here({real_total, real_available});
   *available = static_cast<Bytes>(view.free);
   *total = static_cast<Bytes>(view.total);
@@ -354,8 +358,8 @@ ApiStatus memory_info(Via<ApiStatus(Bytes*, Bytes*)> via, Bytes* available, Byte
 }
 
 template <class Bytes>
-ApiStatus total_memory(Via<ApiStatus(Bytes*, int)> via, Bytes* bytes, int ordinal) {
-  const ApiStatus answer = via.real(bytes, ordinal);
+ApiStatus total_memory(EntryPoint<ApiStatus(Bytes*, int)> entry, Bytes* bytes, int ordinal) {
+  const ApiStatus answer = entry.real(bytes, ordinal);
   if (!no_quotas() && answer == kSuccess && bytes != nullptr)
     *bytes = static_cast<Bytes>(bounded_total(ordinal, *bytes));
   return answer;

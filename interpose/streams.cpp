@@ -9,27 +9,27 @@ ApiStatus stream_created(ApiStatus answer, const NativeStream* stream) {
   return answer;
 }
 
-ApiStatus stream_create(Via<ApiStatus(NativeStream*, unsigned)> via, NativeStream* stream,
+ApiStatus stream_create(EntryPoint<ApiStatus(NativeStream*, unsigned)> entry, NativeStream* stream,
                         unsigned flags) {
-  return stream_created(via.real(stream, flags), stream);
+  return stream_created(entry.real(stream, flags), stream);
 }
 
-ApiStatus stream_create_with_priority(Via<ApiStatus(NativeStream*, unsigned, int)> via,
+ApiStatus stream_create_with_priority(EntryPoint<ApiStatus(NativeStream*, unsigned, int)> entry,
                                       NativeStream* stream, unsigned flags, int priority) {
-  return stream_created(via.real(stream, flags, priority), stream);
+  return stream_created(entry.real(stream, flags, priority), stream);
 }
 
-ApiStatus stream_destroy(Via<ApiStatus(NativeStream)> via, NativeStream stream) {
+ApiStatus stream_destroy(EntryPoint<ApiStatus(NativeStream)> entry, NativeStream stream) {
   StreamRecord* record = known_stream(stream, false);
   // The default streams cannot be destroyed; the driver says so.
   if (record == nullptr || record->legacy || stream == kThreadStream) {
-    const ApiStatus answer = via.real(stream);
+    const ApiStatus answer = entry.real(stream);
     if (answer != kSuccess) return answer;
     forget_stream(stream);
     if (captures_open()) capture_may_have_ended(stream, true);
     return answer;
   }
-  auto operation = runtime::call([=](void*) { return hal::NativeStatus(via.real(stream)); });
+  auto operation = runtime::call([=](void*) { return hal::NativeStatus(entry.real(stream)); });
   ApiStatus answer;
   const StreamRecord was = *record;
   forget_stream(stream);  // before another thread is given the same handle
@@ -44,29 +44,29 @@ ApiStatus stream_destroy(Via<ApiStatus(NativeStream)> via, NativeStream stream) 
   return answer;
 }
 
-ApiStatus stream_query(Via<ApiStatus(NativeStream)> via, NativeStream stream) {
-  const Way way = way_of(stream, via.per_thread);
-  if (way.route == Route::kForeign) return via.real(stream);
-  if (way.route == Route::kCaptured) return via.real(way.native());
+ApiStatus stream_query(EntryPoint<ApiStatus(NativeStream)> entry, NativeStream stream) {
+  const Destination destination = destination_of(stream, entry.per_thread);
+  if (destination.route == Route::kForeign) return entry.real(stream);
+  if (destination.route == Route::kCaptured) return entry.real(destination.native());
   // Whether a stream may be asked while a thread captures is the driver's to say.
-  if (captures_open() && (way.record->legacy || kCaptureForbidsQuestions)) {
-    const ApiStatus answer = via.real(way.record->legacy ? stream : way.native());
+  if (captures_open() && (destination.record->legacy || kCaptureForbidsQuestions)) {
+    const ApiStatus answer = entry.real(destination.record->legacy ? stream : destination.native());
     if (answer != kSuccess && answer != kNotReady) return answer;
   }
   const ReentrancyGuard ours;
-  return result(way.context().query(way.stream()));
+  return result(destination.context().query(destination.stream()));
 }
 
-ApiStatus stream_synchronize(Via<ApiStatus(NativeStream)> via, NativeStream stream) {
-  const Way way = way_of(stream, via.per_thread);
-  if (way.route == Route::kForeign) return via.real(stream);
-  if (way.route == Route::kCaptured) return via.real(way.native());
-  if (const ApiStatus answer = forbidden_by_capture(way.native()); answer != kSuccess)
+ApiStatus stream_synchronize(EntryPoint<ApiStatus(NativeStream)> entry, NativeStream stream) {
+  const Destination destination = destination_of(stream, entry.per_thread);
+  if (destination.route == Route::kForeign) return entry.real(stream);
+  if (destination.route == Route::kCaptured) return entry.real(destination.native());
+  if (const ApiStatus answer = forbidden_by_capture(destination.native()); answer != kSuccess)
     return answer;
-  if (captures_open() && way.record->legacy && !kCaptureForbidsQuestions)
-    if (const ApiStatus answer = via.real(stream); answer != kSuccess) return answer;
+  if (captures_open() && destination.record->legacy && !kCaptureForbidsQuestions)
+    if (const ApiStatus answer = entry.real(stream); answer != kSuccess) return answer;
   const ReentrancyGuard ours;
-  return result(way.context().synchronize(way.stream()));
+  return result(destination.context().synchronize(destination.stream()));
 }
 
 }  // namespace vitamin::interpose

@@ -171,8 +171,8 @@ const hip::Kernel* kernel_of_function(hipFunction_t function) {
   return kernel;
 }
 
-void** register_fat_binary(Via<decltype(__hipRegisterFatBinary)> via, const void* binary) {
-  void** const modules = via.real(binary);
+void** register_fat_binary(EntryPoint<decltype(__hipRegisterFatBinary)> entry, const void* binary) {
+  void** const modules = entry.real(binary);
   const auto* wrapper = static_cast<const FatBinaryWrapper*>(binary);
   if (modules != nullptr && wrapper != nullptr && wrapper->magic == kWrapperMagic) {
     auto* image = new Image;
@@ -182,49 +182,51 @@ void** register_fat_binary(Via<decltype(__hipRegisterFatBinary)> via, const void
   return modules;
 }
 
-void unregister_fat_binary(Via<decltype(__hipUnregisterFatBinary)> via, void** modules) {
+void unregister_fat_binary(EntryPoint<decltype(__hipUnregisterFatBinary)> entry, void** modules) {
   images.erase(modules);
-  via.real(modules);
+  entry.real(modules);
 }
 
-void register_function(Via<decltype(__hipRegisterFunction)> via, void** modules, const void* stub,
-                       char* device_function, const char* device_name, unsigned thread_limit,
-                       void* thread, void* block, void* block_dim, void* grid_dim, int* wave_size) {
-  via.real(modules, stub, device_function, device_name, thread_limit, thread, block, block_dim,
-           grid_dim, wave_size);
+void register_function(EntryPoint<decltype(__hipRegisterFunction)> entry, void** modules,
+                       const void* stub, char* device_function, const char* device_name,
+                       unsigned thread_limit, void* thread, void* block, void* block_dim,
+                       void* grid_dim, int* wave_size) {
+  entry.real(modules, stub, device_function, device_name, thread_limit, thread, block, block_dim,
+             grid_dim, wave_size);
   stubs.insert(stub, new Stub{device_name, images.find(modules)});
 }
 
-hipError_t module_load(Via<decltype(::hipModuleLoad)> via, hipModule_t* module, const char* file) {
-  const hipError_t answer = via.real(module, file);
+hipError_t module_load(EntryPoint<decltype(::hipModuleLoad)> entry, hipModule_t* module,
+                       const char* file) {
+  const hipError_t answer = entry.real(module, file);
   if (answer != hipSuccess) return answer;
   note_origin(*module, file);
   note_module(*module, FileContents(file).bytes());
   return answer;
 }
 
-hipError_t module_load_data(Via<decltype(::hipModuleLoadData)> via, hipModule_t* module,
+hipError_t module_load_data(EntryPoint<decltype(::hipModuleLoadData)> entry, hipModule_t* module,
                             const void* image) {
-  return loaded_from_memory(via.real(module, image), module, image);
+  return loaded_from_memory(entry.real(module, image), module, image);
 }
 
-hipError_t module_load_data_ex(Via<decltype(::hipModuleLoadDataEx)> via, hipModule_t* module,
-                               const void* image, unsigned count, hipJitOption* options,
-                               void** values) {
-  return loaded_from_memory(via.real(module, image, count, options, values), module, image);
+hipError_t module_load_data_ex(EntryPoint<decltype(::hipModuleLoadDataEx)> entry,
+                               hipModule_t* module, const void* image, unsigned count,
+                               hipJitOption* options, void** values) {
+  return loaded_from_memory(entry.real(module, image, count, options, values), module, image);
 }
 
-hipError_t module_unload(Via<decltype(::hipModuleUnload)> via, hipModule_t module) {
+hipError_t module_unload(EntryPoint<decltype(::hipModuleUnload)> entry, hipModule_t module) {
   const hipError_t answer = unloaded(module, await_deferred_then(known_current_context(), [&] {
-                                       return hal::NativeStatus(via.real(module));
+                                       return hal::NativeStatus(entry.real(module));
                                      }));
   if (answer == hipSuccess) forget_module(module);
   return answer;
 }
 
-hipError_t module_get_function(Via<decltype(::hipModuleGetFunction)> via, hipFunction_t* function,
-                               hipModule_t module, const char* name) {
-  const hipError_t answer = via.real(function, module, name);
+hipError_t module_get_function(EntryPoint<decltype(::hipModuleGetFunction)> entry,
+                               hipFunction_t* function, hipModule_t module, const char* name) {
+  const hipError_t answer = entry.real(function, module, name);
   if (answer != hipSuccess) return answer;
   const std::lock_guard lock(reading);
   const hip::Kernel* known = functions.find(*function);
@@ -242,10 +244,10 @@ hipError_t module_get_function(Via<decltype(::hipModuleGetFunction)> via, hipFun
 }
 
 // Everything that is deferred was launched with the function as it was.
-hipError_t function_set_attribute(Via<decltype(::hipFuncSetAttribute)> via, const void* function,
-                                  hipFuncAttribute attribute, int value) {
+hipError_t function_set_attribute(EntryPoint<decltype(::hipFuncSetAttribute)> entry,
+                                  const void* function, hipFuncAttribute attribute, int value) {
   return flush_deferred_then(
-      [&] { return hal::NativeStatus(via.real(function, attribute, value)); });
+      [&] { return hal::NativeStatus(entry.real(function, attribute, value)); });
 }
 
 }  // namespace vitamin::interpose

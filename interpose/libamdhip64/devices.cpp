@@ -194,8 +194,8 @@ void CopySides::side(hipMemoryType type, const void* host, const void* on_device
 
 // --- events and streams --------------------------------------------------------------------------
 
-hipError_t event_create_plain(Via<hipError_t(hipEvent_t*)> via, hipEvent_t* event) {
-  const hipError_t answer = via.real(event);
+hipError_t event_create_plain(EntryPoint<hipError_t(hipEvent_t*)> entry, hipEvent_t* event) {
+  const hipError_t answer = entry.real(event);
   if (answer == hipSuccess) announce_event(*event, 0);
   return answer;
 }
@@ -215,60 +215,60 @@ bool complete_but_unnoticed(hipError_t answer, hipEvent_t handle) {
 
 }  // namespace
 
-hipError_t launched_event_query(Via<decltype(::hipEventQuery)> via, hipEvent_t event) {
-  const hipError_t answer = event_query(via, event);
-  return complete_but_unnoticed(answer, event) ? event_query(via, event) : answer;
+hipError_t launched_event_query(EntryPoint<decltype(::hipEventQuery)> entry, hipEvent_t event) {
+  const hipError_t answer = event_query(entry, event);
+  return complete_but_unnoticed(answer, event) ? event_query(entry, event) : answer;
 }
 
-hipError_t launched_event_elapsed_time(Via<decltype(::hipEventElapsedTime)> via,
+hipError_t launched_event_elapsed_time(EntryPoint<decltype(::hipEventElapsedTime)> entry,
                                        float* milliseconds, hipEvent_t start, hipEvent_t stop) {
-  const hipError_t answer = event_elapsed_time(via, milliseconds, start, stop);
+  const hipError_t answer = event_elapsed_time(entry, milliseconds, start, stop);
   const bool start_late = complete_but_unnoticed(answer, start);
   const bool stop_late = complete_but_unnoticed(answer, stop);
-  return start_late || stop_late ? event_elapsed_time(via, milliseconds, start, stop) : answer;
+  return start_late || stop_late ? event_elapsed_time(entry, milliseconds, start, stop) : answer;
 }
 
-hipError_t event_open(Via<decltype(::hipIpcOpenEventHandle)> via, hipEvent_t* event,
+hipError_t event_open(EntryPoint<decltype(::hipIpcOpenEventHandle)> entry, hipEvent_t* event,
                       hipIpcEventHandle_t handle) {
-  const hipError_t answer = via.real(event, handle);
+  const hipError_t answer = entry.real(event, handle);
   if (answer == hipSuccess) event_opened(*event);
   return answer;
 }
 
-hipError_t stream_create_plain(Via<hipError_t(hipStream_t*)> via, hipStream_t* stream) {
-  return stream_created(via.real(stream), stream);
+hipError_t stream_create_plain(EntryPoint<hipError_t(hipStream_t*)> entry, hipStream_t* stream) {
+  return stream_created(entry.real(stream), stream);
 }
 
-hipError_t stream_create_masked(Via<decltype(::hipExtStreamCreateWithCUMask)> via,
+hipError_t stream_create_masked(EntryPoint<decltype(::hipExtStreamCreateWithCUMask)> entry,
                                 hipStream_t* stream, std::uint32_t words,
                                 const std::uint32_t* mask) {
-  const hipError_t answer = stream_created(via.real(stream, words, mask), stream);
+  const hipError_t answer = stream_created(entry.real(stream, words, mask), stream);
   if (answer == hipSuccess) announce_confined(*stream);
   return answer;
 }
 
 // --- the device ----------------------------------------------------------------------------------
 
-hipError_t device_count(Via<hipError_t(int*)> via, int* count) {
-  const hipError_t answer = via.real(count);
+hipError_t device_count(EntryPoint<hipError_t(int*)> entry, int* count) {
+  const hipError_t answer = entry.real(count);
   note_runtime(answer);
   return answer;
 }
 
-hipError_t device_synchronize(Via<hipError_t()> via) {
-  return await_deferred_then(current_context(), [&] { return hal::NativeStatus(via.real()); });
+hipError_t device_synchronize(EntryPoint<hipError_t()> entry) {
+  return await_deferred_then(current_context(), [&] { return hal::NativeStatus(entry.real()); });
 }
 
-hipError_t device_reset(Via<hipError_t()> via) {
+hipError_t device_reset(EntryPoint<hipError_t()> entry) {
   finish_work(current_device(), Deferred::kFlush);
   tear_down(current_device());
-  return via.real();
+  return entry.real();
 }
 
-hipError_t primary_reset(Via<hipError_t(hipDevice_t)> via, hipDevice_t device) {
+hipError_t primary_reset(EntryPoint<hipError_t(hipDevice_t)> entry, hipDevice_t device) {
   finish_work(device, Deferred::kFlush);
   tear_down(device);
-  return via.real(device);
+  return entry.real(device);
 }
 
 }  // namespace vitamin::interpose

@@ -35,17 +35,17 @@ hipError_t launched_extended(hipStream_t stream, hal::KernelLaunch launch,
   launch.attributes = {&extended, 1};
   const hipError_t answer = route_launch(stream, false, launch, call);
   if (answer != hipSuccess) return answer;
-  const Way way = way_of(stream, false);
+  const Destination destination = destination_of(stream, false);
   for (hipEvent_t handle : {extended.start, extended.stop}) {
     if (handle == nullptr) continue;
     EventRecord& event = find_event(handle);
-    if (way.route != Route::kManaged) {
-      recorded_outside(way, stream, false, false, event);
+    if (destination.route != Route::kManaged) {
+      recorded_outside(destination, stream, false, false, event);
       continue;
     }
     auto nothing = runtime::call([](void*) { return hal::kNativeOk; });
-    static_cast<void>(record_managed(way, event, nothing));
-    event.launched_on.store(way.record, std::memory_order_relaxed);
+    static_cast<void>(record_managed(destination, event, nothing));
+    event.launched_on.store(destination.record, std::memory_order_relaxed);
   }
   return answer;
 }
@@ -57,33 +57,33 @@ std::uint32_t blocks(unsigned items, unsigned block) {
 }  // namespace
 
 // A launch that cannot be is the runtime's to refuse.
-hipError_t launch_kernel(Via<decltype(::hipLaunchKernel)> via, const void* stub, dim3 grid,
+hipError_t launch_kernel(EntryPoint<decltype(::hipLaunchKernel)> entry, const void* stub, dim3 grid,
                          dim3 block, void** arguments, std::size_t shared_bytes,
                          hipStream_t stream) {
   auto call = [&](hipStream_t native) {
-    return via.real(stub, grid, block, arguments, shared_bytes, native);
+    return entry.real(stub, grid, block, arguments, shared_bytes, native);
   };
   if (stub == nullptr) return call(stream);
-  return route_launch(stream, via.per_thread,
+  return route_launch(stream, entry.per_thread,
                       stub_launch(stub, grid, block, arguments, shared_bytes), call);
 }
 
-hipError_t launch_cooperative(Via<decltype(hipLaunchCooperativeKernel)> via, const void* stub,
-                              dim3 grid, dim3 block, void** arguments, unsigned shared_bytes,
-                              hipStream_t stream) {
+hipError_t launch_cooperative(EntryPoint<decltype(hipLaunchCooperativeKernel)> entry,
+                              const void* stub, dim3 grid, dim3 block, void** arguments,
+                              unsigned shared_bytes, hipStream_t stream) {
   auto call = [&](hipStream_t native) {
-    return via.real(stub, grid, block, arguments, shared_bytes, native);
+    return entry.real(stub, grid, block, arguments, shared_bytes, native);
   };
   if (stub == nullptr) return call(stream);
-  return route_launch(stream, via.per_thread,
+  return route_launch(stream, entry.per_thread,
                       cooperative(stub_launch(stub, grid, block, arguments, shared_bytes)), call);
 }
 
-hipError_t launch_extended(Via<decltype(hipExtLaunchKernel)> via, const void* stub, dim3 grid,
-                           dim3 block, void** arguments, std::size_t shared_bytes,
+hipError_t launch_extended(EntryPoint<decltype(hipExtLaunchKernel)> entry, const void* stub,
+                           dim3 grid, dim3 block, void** arguments, std::size_t shared_bytes,
                            hipStream_t stream, hipEvent_t start, hipEvent_t stop, int flags) {
   auto call = [&](hipStream_t native) {
-    return via.real(stub, grid, block, arguments, shared_bytes, native, start, stop, flags);
+    return entry.real(stub, grid, block, arguments, shared_bytes, native, start, stop, flags);
   };
   if (stub == nullptr) return call(stream);
   hip::ExtendedLaunch extended;
@@ -94,48 +94,50 @@ hipError_t launch_extended(Via<decltype(hipExtLaunchKernel)> via, const void* st
                            extended, call);
 }
 
-hipError_t launch_module(Via<decltype(::hipModuleLaunchKernel)> via, hipFunction_t function,
-                         unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                         unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                         hipStream_t stream, void** arguments, void** extra) {
+hipError_t launch_module(EntryPoint<decltype(::hipModuleLaunchKernel)> entry,
+                         hipFunction_t function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                         unsigned block_x, unsigned block_y, unsigned block_z,
+                         unsigned shared_bytes, hipStream_t stream, void** arguments,
+                         void** extra) {
   auto call = [&](hipStream_t native) {
-    return via.real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
-                    native, arguments, extra);
+    return entry.real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+                      native, arguments, extra);
   };
   if (function == nullptr || (arguments != nullptr && extra != nullptr)) return call(stream);
-  return route_launch(stream, via.per_thread,
+  return route_launch(stream, entry.per_thread,
                       launch_of(kernel_of_function(function), {grid_x, grid_y, grid_z},
                                 {block_x, block_y, block_z}, shared_bytes, arguments, extra),
                       call);
 }
 
-hipError_t launch_module_cooperative(Via<decltype(hipModuleLaunchCooperativeKernel)> via,
+hipError_t launch_module_cooperative(EntryPoint<decltype(hipModuleLaunchCooperativeKernel)> entry,
                                      hipFunction_t function, unsigned grid_x, unsigned grid_y,
                                      unsigned grid_z, unsigned block_x, unsigned block_y,
                                      unsigned block_z, unsigned shared_bytes, hipStream_t stream,
                                      void** arguments) {
   auto call = [&](hipStream_t native) {
-    return via.real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
-                    native, arguments);
+    return entry.real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+                      native, arguments);
   };
   if (function == nullptr) return call(stream);
   return route_launch(
-      stream, via.per_thread,
+      stream, entry.per_thread,
       cooperative(launch_of(kernel_of_function(function), {grid_x, grid_y, grid_z},
                             {block_x, block_y, block_z}, shared_bytes, arguments, nullptr)),
       call);
 }
 
 hipError_t launch_module_extended(
-    Via<hipError_t(hipFunction_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                   std::size_t, hipStream_t, void**, void**, hipEvent_t, hipEvent_t, unsigned)>
-        via,
+    EntryPoint<hipError_t(hipFunction_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                          std::size_t, hipStream_t, void**, void**, hipEvent_t, hipEvent_t,
+                          unsigned)>
+        entry,
     hipFunction_t function, unsigned items_x, unsigned items_y, unsigned items_z, unsigned block_x,
     unsigned block_y, unsigned block_z, std::size_t shared_bytes, hipStream_t stream,
     void** arguments, void** extra, hipEvent_t start, hipEvent_t stop, unsigned flags) {
   auto call = [&](hipStream_t native) {
-    return via.real(function, items_x, items_y, items_z, block_x, block_y, block_z, shared_bytes,
-                    native, arguments, extra, start, stop, flags);
+    return entry.real(function, items_x, items_y, items_z, block_x, block_y, block_z, shared_bytes,
+                      native, arguments, extra, start, stop, flags);
   };
   if (function == nullptr || (arguments != nullptr && extra != nullptr)) return call(stream);
   hip::ExtendedLaunch extended;
@@ -154,9 +156,9 @@ hipError_t launch_module_extended(
 
 // The older name of the same call, without flags.
 hipError_t launch_module_hcc(
-    Via<hipError_t(hipFunction_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                   std::size_t, hipStream_t, void**, void**, hipEvent_t, hipEvent_t)>
-        via,
+    EntryPoint<hipError_t(hipFunction_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                          std::size_t, hipStream_t, void**, void**, hipEvent_t, hipEvent_t)>
+        entry,
     hipFunction_t function, unsigned items_x, unsigned items_y, unsigned items_z, unsigned block_x,
     unsigned block_y, unsigned block_z, std::size_t shared_bytes, hipStream_t stream,
     void** arguments, void** extra, hipEvent_t start, hipEvent_t stop) {
@@ -164,56 +166,56 @@ hipError_t launch_module_hcc(
   auto* real = VITAMIN_REAL(
 _Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j);
   // clang-format on
-  return launch_module_extended({real, via.per_thread}, function, items_x, items_y, items_z,
+  return launch_module_extended({real, entry.per_thread}, function, items_x, items_y, items_z,
                                 block_x, block_y, block_z, shared_bytes, stream, arguments, extra,
                                 start, stop, 0);
 }
 
 // Attributes are newer than this code: with one, the launch is made as it came, on its own stream.
-hipError_t launch_runtime_config(Via<decltype(hipLaunchKernelExC)> via,
+hipError_t launch_runtime_config(EntryPoint<decltype(hipLaunchKernelExC)> entry,
                                  const RuntimeLaunchConfig* config, const void* stub,
                                  void** arguments) {
-  if (config == nullptr || stub == nullptr) return via.real(config, stub, arguments);
+  if (config == nullptr || stub == nullptr) return entry.real(config, stub, arguments);
   auto call = [&](hipStream_t native) {
     RuntimeLaunchConfig there = *config;
     there.stream = native;
-    return via.real(&there, stub, arguments);
+    return entry.real(&there, stub, arguments);
   };
   const hal::KernelLaunch launch =
       stub_launch(stub, config->grid, config->block, arguments, config->shared_bytes);
   if (config->attribute_count == 0)
-    return route_launch(config->stream, via.per_thread, launch, call);
-  return launch_on_own_stream(config->stream, via.per_thread, launch.kernel, call);
+    return route_launch(config->stream, entry.per_thread, launch, call);
+  return launch_on_own_stream(config->stream, entry.per_thread, launch.kernel, call);
 }
 
-hipError_t launch_driver_config(Via<decltype(hipDrvLaunchKernelEx)> via,
+hipError_t launch_driver_config(EntryPoint<decltype(hipDrvLaunchKernelEx)> entry,
                                 const DriverLaunchConfig* config, hipFunction_t function,
                                 void** arguments, void** extra) {
   if (config == nullptr || function == nullptr || (arguments != nullptr && extra != nullptr))
-    return via.real(config, function, arguments, extra);
+    return entry.real(config, function, arguments, extra);
   auto call = [&](hipStream_t native) {
     DriverLaunchConfig there = *config;
     there.stream = native;
-    return via.real(&there, function, arguments, extra);
+    return entry.real(&there, function, arguments, extra);
   };
   const hal::KernelLaunch launch = launch_of(
       kernel_of_function(function), {config->grid_x, config->grid_y, config->grid_z},
       {config->block_x, config->block_y, config->block_z}, config->shared_bytes, arguments, extra);
   if (config->attribute_count == 0)
-    return route_launch(config->stream, via.per_thread, launch, call);
-  return launch_on_own_stream(config->stream, via.per_thread, launch.kernel, call);
+    return route_launch(config->stream, entry.per_thread, launch, call);
+  return launch_on_own_stream(config->stream, entry.per_thread, launch.kernel, call);
 }
 
-hipError_t launch_multi_device(Via<hipError_t(hipLaunchParams*, int, unsigned)> via,
+hipError_t launch_multi_device(EntryPoint<hipError_t(hipLaunchParams*, int, unsigned)> entry,
                                hipLaunchParams* launches, int count, unsigned flags) {
-  if (launches == nullptr || count <= 0) return via.real(launches, count, flags);
+  if (launches == nullptr || count <= 0) return entry.real(launches, count, flags);
   std::vector<hipLaunchParams> there(launches, launches + count);
-  std::vector<Way> ways;
+  std::vector<Destination> destinations;
   for (hipLaunchParams& launch : there) {
-    ways.push_back(way_of(launch.stream, false));
-    if (ways.back().route == Route::kManaged) launch.stream = ways.back().native();
+    destinations.push_back(destination_of(launch.stream, false));
+    if (destinations.back().route == Route::kManaged) launch.stream = destinations.back().native();
   }
-  return across(ways, [&] { return via.real(there.data(), count, flags); });
+  return across(destinations, [&] { return entry.real(there.data(), count, flags); });
 }
 
 // --- the launch interface of HIP 1 ---------------------------------------------------------------
@@ -225,44 +227,46 @@ thread_local std::vector<hipStream_t> configured;
 
 }  // namespace
 
-hipError_t configure_call(Via<decltype(::hipConfigureCall)> via, dim3 grid, dim3 block,
+hipError_t configure_call(EntryPoint<decltype(::hipConfigureCall)> entry, dim3 grid, dim3 block,
                           std::size_t shared_bytes, hipStream_t stream) {
-  const Way way = way_of(stream, false);
+  const Destination destination = destination_of(stream, false);
   const hipError_t answer =
-      via.real(grid, block, shared_bytes, way.route == Route::kManaged ? way.native() : stream);
+      entry.real(grid, block, shared_bytes,
+                 destination.route == Route::kManaged ? destination.native() : stream);
   if (answer == hipSuccess) configured.push_back(stream);
   return answer;
 }
 
-hipError_t launch_by_pointer(Via<decltype(::hipLaunchByPtr)> via, const void* stub) {
-  if (configured.empty() || stub == nullptr) return via.real(stub);
+hipError_t launch_by_pointer(EntryPoint<decltype(::hipLaunchByPtr)> entry, const void* stub) {
+  if (configured.empty() || stub == nullptr) return entry.real(stub);
   const hipStream_t stream = configured.back();
   configured.pop_back();
   return launch_on_own_stream(stream, false, kernel_of_stub(stub),
-                              [&](hipStream_t) { return via.real(stub); });
+                              [&](hipStream_t) { return entry.real(stub); });
 }
 
 // --- value waits ---------------------------------------------------------------------------------
 
-hipError_t wait_value32(Via<decltype(::hipStreamWaitValue32)> via, hipStream_t stream,
+hipError_t wait_value32(EntryPoint<decltype(::hipStreamWaitValue32)> entry, hipStream_t stream,
                         void* address, std::uint32_t value, unsigned flags, std::uint32_t mask) {
-  return host_wait(stream, via.per_thread, HostWaitKind::kValueWait, [=](hipStream_t native) {
-    return via.real(native, address, value, flags, mask);
+  return host_wait(stream, entry.per_thread, HostWaitKind::kValueWait, [=](hipStream_t native) {
+    return entry.real(native, address, value, flags, mask);
   });
 }
 
-hipError_t wait_value64(Via<decltype(::hipStreamWaitValue64)> via, hipStream_t stream,
+hipError_t wait_value64(EntryPoint<decltype(::hipStreamWaitValue64)> entry, hipStream_t stream,
                         void* address, std::uint64_t value, unsigned flags, std::uint64_t mask) {
-  return host_wait(stream, via.per_thread, HostWaitKind::kValueWait, [=](hipStream_t native) {
-    return via.real(native, address, value, flags, mask);
+  return host_wait(stream, entry.per_thread, HostWaitKind::kValueWait, [=](hipStream_t native) {
+    return entry.real(native, address, value, flags, mask);
   });
 }
 
-hipError_t batch_memory_operation(Via<decltype(hipStreamBatchMemOp)> via, hipStream_t stream,
-                                  unsigned count, void* operations, unsigned flags) {
+hipError_t batch_memory_operation(EntryPoint<decltype(hipStreamBatchMemOp)> entry,
+                                  hipStream_t stream, unsigned count, void* operations,
+                                  unsigned flags) {
   return host_wait(
-      stream, via.per_thread, HostWaitKind::kValueWait,
-      [=](hipStream_t native) { return via.real(native, count, operations, flags); },
+      stream, entry.per_thread, HostWaitKind::kValueWait,
+      [=](hipStream_t native) { return entry.real(native, count, operations, flags); },
       [] { return false; });  // the operations are the caller's
 }
 

@@ -58,8 +58,9 @@ void free_natively(void* address, hipStream_t stream) {
   static_cast<void>(VITAMIN_REAL(hipFreeAsync)(address, stream));
 }
 
-hipError_t charged_box(Via<decltype(::hipMalloc3D)> via, hipPitchedPtr* memory, hipExtent extent) {
-  const auto call = [&] { return via.real(memory, extent); };
+hipError_t charged_box(EntryPoint<decltype(::hipMalloc3D)> entry, hipPitchedPtr* memory,
+                       hipExtent extent) {
+  const auto call = [&] { return entry.real(memory, extent); };
   std::uint64_t rows = 0;
   if (memory == nullptr || __builtin_mul_overflow(extent.height, extent.depth, &rows))
     return call();

@@ -14,9 +14,9 @@ namespace vitamin::interpose {
 template <class Inner>
 struct EndsDevice {
   template <class... Device>
-  static hipError_t run(Via<hipError_t(Device...)> via, Device... device) {
+  static hipError_t run(EntryPoint<hipError_t(Device...)> entry, Device... device) {
     const int ended = ordinal_that_ends(device...);
-    const hipError_t answer = Inner::run(via, device...);
+    const hipError_t answer = Inner::run(entry, device...);
     if (!no_quotas() && answer == hipSuccess) give_back_context(ended);
     return answer;
   }
@@ -26,7 +26,8 @@ struct EndsDevice {
   static int ordinal_that_ends(int device) { return device; }
 };
 
-hipError_t charged_box(Via<decltype(::hipMalloc3D)> via, hipPitchedPtr* memory, hipExtent extent);
+hipError_t charged_box(EntryPoint<decltype(::hipMalloc3D)> entry, hipPitchedPtr* memory,
+                       hipExtent extent);
 
 // Of properties that begin with the name: where the size of the memory is.
 constexpr std::size_t total_offset(const hipDeviceProp_t*) {
@@ -36,9 +37,9 @@ constexpr std::size_t total_offset(const hipDeviceProp_t*) {
 constexpr std::size_t total_offset(const void*) { return 288; }
 
 template <class Properties>
-hipError_t device_properties(Via<hipError_t(Properties*, int)> via, Properties* properties,
+hipError_t device_properties(EntryPoint<hipError_t(Properties*, int)> entry, Properties* properties,
                              int ordinal) {
-  const hipError_t answer = via.real(properties, ordinal);
+  const hipError_t answer = entry.real(properties, ordinal);
   if (no_quotas() || answer != hipSuccess || properties == nullptr) return answer;
   char* const at = static_cast<char*>(static_cast<void*>(properties)) + total_offset(properties);
   std::size_t total = 0;

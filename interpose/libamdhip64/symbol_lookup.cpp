@@ -33,23 +33,24 @@ constexpr std::uint64_t kPerThread = 2;  // HIP_GET_PROC_ADDRESS_PER_THREAD_DEFA
 
 }  // namespace
 
-hipError_t init(Via<hipError_t(unsigned)> via, unsigned flags) {
-  const hipError_t answer = via.real(flags);
+hipError_t init(EntryPoint<hipError_t(unsigned)> entry, unsigned flags) {
+  const hipError_t answer = entry.real(flags);
   note_runtime(answer);
   return answer;
 }
 
-hipError_t get_proc_address(Via<decltype(hipGetProcAddress)> via, const char* name, void** address,
-                            int version, std::uint64_t flags, void* found) {
-  const hipError_t answer = via.real(name, address, version, flags, found);
+hipError_t get_proc_address(EntryPoint<decltype(hipGetProcAddress)> entry, const char* name,
+                            void** address, int version, std::uint64_t flags, void* found) {
+  const hipError_t answer = entry.real(name, address, version, flags, found);
   if (answer == hipSuccess) replace(name, address, (flags & kPerThread) != 0);
   return answer;
 }
 
-hipError_t get_driver_entry_point(Via<decltype(hipGetDriverEntryPoint)> via, const char* name,
-                                  void** address, unsigned long long flags, void* found) {
-  const hipError_t answer = via.real(name, address, flags, found);
-  if (answer == hipSuccess) replace(name, address, via.per_thread || (flags & kPerThread) != 0);
+hipError_t get_driver_entry_point(EntryPoint<decltype(hipGetDriverEntryPoint)> entry,
+                                  const char* name, void** address, unsigned long long flags,
+                                  void* found) {
+  const hipError_t answer = entry.real(name, address, flags, found);
+  if (answer == hipSuccess) replace(name, address, entry.per_thread || (flags & kPerThread) != 0);
   return answer;
 }
 
@@ -67,13 +68,13 @@ void finished(hipError_t answer) {
   if (answer != hipSuccess || success_replaces_last_error()) last_error = answer;
 }
 
-hipError_t get_last_error(Via<hipError_t()> via) {
-  const hipError_t real = via.real();
+hipError_t get_last_error(EntryPoint<hipError_t()> entry) {
+  const hipError_t real = entry.real();
   return real != hipSuccess ? last_error = hipSuccess, real : std::exchange(last_error, hipSuccess);
 }
 
-hipError_t peek_last_error(Via<hipError_t()> via) {
-  const hipError_t real = via.real();
+hipError_t peek_last_error(EntryPoint<hipError_t()> entry) {
+  const hipError_t real = entry.real();
   return real != hipSuccess ? real : last_error;
 }
 

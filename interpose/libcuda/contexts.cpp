@@ -198,44 +198,47 @@ void CurrentContext::leave() {
   VITAMIN_REAL(cuCtxPopCurrent_v2)(&popped);
 }
 
-CUresult context_synchronize(Via<CUresult()> via) {
+CUresult context_synchronize(EntryPoint<CUresult()> entry) {
   return await_if_accepted_then(current_context(), true,
-                                [&] { return hal::NativeStatus(via.real()); });
+                                [&] { return hal::NativeStatus(entry.real()); });
 }
 
-CUresult context_synchronize_v2(Via<CUresult(CUcontext)> via, CUcontext context) {
+CUresult context_synchronize_v2(EntryPoint<CUresult(CUcontext)> entry, CUcontext context) {
   Context* managed = context == nullptr ? current_context() : managed_context(context);
   return await_if_accepted_then(managed, true,
-                                [&] { return hal::NativeStatus(via.real(context)); });
+                                [&] { return hal::NativeStatus(entry.real(context)); });
 }
 
-CUresult context_set_limit(Via<decltype(::cuCtxSetLimit)> via, CUlimit limit, std::size_t value) {
+CUresult context_set_limit(EntryPoint<decltype(::cuCtxSetLimit)> entry, CUlimit limit,
+                           std::size_t value) {
   Context* context = current_context();
   // Where the driver itself waits for the device it does so with our work on the device, too.
   const CUresult answer =
-      flush_deferred_then([&] { return hal::NativeStatus(via.real(limit, value)); });
+      flush_deferred_then([&] { return hal::NativeStatus(entry.real(limit, value)); });
   if (context != nullptr && answer == CUDA_SUCCESS)
-    on_every_partition(*context, [&] { via.real(limit, value); });
+    on_every_partition(*context, [&] { entry.real(limit, value); });
   return answer;
 }
 
-CUresult context_set_cache_config(Via<decltype(::cuCtxSetCacheConfig)> via, CUfunc_cache config) {
-  const CUresult answer = via.real(config);
+CUresult context_set_cache_config(EntryPoint<decltype(::cuCtxSetCacheConfig)> entry,
+                                  CUfunc_cache config) {
+  const CUresult answer = entry.real(config);
   if (Context* context = current_context(); context != nullptr && answer == CUDA_SUCCESS)
-    on_every_partition(*context, [&] { via.real(config); });
+    on_every_partition(*context, [&] { entry.real(config); });
   return answer;
 }
 
-CUresult context_set_shared_config(Via<decltype(::cuCtxSetSharedMemConfig)> via,
+CUresult context_set_shared_config(EntryPoint<decltype(::cuCtxSetSharedMemConfig)> entry,
                                    CUsharedconfig config) {
-  const CUresult answer = via.real(config);
+  const CUresult answer = entry.real(config);
   if (Context* context = current_context(); context != nullptr && answer == CUDA_SUCCESS)
-    on_every_partition(*context, [&] { via.real(config); });
+    on_every_partition(*context, [&] { entry.real(config); });
   return answer;
 }
 
-CUresult context_destroy(Via<decltype(::cuCtxDestroy)> via, CUcontext context) {
-  const CUresult answer = flush_deferred_then([&] { return hal::NativeStatus(via.real(context)); });
+CUresult context_destroy(EntryPoint<decltype(::cuCtxDestroy)> entry, CUcontext context) {
+  const CUresult answer =
+      flush_deferred_then([&] { return hal::NativeStatus(entry.real(context)); });
   // Only a context that was made with cuCtxCreate can be destroyed: a foreign one.
   if (answer != CUDA_SUCCESS) return answer;
   forget_context(context);
@@ -243,69 +246,70 @@ CUresult context_destroy(Via<decltype(::cuCtxDestroy)> via, CUcontext context) {
   return answer;
 }
 
-CUresult primary_retain(Via<decltype(::cuDevicePrimaryCtxRetain)> via, CUcontext* context,
+CUresult primary_retain(EntryPoint<decltype(::cuDevicePrimaryCtxRetain)> entry, CUcontext* context,
                         CUdevice device) {
-  const CUresult answer = via.real(context, device);
+  const CUresult answer = entry.real(context, device);
   if (answer == CUDA_SUCCESS && device >= 0 && device < kMaxContexts)
     application_references[device].fetch_add(1, std::memory_order_relaxed);
   return answer;
 }
 
-CUresult primary_release(Via<decltype(::cuDevicePrimaryCtxRelease)> via, CUdevice device) {
+CUresult primary_release(EntryPoint<decltype(::cuDevicePrimaryCtxRelease)> entry, CUdevice device) {
   if (device >= 0 && device < kMaxContexts &&
       application_references[device].load(std::memory_order_relaxed) > 0 &&
       application_references[device].fetch_sub(1, std::memory_order_relaxed) == 1)
     primary_ends(device);
-  return via.real(device);
+  return entry.real(device);
 }
 
-CUresult primary_reset(Via<decltype(::cuDevicePrimaryCtxReset)> via, CUdevice device) {
+CUresult primary_reset(EntryPoint<decltype(::cuDevicePrimaryCtxReset)> entry, CUdevice device) {
   primary_ends(device);
-  return via.real(device);
+  return entry.real(device);
 }
 
 // --- code ----------------------------------------------------------------------------------------
 
-CUresult module_load(Via<decltype(::cuModuleLoad)> via, CUmodule* module, const char* file) {
-  const CUresult answer = via.real(module, file);
+CUresult module_load(EntryPoint<decltype(::cuModuleLoad)> entry, CUmodule* module,
+                     const char* file) {
+  const CUresult answer = entry.real(module, file);
   if (answer == CUDA_SUCCESS) note_module(*module);
   if (answer == CUDA_SUCCESS) note_origin(*module, file);
   return answer;
 }
 
-CUresult module_load_data(Via<decltype(::cuModuleLoadData)> via, CUmodule* module,
+CUresult module_load_data(EntryPoint<decltype(::cuModuleLoadData)> entry, CUmodule* module,
                           const void* image) {
-  const CUresult answer = via.real(module, image);
+  const CUresult answer = entry.real(module, image);
   if (answer == CUDA_SUCCESS) note_module(*module);
   if (answer == CUDA_SUCCESS) note_image(*module, image);
   return answer;
 }
 
-CUresult module_load_data_ex(Via<decltype(::cuModuleLoadDataEx)> via, CUmodule* module,
+CUresult module_load_data_ex(EntryPoint<decltype(::cuModuleLoadDataEx)> entry, CUmodule* module,
                              const void* image, unsigned count, CUjit_option* options,
                              void** values) {
-  const CUresult answer = via.real(module, image, count, options, values);
+  const CUresult answer = entry.real(module, image, count, options, values);
   if (answer == CUDA_SUCCESS) note_module(*module);
   if (answer == CUDA_SUCCESS) note_image(*module, image);
   return answer;
 }
 
-CUresult library_load_data(Via<decltype(::cuLibraryLoadData)> via, CUlibrary* library,
+CUresult library_load_data(EntryPoint<decltype(::cuLibraryLoadData)> entry, CUlibrary* library,
                            const void* code, CUjit_option* jit_options, void** jit_values,
                            unsigned jit_count, CUlibraryOption* options, void** values,
                            unsigned count) {
   const CUresult answer =
-      via.real(library, code, jit_options, jit_values, jit_count, options, values, count);
+      entry.real(library, code, jit_options, jit_values, jit_count, options, values, count);
   if (answer == CUDA_SUCCESS) note_image(*library, code);
   return answer;
 }
 
-CUresult library_load_from_file(Via<decltype(::cuLibraryLoadFromFile)> via, CUlibrary* library,
-                                const char* file, CUjit_option* jit_options, void** jit_values,
-                                unsigned jit_count, CUlibraryOption* options, void** values,
-                                unsigned count) {
+CUresult library_load_from_file(EntryPoint<decltype(::cuLibraryLoadFromFile)> entry,
+                                CUlibrary* library, const char* file, CUjit_option* jit_options,
+                                void** jit_values, unsigned jit_count, CUlibraryOption* options,
+                                void** values, unsigned count) {
   const CUresult answer =
-      via.real(library, file, jit_options, jit_values, jit_count, options, values, count);
+      entry.real(library, file, jit_options, jit_values, jit_count, options, values, count);
   if (answer == CUDA_SUCCESS) note_origin(*library, file);
   return answer;
 }
@@ -350,59 +354,59 @@ namespace {
 // attribute (bench/results/differential/pointer_attributes_of_each_memory.trace).
 constinit HandleMap<const void> registered;
 
-CUresult host_released(Via<CUresult(void*)> via, void* memory, bool of_registered) {
+CUresult host_released(EntryPoint<CUresult(void*)> entry, void* memory, bool of_registered) {
   const bool accepted = begins_memory(reinterpret_cast<CUdeviceptr>(memory), CU_MEMORYTYPE_HOST) &&
                         (registered.find(memory) != nullptr) == of_registered;
   return await_if_accepted_then(owner_of(memory), accepted,
-                                [&] { return hal::NativeStatus(via.real(memory)); });
+                                [&] { return hal::NativeStatus(entry.real(memory)); });
 }
 
 }  // namespace
 
-CUresult host_register(Via<CUresult(void*, std::size_t, unsigned)> via, void* memory,
+CUresult host_register(EntryPoint<CUresult(void*, std::size_t, unsigned)> entry, void* memory,
                        std::size_t bytes, unsigned flags) {
-  const CUresult answer = via.real(memory, bytes, flags);
+  const CUresult answer = entry.real(memory, bytes, flags);
   if (answer == CUDA_SUCCESS) registered.insert(memory, memory);
   return answer;
 }
 
-CUresult host_unregister(Via<CUresult(void*)> via, void* memory) {
-  if (memory == nullptr) return via.real(memory);
-  const CUresult answer = host_released(via, memory, true);
+CUresult host_unregister(EntryPoint<CUresult(void*)> entry, void* memory) {
+  if (memory == nullptr) return entry.real(memory);
+  const CUresult answer = host_released(entry, memory, true);
   if (answer == CUDA_SUCCESS) registered.erase(memory);
   return answer;
 }
 
-CUresult host_free(Via<CUresult(void*)> via, void* memory) {
-  if (memory == nullptr) return via.real(memory);
-  return host_released(via, memory, false);
+CUresult host_free(EntryPoint<CUresult(void*)> entry, void* memory) {
+  if (memory == nullptr) return entry.real(memory);
+  return host_released(entry, memory, false);
 }
 
-CUresult module_unload(Via<decltype(::cuModuleUnload)> via, CUmodule module) {
-  if (module == nullptr) return via.real(module);
+CUresult module_unload(EntryPoint<decltype(::cuModuleUnload)> entry, CUmodule module) {
+  if (module == nullptr) return entry.real(module);
   Context* const context = context_of_module(module);
   const bool known = contexts_of_modules.find(module) != nullptr;
   const CUresult answer =
-      await_if_accepted_then(context, known, [&] { return hal::NativeStatus(via.real(module)); });
+      await_if_accepted_then(context, known, [&] { return hal::NativeStatus(entry.real(module)); });
   if (answer == CUDA_SUCCESS) forget_module(module);
   return unloaded(module, answer);
 }
 
-CUresult library_unload(Via<decltype(::cuLibraryUnload)> via, CUlibrary library) {
+CUresult library_unload(EntryPoint<decltype(::cuLibraryUnload)> entry, CUlibrary library) {
   // Unlike a module's, a library's end waits for nothing (code_calls_behind_a_gate.trace).
   return unloaded(library,
-                  flush_deferred_then([&] { return hal::NativeStatus(via.real(library)); }));
+                  flush_deferred_then([&] { return hal::NativeStatus(entry.real(library)); }));
 }
 
-CUresult function_set_attribute(Via<decltype(::cuFuncSetAttribute)> via, CUfunction function,
-                                CUfunction_attribute attribute, int value) {
+CUresult function_set_attribute(EntryPoint<decltype(::cuFuncSetAttribute)> entry,
+                                CUfunction function, CUfunction_attribute attribute, int value) {
   return set_attribute(
       attribute, value,
       [&](int* before) { return VITAMIN_REAL(cuFuncGetAttribute)(before, attribute, function); },
-      [&] { return via.real(function, attribute, value); });
+      [&] { return entry.real(function, attribute, value); });
 }
 
-CUresult kernel_set_attribute(Via<decltype(::cuKernelSetAttribute)> via,
+CUresult kernel_set_attribute(EntryPoint<decltype(::cuKernelSetAttribute)> entry,
                               CUfunction_attribute attribute, int value, CUkernel kernel,
                               CUdevice device) {
   return set_attribute(
@@ -410,7 +414,7 @@ CUresult kernel_set_attribute(Via<decltype(::cuKernelSetAttribute)> via,
       [&](int* before) {
         return VITAMIN_REAL(cuKernelGetAttribute)(before, attribute, kernel, device);
       },
-      [&] { return via.real(attribute, value, kernel, device); });
+      [&] { return entry.real(attribute, value, kernel, device); });
 }
 
 }  // namespace vitamin::interpose

@@ -6,9 +6,9 @@
 
 namespace vitamin::interpose {
 
-CUresult event_open(Via<decltype(::cuIpcOpenEventHandle)> via, CUevent* event,
+CUresult event_open(EntryPoint<decltype(::cuIpcOpenEventHandle)> entry, CUevent* event,
                     CUipcEventHandle handle) {
-  const CUresult answer = via.real(event, handle);
+  const CUresult answer = entry.real(event, handle);
   if (answer == CUDA_SUCCESS) event_opened(*event);
   return answer;
 }
@@ -32,24 +32,24 @@ CUresult wait_all(CUevent handle, Call call) {
 
 }  // namespace
 
-CUresult context_record_event(Via<CUresult(CUcontext, CUevent)> via, CUcontext context,
+CUresult context_record_event(EntryPoint<CUresult(CUcontext, CUevent)> entry, CUcontext context,
                               CUevent event) {
-  return record_all(event, [&] { return via.real(context, event); });
+  return record_all(event, [&] { return entry.real(context, event); });
 }
 
-CUresult context_wait_event(Via<CUresult(CUcontext, CUevent)> via, CUcontext context,
+CUresult context_wait_event(EntryPoint<CUresult(CUcontext, CUevent)> entry, CUcontext context,
                             CUevent event) {
-  return wait_all(event, [&] { return via.real(context, event); });
+  return wait_all(event, [&] { return entry.real(context, event); });
 }
 
-CUresult green_record_event(Via<decltype(::cuGreenCtxRecordEvent)> via, CUgreenCtx context,
+CUresult green_record_event(EntryPoint<decltype(::cuGreenCtxRecordEvent)> entry, CUgreenCtx context,
                             CUevent event) {
-  return record_all(event, [&] { return via.real(context, event); });
+  return record_all(event, [&] { return entry.real(context, event); });
 }
 
-CUresult green_wait_event(Via<decltype(::cuGreenCtxWaitEvent)> via, CUgreenCtx context,
+CUresult green_wait_event(EntryPoint<decltype(::cuGreenCtxWaitEvent)> entry, CUgreenCtx context,
                           CUevent event) {
-  return wait_all(event, [&] { return via.real(context, event); });
+  return wait_all(event, [&] { return entry.real(context, event); });
 }
 
 }  // namespace vitamin::interpose

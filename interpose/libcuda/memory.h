@@ -13,8 +13,8 @@ namespace vitamin::interpose {
 // (context): its memory is gone with it.
 template <class Inner>
 struct EndsContext {
-  static CUresult run(Via<CUresult(CUcontext)> via, CUcontext context) {
-    const CUresult answer = Inner::run(via, context);
+  static CUresult run(EntryPoint<CUresult(CUcontext)> entry, CUcontext context) {
+    const CUresult answer = Inner::run(entry, context);
     if (!no_quotas() && answer == CUDA_SUCCESS) give_back_context(context);
     return answer;
   }
@@ -23,10 +23,10 @@ struct EndsContext {
 CUcontext primary_context(CUdevice device);  // null: there is none
 template <class Inner>
 struct EndsPrimary {
-  static CUresult run(Via<CUresult(CUdevice)> via, CUdevice device) {
-    if (no_quotas()) return Inner::run(via, device);
+  static CUresult run(EntryPoint<CUresult(CUdevice)> entry, CUdevice device) {
+    if (no_quotas()) return Inner::run(entry, device);
     const CUcontext context = primary_context(device);
-    const CUresult answer = Inner::run(via, device);
+    const CUresult answer = Inner::run(entry, device);
     if (context != nullptr && primary_context(device) == nullptr) give_back_context(context);
     return answer;
   }

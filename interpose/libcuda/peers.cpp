@@ -57,51 +57,52 @@ bool is_plain_device_memory(CUdeviceptr address) {
          managed == 0;
 }
 
-CUresult copy_peer(Via<decltype(::cuMemcpyPeer)> via, CUdeviceptr target, CUcontext target_context,
-                   CUdeviceptr source, CUcontext source_context, std::size_t bytes) {
+CUresult copy_peer(EntryPoint<decltype(::cuMemcpyPeer)> entry, CUdeviceptr target,
+                   CUcontext target_context, CUdeviceptr source, CUcontext source_context,
+                   std::size_t bytes) {
   Others others;
-  if (!via.per_thread) {
+  if (!entry.per_thread) {
     others.add(target_context);
     others.add(source_context);
   }
-  return between<NeverDeferred<>>(others, via, target, target_context, source, source_context,
+  return between<NeverDeferred<>>(others, entry, target, target_context, source, source_context,
                                   bytes);
 }
 
-CUresult copy_peer_async(Via<decltype(::cuMemcpyPeerAsync)> via, CUdeviceptr target,
+CUresult copy_peer_async(EntryPoint<decltype(::cuMemcpyPeerAsync)> entry, CUdeviceptr target,
                          CUcontext target_context, CUdeviceptr source, CUcontext source_context,
                          std::size_t bytes, CUstream stream) {
   Others others;
-  if (on_legacy(stream, via.per_thread)) {
+  if (on_legacy(stream, entry.per_thread)) {
     others.add(target_context);
     others.add(source_context);
   }
-  return others.any() ? between<NeverDeferred<>>(others, via, target, target_context, source,
+  return others.any() ? between<NeverDeferred<>>(others, entry, target, target_context, source,
                                                  source_context, bytes, stream)
                       : Bridge<CallKind::kWork, Host::kReturns>::run(
-                            via, target, target_context, source, source_context, bytes, stream);
+                            entry, target, target_context, source, source_context, bytes, stream);
 }
 
-CUresult copy_3d_peer(Via<decltype(::cuMemcpy3DPeer)> via, const CUDA_MEMCPY3D_PEER* box) {
-  if (box == nullptr) return via.real(box);
+CUresult copy_3d_peer(EntryPoint<decltype(::cuMemcpy3DPeer)> entry, const CUDA_MEMCPY3D_PEER* box) {
+  if (box == nullptr) return entry.real(box);
   Others others;
-  if (!via.per_thread) {
+  if (!entry.per_thread) {
     others.add(box->dstContext);
     others.add(box->srcContext);
   }
-  return between<NeverDeferred<>>(others, via, box);
+  return between<NeverDeferred<>>(others, entry, box);
 }
 
-CUresult copy_3d_peer_async(Via<decltype(::cuMemcpy3DPeerAsync)> via, const CUDA_MEMCPY3D_PEER* box,
-                            CUstream stream) {
-  if (box == nullptr) return via.real(box, stream);
+CUresult copy_3d_peer_async(EntryPoint<decltype(::cuMemcpy3DPeerAsync)> entry,
+                            const CUDA_MEMCPY3D_PEER* box, CUstream stream) {
+  if (box == nullptr) return entry.real(box, stream);
   Others others;
-  if (on_legacy(stream, via.per_thread)) {
+  if (on_legacy(stream, entry.per_thread)) {
     others.add(box->dstContext);
     others.add(box->srcContext);
   }
-  return others.any() ? between<NeverDeferred<Host::kMayBlock>>(others, via, box, stream)
-                      : Bridge<CallKind::kWork, Host::kMayBlock>::run(via, box, stream);
+  return others.any() ? between<NeverDeferred<Host::kMayBlock>>(others, entry, box, stream)
+                      : Bridge<CallKind::kWork, Host::kMayBlock>::run(entry, box, stream);
 }
 
 }  // namespace vitamin::interpose

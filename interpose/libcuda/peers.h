@@ -34,8 +34,8 @@ extern constinit std::atomic<bool> contexts_created;
 
 struct CreatesContext {
   template <class... Args>
-  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
-    const CUresult answer = via.real(args...);
+  static CUresult run(EntryPoint<CUresult(Args...)> entry, Args... args) {
+    const CUresult answer = entry.real(args...);
     if (answer == CUDA_SUCCESS) contexts_created.store(true, std::memory_order_relaxed);
     return answer;
   }
@@ -49,17 +49,18 @@ inline bool on_legacy(CUstream stream, bool per_thread) {
 template <Host kHost = Host::kReturns>
 struct NeverDeferred {
   template <class... Args>
-  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+  static CUresult run(EntryPoint<CUresult(Args...)> entry, Args... args) {
     if constexpr (kStreamArguments<Args...> == 0) {
-      return DefaultStream<Host::kMayBlock>::run(via, args...);
+      return DefaultStream<Host::kMayBlock>::run(entry, args...);
     } else {
-      const Way way = way_of(stream_of(args...), via.per_thread);
-      if (way.route != Route::kManaged) return via.real(args...);
+      const Destination destination = destination_of(stream_of(args...), entry.per_thread);
+      if (destination.route != Route::kManaged) return entry.real(args...);
       auto operation = runtime::call(
-          [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
+          [&](void* native) { return hal::NativeStatus(entry.real(with_stream(args, native)...)); },
           Keep::kNo);
       const ReentrancyGuard ours;
-      return result(way.context().bridge(way.stream(), operation, CallKind::kWork, kHost));
+      return result(
+          destination.context().bridge(destination.stream(), operation, CallKind::kWork, kHost));
     }
   }
 };
@@ -68,9 +69,9 @@ struct NeverDeferred {
 // orders it with what the others' real streams hold when it is made. Behind the copy the others'
 // legacy streams wait for a stream whose progress they do not see.
 template <class Made, class Real, class... Args>
-CUresult between(const Others& others, Via<Real> via, Args... args) {
+CUresult between(const Others& others, EntryPoint<Real> entry, Args... args) {
   others.touch(CallKind::kWork);
-  const CUresult answer = Made::run(via, args...);
+  const CUresult answer = Made::run(entry, args...);
   others.touch(CallKind::kPlacelessHostWait);
   return answer;
 }
@@ -80,18 +81,18 @@ CUresult between(const Others& others, Via<Real> via, Args... args) {
 template <class Treatment>
 struct Between {
   template <class... Args>
-  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+  static CUresult run(EntryPoint<CUresult(Args...)> entry, Args... args) {
     CUstream stream = nullptr;
     if constexpr (kStreamArguments<Args...> == 1) stream = stream_of(args...);
-    if (!on_legacy(stream, via.per_thread) || !several_contexts()) [[likely]]
-      return Treatment::run(via, args...);
+    if (!on_legacy(stream, entry.per_thread) || !several_contexts()) [[likely]]
+      return Treatment::run(entry, args...);
     Others others;
     (look(others, args), ...);
-    if (!others.any()) return Treatment::run(via, args...);
+    if (!others.any()) return Treatment::run(entry, args...);
     const CopySides sides = CopySides::of<Addresses::kUnified>(args...);
     return sides.pageable || !sides.device
-               ? between<NeverDeferred<Host::kMayBlock>>(others, via, args...)
-               : between<NeverDeferred<Host::kReturns>>(others, via, args...);
+               ? between<NeverDeferred<Host::kMayBlock>>(others, entry, args...)
+               : between<NeverDeferred<Host::kReturns>>(others, entry, args...);
   }
 
  private:
@@ -119,13 +120,13 @@ bool is_plain_device_memory(CUdeviceptr address);
 template <class Real, class Treatment>
 struct OfDevice {
   template <class... Args>
-  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+  static CUresult run(EntryPoint<CUresult(Args...)> entry, Args... args) {
     auto* twin = reinterpret_cast<CUresult (*)(Args..., CUstream)>(Real::address());
     if (twin == nullptr || captures_open() || several_contexts() || !(... && is_plain(args)) ||
-        way_of(nullptr, via.per_thread).route != Route::kManaged)
-      return DefaultStream<Host::kMayBlock>::run(via, args...);
-    const Via<CUresult(Args..., CUstream)> there{twin, via.per_thread};
-    return Treatment::run(there, args..., via.per_thread ? kThreadStream : CUstream{});
+        destination_of(nullptr, entry.per_thread).route != Route::kManaged)
+      return DefaultStream<Host::kMayBlock>::run(entry, args...);
+    const EntryPoint<CUresult(Args..., CUstream)> there{twin, entry.per_thread};
+    return Treatment::run(there, args..., entry.per_thread ? kThreadStream : CUstream{});
   }
 
  private:

@@ -51,19 +51,19 @@ void reset_settings(Context& context, const StreamRecord& record) {
   VITAMIN_REAL(cuStreamDestroy_v2)(fresh);
 }
 
-CUresult green_stream_create(Via<CUresult(CUstream*, CUgreenCtx, unsigned, int)> via,
+CUresult green_stream_create(EntryPoint<CUresult(CUstream*, CUgreenCtx, unsigned, int)> entry,
                              CUstream* stream, CUgreenCtx context, unsigned flags, int priority) {
-  return stream_created(via.real(stream, context, flags, priority), stream);
+  return stream_created(entry.real(stream, context, flags, priority), stream);
 }
 
-CUresult stream_set_attribute(Via<decltype(::cuStreamSetAttribute)> via, CUstream stream,
+CUresult stream_set_attribute(EntryPoint<decltype(::cuStreamSetAttribute)> entry, CUstream stream,
                               CUstreamAttrID attribute, const CUstreamAttrValue* value) {
-  StreamRecord* record = find_stream(stream, via.per_thread);
-  if (record == nullptr) return via.real(stream, attribute, value);
+  StreamRecord* record = find_stream(stream, entry.per_thread);
+  if (record == nullptr) return entry.real(stream, attribute, value);
   Context& context = *record->context;
   record->settings = true;
   auto set = [&] {
-    return via.real(record->legacy ? stream : context.native(*record), attribute, value);
+    return entry.real(record->legacy ? stream : context.native(*record), attribute, value);
   };
   if (value == nullptr || !inherited(attribute)) return set();
   const ReentrancyGuard ours;
@@ -72,14 +72,14 @@ CUresult stream_set_attribute(Via<decltype(::cuStreamSetAttribute)> via, CUstrea
       [&](std::vector<std::byte>& records) { set_record(records, attribute, *value); }));
 }
 
-CUresult stream_copy_attributes(Via<decltype(::cuStreamCopyAttributes)> via, CUstream to,
+CUresult stream_copy_attributes(EntryPoint<decltype(::cuStreamCopyAttributes)> entry, CUstream to,
                                 CUstream from) {
-  StreamRecord* target = find_stream(to, via.per_thread);
-  const StreamRecord* source = find_stream(from, via.per_thread);
+  StreamRecord* target = find_stream(to, entry.per_thread);
+  const StreamRecord* source = find_stream(from, entry.per_thread);
   auto native = [](const StreamRecord* record, CUstream given) {
     return record == nullptr || record->legacy ? given : record->context->native(*record);
   };
-  auto copy = [&] { return via.real(native(target, to), native(source, from)); };
+  auto copy = [&] { return entry.real(native(target, to), native(source, from)); };
   if (target != nullptr) target->settings = true;
   if (target == nullptr || source == nullptr) return copy();
   const ReentrancyGuard ours;

@@ -71,8 +71,8 @@ void replace(const char* name, void** address, int version, cuuint64_t flags) {
 
 }  // namespace
 
-CUresult init(Via<CUresult(unsigned)> via, unsigned flags) {
-  const CUresult answer = via.real(flags);
+CUresult init(EntryPoint<CUresult(unsigned)> entry, unsigned flags) {
+  const CUresult answer = entry.real(flags);
   stats::ProcessPage& process = page();
   process.reach(stats::Stage::kDriver);
   process.init_status.store(answer, std::memory_order_relaxed);
@@ -83,17 +83,17 @@ CUresult init(Via<CUresult(unsigned)> via, unsigned flags) {
   return answer;
 }
 
-CUresult get_proc_address(Via<decltype(::cuGetProcAddress)> via, const char* name, void** address,
-                          int version, cuuint64_t flags) {
-  const CUresult answer = via.real(name, address, version, flags);
+CUresult get_proc_address(EntryPoint<decltype(::cuGetProcAddress)> entry, const char* name,
+                          void** address, int version, cuuint64_t flags) {
+  const CUresult answer = entry.real(name, address, version, flags);
   if (answer == CUDA_SUCCESS) replace(name, address, version, flags);
   return answer;
 }
 
-CUresult get_proc_address_v2(Via<decltype(::cuGetProcAddress_v2)> via, const char* name,
+CUresult get_proc_address_v2(EntryPoint<decltype(::cuGetProcAddress_v2)> entry, const char* name,
                              void** address, int version, cuuint64_t flags,
                              CUdriverProcAddressQueryResult* found) {
-  const CUresult answer = via.real(name, address, version, flags, found);
+  const CUresult answer = entry.real(name, address, version, flags, found);
   if (answer == CUDA_SUCCESS) replace(name, address, version, flags);
   return answer;
 }
