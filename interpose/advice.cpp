@@ -15,7 +15,7 @@ namespace {
 
 using runtime::Advice;
 using runtime::now_ns;
-using runtime::OperationClass;
+using runtime::WorkKind;
 
 // The open ranges of one thread, of both kinds, innermost last. One that says nothing counts, so
 // that ends match, and lets what is around it show.
@@ -50,7 +50,7 @@ bool valid(const vitamin_work* work) {
 }
 
 Advice advice_of(const vitamin_work& work) {
-  return {static_cast<OperationClass>(work.kind), work.processors, at(work.ready_in_ns),
+  return {static_cast<WorkKind>(work.kind), work.processors, at(work.ready_in_ns),
           at(work.deadline_in_ns), work.queued_ns};
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 using runtime::Advice;
 using runtime::now_ns;
-using runtime::OperationClass;
+using runtime::WorkKind;
 
 // --- what a message says -------------------------------------------------------------------------
 
@@ -34,11 +34,11 @@ bool contains(std::string_view text, std::string_view word) {
   return false;
 }
 
-OperationClass class_of(std::string_view word) {
-  if (word == "prefill") return OperationClass::kPrefill;
-  if (word == "decode") return OperationClass::kDecode;
-  if (word == "best-effort") return OperationClass::kBestEffort;
-  return OperationClass::kUnknown;
+WorkKind work_kind(std::string_view word) {
+  if (word == "prefill") return WorkKind::kPrefill;
+  if (word == "decode") return WorkKind::kDecode;
+  if (word == "best-effort") return WorkKind::kBestEffort;
+  return WorkKind::kUnknown;
 }
 
 // "deadline_us=30000"
@@ -75,7 +75,7 @@ Said parse_message(std::string_view message, std::uint64_t now_ns) {
     // In a message that speaks of both, the range around both phases is meant.
     const bool decode = contains(message, "decode"), prefill = contains(message, "prefill");
     said.says = decode != prefill;
-    if (said.says) said.advice.kind = decode ? OperationClass::kDecode : OperationClass::kPrefill;
+    if (said.says) said.advice.kind = decode ? WorkKind::kDecode : WorkKind::kPrefill;
     return said;
   }
   message.remove_prefix(kOurs.size());
@@ -84,7 +84,7 @@ Said parse_message(std::string_view message, std::uint64_t now_ns) {
     const std::string_view word = message.substr(0, space);
     message.remove_prefix(std::min(space + 1, message.size()));
     if (word.empty()) continue;
-    if (const OperationClass kind = class_of(word); kind != OperationClass::kUnknown)
+    if (const WorkKind kind = work_kind(word); kind != WorkKind::kUnknown)
       said.advice.kind = kind;
     else if (word.find('=') == word.npos)
       said.wrong = "known classes are prefill, decode and best-effort";

@@ -13,7 +13,7 @@
 namespace vitamin::runtime {
 
 struct Advice {
-  OperationClass kind = OperationClass::kUnknown;
+  WorkKind kind = WorkKind::kUnknown;
   std::uint32_t sms = 0;          // wanted at least; 0: no wish
   std::uint64_t ready_at_ns = 0;  // when it can begin; 0: now
   std::uint64_t deadline_ns = 0;  // 0: none

@@ -16,8 +16,8 @@ using StreamId = std::uint32_t;  // one logical stream of one virtual context
 inline constexpr std::uint64_t kNever = ~0ULL;
 
 // What an operation is part of, as far as the program said so (advice). The numbers are those of
-// records and of the advice interface; scheduler::StepKind has others.
-enum class OperationClass : std::uint8_t { kUnknown, kPrefill, kDecode, kBestEffort };
+// records and of vitamin_work_kind (interpose/advice/); scheduler::StepKind has others.
+enum class WorkKind : std::uint8_t { kUnknown, kPrefill, kDecode, kBestEffort };
 
 // A bindable operation: every predecessor is complete or already submitted.
 struct ReadyOperation {
@@ -28,7 +28,7 @@ struct ReadyOperation {
   std::uint64_t predicted_ns = 0;  // on the whole device; 0: unknown
   std::uint64_t ready_at_ns = 0;   // predicted time at which its predecessors end; 0: now
   PartitionId last_partition = kNoPartition;  // where the stream's previous operation went
-  OperationClass kind = OperationClass::kUnknown;
+  WorkKind kind = WorkKind::kUnknown;
   std::uint64_t deadline_ns = 0;  // 0: none
   // Predicted time, alone on the whole device, of all that must be done by the deadline; 0: not
   // said.
@@ -65,7 +65,7 @@ struct ExpectedOperation {
   std::uint64_t deadline_ns = 0;
   bool cancelled = false;
   std::uint64_t kernel = 0;
-  OperationClass kind = OperationClass::kUnknown;
+  WorkKind kind = WorkKind::kUnknown;
   std::uint64_t queued_ns = 0;  // as in ReadyOperation
 };
 

@@ -7,17 +7,17 @@
 namespace vitamin::scheduler {
 namespace {
 
-using runtime::OperationClass;
+using runtime::WorkKind;
 
-StepKind kind_of(OperationClass said) {
+StepKind kind_of(WorkKind said) {
   switch (said) {
-    case OperationClass::kPrefill:
+    case WorkKind::kPrefill:
       return StepKind::kPrefill;
-    case OperationClass::kDecode:
+    case WorkKind::kDecode:
       return StepKind::kDecode;
-    case OperationClass::kBestEffort:
+    case WorkKind::kBestEffort:
       return StepKind::kBestEffort;
-    case OperationClass::kUnknown:
+    case WorkKind::kUnknown:
       break;
   }
   return StepKind::kUnknown;
@@ -28,7 +28,7 @@ StepKind kind_of(OperationClass said) {
 void AnnouncedSteps::launch(Scheduler& scheduler, ClientId client, StreamId stream,
                             std::uint64_t& ids, const Announcement& said, std::uint64_t now_ns) {
   if (said.iteration_end) end(scheduler, client, now_ns);
-  const bool advised = said.kind != OperationClass::kUnknown || said.due_ns != 0;
+  const bool advised = said.kind != WorkKind::kUnknown || said.due_ns != 0;
   if (!advised && !said.iteration_end) {
     if (of_launch_) end(scheduler, client, now_ns);
     return;

@@ -21,7 +21,7 @@
 namespace vitamin::scheduler {
 
 struct Announcement {
-  runtime::OperationClass kind = runtime::OperationClass::kUnknown;
+  runtime::WorkKind kind = runtime::WorkKind::kUnknown;
   std::uint64_t ready_ns = 0;  // later than now: it is expected
   std::uint64_t due_ns = 0;    // 0: none
   std::uint64_t work_ns = 0;   // 0: not known

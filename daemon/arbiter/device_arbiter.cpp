@@ -49,7 +49,7 @@ std::uint64_t curve_of(ClientId client) { return std::uint64_t{client} + 1; }
 template <class Record>
 scheduler::Announcement announcement_of(const Record& said, std::uint64_t now_ns) {
   scheduler::Announcement announcement;
-  announcement.kind = static_cast<runtime::OperationClass>(said.kind);
+  announcement.kind = static_cast<runtime::WorkKind>(said.kind);
   announcement.ready_ns = now_ns + said.ready_in_ns;
   announcement.due_ns = said.deadline_in_ns != 0 ? now_ns + said.deadline_in_ns : 0;
   announcement.work_ns = said.queued_ns;

@@ -45,8 +45,7 @@ const protocol::LeaseWords& fallback_words() {
   return *words;
 }
 
-static_assert(static_cast<std::uint8_t>(runtime::OperationClass::kBestEffort) + 1 ==
-              protocol::kKinds);
+static_assert(static_cast<std::uint8_t>(runtime::WorkKind::kBestEffort) + 1 == protocol::kKinds);
 
 // 0 stays 0 (not set); a time that has passed becomes 1.
 std::uint64_t from_now(std::uint64_t at_ns, std::uint64_t now_ns) {

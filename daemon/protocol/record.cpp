@@ -17,7 +17,7 @@ Verdict in_pool(std::uint32_t partition, const Bounds& bounds) {
 }
 
 Verdict check_kind(std::uint8_t kind) {
-  if (kind >= kKinds) return wrong("a class of operations that does not exist");
+  if (kind >= kKinds) return wrong("a kind of work that does not exist");
   return {};
 }
 

@@ -42,7 +42,7 @@ using LeaseWord = std::uint64_t;
 // The longest time in a record, about 30 years: added to a clock it does not overflow.
 inline constexpr std::uint64_t kLongest = 1'000'000'000'000'000'000;
 
-// Values of runtime::OperationClass, which the peers know by its number.
+// Values of runtime::WorkKind, which the peers know by its number.
 inline constexpr std::uint8_t kKinds = 4;
 
 enum class Type : std::uint8_t {
@@ -80,7 +80,7 @@ struct Ready {
   // or its partition is too narrow.
   std::uint8_t moves_on = 0;
   std::uint8_t iteration_end = 0;  // runtime::ReadyOperation
-  std::uint8_t kind = 0;           // since 1.2: runtime::OperationClass, where the program says it
+  std::uint8_t kind = 0;           // since 1.2: runtime::WorkKind, where the program says it
   std::uint8_t unused[7] = {};
 };
 

@@ -40,7 +40,7 @@ TEST_CASE("an announcement begins a step, which the next announcement or Idle en
   Node node(replanned_always("keeps-steps", std::move(policy)));
   node.arbiter.attach(1);
   protocol::Ready ready;
-  ready.kind = static_cast<std::uint8_t>(runtime::OperationClass::kDecode);
+  ready.kind = static_cast<std::uint8_t>(runtime::WorkKind::kDecode);
   ready.deadline_in_ns = 3'000'000;
   ready.queued_ns = 2'000'000;
   node.arbiter.request(1, ready, node.now);
@@ -90,37 +90,37 @@ TEST_CASE("a launch without an announcement ends the step that launches had anno
   const KeepsSteps& policy_steps = *policy;
   Node node(replanned_always("keeps-steps", std::move(policy)));
   node.arbiter.attach(1);
-  const auto launches = [&](runtime::OperationClass kind, bool iteration_end) {
+  const auto launches = [&](runtime::WorkKind kind, bool iteration_end) {
     protocol::Ready ready;
     ready.kind = static_cast<std::uint8_t>(kind);
     ready.iteration_end = iteration_end ? 1 : 0;
     node.arbiter.request(1, ready, node.now += 1'000);
     node.arbiter.step(node.now);
   };
-  using runtime::OperationClass;
-  launches(OperationClass::kBestEffort, false);
+  using runtime::WorkKind;
+  launches(WorkKind::kBestEffort, false);
   REQUIRE(policy_steps.seen.size() == 1);
   CHECK(policy_steps.seen[0].kind == scheduler::StepKind::kBestEffort);
-  launches(OperationClass::kUnknown, false);
+  launches(WorkKind::kUnknown, false);
   CHECK(policy_steps.seen.empty());
   // Iterations last until the next one.
-  launches(OperationClass::kUnknown, true);
+  launches(WorkKind::kUnknown, true);
   REQUIRE(policy_steps.seen.size() == 1);
   CHECK(policy_steps.seen[0].kind == scheduler::StepKind::kIteration);
   const std::uint64_t first = policy_steps.seen[0].id;
-  launches(OperationClass::kUnknown, false);
+  launches(WorkKind::kUnknown, false);
   REQUIRE(policy_steps.seen.size() == 1);
   CHECK(policy_steps.seen[0].id == first);
-  launches(OperationClass::kUnknown, true);
+  launches(WorkKind::kUnknown, true);
   REQUIRE(policy_steps.seen.size() == 1);
   CHECK(policy_steps.seen[0].id != first);
   // A step that was announced ahead of its launches stays.
   protocol::HintRecord hint;
-  hint.kind = static_cast<std::uint8_t>(OperationClass::kDecode);
+  hint.kind = static_cast<std::uint8_t>(WorkKind::kDecode);
   hint.sms = 1;
   hint.deadline_in_ns = 9'000'000;
   node.arbiter.request(1, hint, node.now);
-  launches(OperationClass::kUnknown, false);
+  launches(WorkKind::kUnknown, false);
   REQUIRE(policy_steps.seen.size() == 1);
   CHECK(policy_steps.seen[0].kind == scheduler::StepKind::kDecode);
 }

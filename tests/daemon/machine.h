@@ -43,7 +43,7 @@ struct Phase {
   double kernel_ns;  // on the whole device, alone
   double useful;     // SM count beyond which it gains nothing
   // How the program announces it (vitamin_expect()); kUnknown: not at all.
-  runtime::OperationClass kind = runtime::OperationClass::kUnknown;
+  runtime::WorkKind kind = runtime::WorkKind::kUnknown;
 };
 
 // A program: a round of phases for each request or step. If `waits`, its host waits for each phase.
@@ -68,9 +68,9 @@ inline Program decoder() {
 // The same program, which announces the kind of each phase.
 inline Program announcing_decoder() {
   Program program = decoder();
-  program.phases[0].kind = runtime::OperationClass::kPrefill;
+  program.phases[0].kind = runtime::WorkKind::kPrefill;
   for (std::size_t i = 1; i < program.phases.size(); ++i)
-    program.phases[i].kind = runtime::OperationClass::kDecode;
+    program.phases[i].kind = runtime::WorkKind::kDecode;
   return program;
 }
 // A step of 50 ms during which all SMs are busy.
@@ -220,7 +220,7 @@ class Machine final : public daemon::GrantSink {
         if (!c.program.waits && c.round >= c.rounds_ended + c.program.ahead) break;
       }
       const Phase& phase = phases[c.phase];
-      if (c.in_phase == 0 && phase.kind != runtime::OperationClass::kUnknown) {  // vitamin_expect()
+      if (c.in_phase == 0 && phase.kind != runtime::WorkKind::kUnknown) {  // vitamin_expect()
         runtime::ExpectedOperation step;
         step.sms = 1;
         step.kind = phase.kind;

@@ -21,14 +21,14 @@ constexpr std::uint64_t kTokens = 64;          // of a request
 
 // One token after the other; as slow beside prefills on the same SMs as on an H200.
 Program decodes() {
-  Program program{{{330, 20e3, 14.2e3, 72, runtime::OperationClass::kDecode}}, true, 0, 6.8e6};
+  Program program{{{330, 20e3, 14.2e3, 72, runtime::WorkKind::kDecode}}, true, 0, 6.8e6};
   program.slower = 4.3;
   program.due_ns = kTpot;
   return program;
 }
 // 1,200 tokens in 30 ms.
 Program prefills() {
-  Program program{{{330, 20e3, 91e3, 132, runtime::OperationClass::kPrefill}}, true, 0, 30e6};
+  Program program{{{330, 20e3, 91e3, 132, runtime::WorkKind::kPrefill}}, true, 0, 30e6};
   program.slower = 1.14;
   program.due_ns = kTtft;
   return program;

@@ -108,7 +108,7 @@ TEST_CASE("A step that begins while a grant stands is told once") {
     };
     const auto say = [&](std::uint64_t deadline_ns) {
       runtime::Advice advice;
-      advice.kind = runtime::OperationClass::kDecode;
+      advice.kind = runtime::WorkKind::kDecode;
       advice.deadline_ns = deadline_ns;
       f.context->advise(stream, advice);
     };

@@ -490,7 +490,7 @@ TEST_CASE("Steps whose kernels the driver refuses somewhere ask for a wider part
   unsigned *address = &total, *flag = &set;
   for (unsigned step = 1; step <= 4; ++step) {
     runtime::Advice advice;
-    advice.kind = runtime::OperationClass::kDecode;
+    advice.kind = runtime::WorkKind::kDecode;
     advice.deadline_ns = step * 1'000'000;
     f.context->advise(stream, advice);
     for (unsigned i = 0; i < 3; ++i) {
