@@ -281,7 +281,7 @@ struct Stream {
     std::uint64_t legacy_seen = 0;
   } order;
 
-  // --- where its launches go (Placement) -------------------------------------------------------
+  // --- where its launches go (Placer) ----------------------------------------------------------
   // Pipeline sets `last_partition`, and ends `grant` behind a graph that went elsewhere;
   // VirtualContext sets `advice` and adds to `iteration_ends`.
   struct Placing {

@@ -139,13 +139,13 @@ void VirtualContext::advise(Stream& stream, std::optional<Advice> advice) {
 
 void VirtualContext::expect(Stream& stream, const Advice& advice, bool cancelled) {
   const Lock lock(pipeline_->mutex());
-  pipeline_->placement().expect(stream, advice, cancelled);
+  pipeline_->placer().expect(stream, advice, cancelled);
 }
 
 void VirtualContext::iteration_ends(Stream& stream) {
   const Lock lock(pipeline_->mutex());
   stream.placing.iteration_ends.push_back(stream.timeline.issued);
-  Placement::pass_iteration_ends(stream);
+  Placer::pass_iteration_ends(stream);
 }
 
 NativeStatus VirtualContext::submit(Stream& stream, OperationKind kind, Operation& operation,

@@ -95,8 +95,8 @@ const config::WorkloadClass* Server::class_of_process(const protocol::Peer& peer
                     job != nullptr ? &job->workload_class : nullptr, claim, program, peer);
 }
 
-Server::Placement Server::placement_of(const protocol::Peer& peer,
-                                       const config::WorkloadClass* workload) const {
+Server::AssignedDomain Server::assigned_domain(const protocol::Peer& peer,
+                                               const config::WorkloadClass* workload) const {
   switch (isolation_of(settings_.configuration, workload)) {
     case Isolation::kShared:
       break;
@@ -120,7 +120,7 @@ std::string Server::domain_of(const protocol::Peer& peer, const protocol::Hello&
   if (hello.vendor == static_cast<std::uint32_t>(hal::Vendor::kAmd)) return {};  // it has no MPS
   const protocol::Claim claim = protocol::claim_of(hello);
   const std::string program = hello.program.get();
-  const Placement wanted = placement_of(peer, class_of_process(peer, claim, program));
+  const AssignedDomain wanted = assigned_domain(peer, class_of_process(peer, claim, program));
   if (wanted.domain.empty()) return {};
   const auto misplaced = misplaced_.find(peer.pid);
   const bool lied = misplaced != misplaced_.end() && misplaced->second == identity_of(peer.pid) &&
@@ -198,13 +198,13 @@ std::string Server::answer_isolation(const protocol::Peer& peer, const std::stri
   claim.workload_class = rest.substr(second + 1);
   const std::string program = rest.substr(first + 1, second - first - 1);
   const config::WorkloadClass* const workload = class_of_process(peer, claim, program);
-  const Placement placement = placement_of(peer, workload);
+  const AssignedDomain assigned = assigned_domain(peer, workload);
   return json_text(json{{"schema", 1},
-                        {"isolated", !placement.domain.empty()},
-                        {"domain", placement.domain},
-                        {"directory", placement.directory},
-                        {"state", placement.state},
-                        {"problem", placement.problem}});
+                        {"isolated", !assigned.domain.empty()},
+                        {"domain", assigned.domain},
+                        {"directory", assigned.directory},
+                        {"state", assigned.state},
+                        {"problem", assigned.problem}});
 }
 
 }  // namespace vitamin::daemon

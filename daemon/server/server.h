@@ -113,7 +113,7 @@ class Server final : public GrantSink {
     std::uint64_t parked_operations = 0;  // how many it had submitted when it was parked
     std::uint32_t bounds_refused = 0;     // bits of StepKind: bounds whose refusal was logged
   };
-  struct Placement {
+  struct AssignedDomain {
     std::string domain;     // daemon/mps/domains.h
     std::string directory;  // CUDA_MPS_PIPE_DIRECTORY in it; empty: none
     std::string state;      // name_of(MpsState)
@@ -192,7 +192,8 @@ class Server final : public GrantSink {
   const config::WorkloadClass* class_of_process(const protocol::Peer& peer,
                                                 const protocol::Claim& claim,
                                                 const std::string& program);
-  Placement placement_of(const protocol::Peer& peer, const config::WorkloadClass* workload) const;
+  AssignedDomain assigned_domain(const protocol::Peer& peer,
+                                 const config::WorkloadClass* workload) const;
   std::string domain_of(const protocol::Peer& peer, const protocol::Hello& hello);
   void check_domains(std::uint64_t now_ns);
   std::string elsewhere(Session& session);

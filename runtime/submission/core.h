@@ -6,7 +6,7 @@
 //   VirtualContext      API of the interposers; takes the lock, once for each call
 //     Pipeline          submits an operation or defers it; the mover and the worker (threads)
 //       DeferredQueue   operations that wait, in the order of their stream
-//       Placement       which partition a launch goes to, on which queue; QueueManager: its queues
+//       Placer          which partition a launch goes to, on which queue; QueueManager: its queues
 //       GraphCache      executables of graphs for partitions
 //       Watchdog        kernels that do not end
 //       Ordering        what an operation comes behind, and the waits on the device for it

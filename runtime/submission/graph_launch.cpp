@@ -40,8 +40,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
   const bool others_wait_for_host = ordering_.others_wait_for_host(
       predecessors, behind, elsewhere ? graph.host_wait : MarkerRef());
   const bool waits_for_host = others_wait_for_host || completion_.waits_for_host(stream);
-  if (!own_stream && waits_for_host && !placement_.shares_freely(stream))
-    return {Blocked::kHostWait};
+  if (!own_stream && waits_for_host && !placer_.shares_freely(stream)) return {Blocked::kHostWait};
   const std::uint64_t predicted =
       completion_.has_window(stream)
           ? core_.predicted_ns(graph.kernel, &graph.launch, core_.width_of_grant(stream))
@@ -52,10 +51,10 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
                        operation.stays().value_or(GraphReason::kHostWait)};
   if (!own_stream) {
     binding.reason = GraphReason::kFresh;
-    binding.counts_outstanding = placement_.counts_whole(stream);
+    binding.counts_outstanding = placer_.counts_whole(stream);
     if (const auto reason = stays(graph)) {
       binding.reason = *reason;
-    } else if (!placement_.may_move(stream, graph.kernel, graph.needed, submission.flushing)) {
+    } else if (!placer_.may_move(stream, graph.kernel, graph.needed, submission.flushing)) {
       return {Blocked::kTooMuchOutstanding};
     } else if (elsewhere && !graph.last) {
       // Only the application's own executable comes behind the one before, by the driver's rule.
@@ -66,7 +65,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
     }
   }
   if (!own_stream && waits_for_host && (binding.counts_outstanding || binding.made != nullptr)) {
-    placement_.give_up(stream, *binding.queue);  // the grant has just changed
+    placer_.give_up(stream, *binding.queue);  // the grant has just changed
     return {Blocked::kHostWait};
   }
   if (others_wait_for_host) completion_.close_batch(stream);
@@ -108,7 +107,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
 
 // Why the graph stays whatever is granted; nothing: it may go.
 std::optional<GraphReason> Pipeline::stays(const Graph& graph) const {
-  if (core_.options.graph_bytes == 0 || !placement_.parts()) return GraphReason::kUnsupported;
+  if (core_.options.graph_bytes == 0 || !placer_.parts()) return GraphReason::kUnsupported;
   if (graph.stays) return graph.stays;
   if (graph.kernel.resident) return GraphReason::kNarrow;
   return std::nullopt;
@@ -117,8 +116,7 @@ std::optional<GraphReason> Pipeline::stays(const Graph& graph) const {
 Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool may_prepare) {
   if (graph.unsettled()) return {&stream.app_stream, nullptr, GraphReason::kFresh};
   const LaunchOperation stands_for(core_.inspector, graph.launch);
-  const Placement::Binding binding =
-      placement_.bind(stream, graph.kernel, &stands_for, graph.needed);
+  const Placer::Binding binding = placer_.bind(stream, graph.kernel, &stands_for, graph.needed);
   if (binding.queue == nullptr) return {&stream.app_stream, nullptr, GraphReason::kNoGrant};
   if (binding.queue->whole()) {
     // Whether it counts depends on what it holds.
@@ -132,7 +130,7 @@ Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool m
   const PartitionId partition = binding.queue->partition;
   if (Graph::Made* made = graph.ready(partition))
     return {binding.queue, made, GraphReason::kPolicy, binding.counts_outstanding};
-  placement_.give_up(stream, *binding.queue);
+  placer_.give_up(stream, *binding.queue);
   if (!graph.looked) {
     if (may_prepare) return {&stream.app_stream, nullptr, GraphReason::kFresh, false, kNoPartition};
     want_look(graph);
@@ -140,7 +138,7 @@ Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool m
   }
   // Meanwhile the arbiter chooses among the partitions that there are executables for.
   ready_.clear();
-  for (const PartitionId id : placement_.eligible(stream, graph.kernel, graph.needed))
+  for (const PartitionId id : placer_.eligible(stream, graph.kernel, graph.needed))
     if (graph.ready(id) != nullptr) ready_.push_back(id);
   if (ready_.empty() && may_prepare)
     return {&stream.app_stream, nullptr, GraphReason::kNotMade, false,
@@ -150,8 +148,7 @@ Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool m
   if (graph.version == 1 || graph.launches > 0 || ready_.empty())
     graphs_.want(graph.shared_from_this(), partition);
   if (!ready_.empty()) {
-    const GrantTerms terms =
-        placement_.ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
+    const GrantTerms terms = placer_.ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
     // What it did not choose first stands for one launch only.
     stream.placing.grant = {kWholeDevice, 0};
     if (terms.partition != kNoPartition && terms.partition != kWholeDevice) {
@@ -171,7 +168,7 @@ std::optional<PartitionId> Pipeline::prepared_ahead(Stream& stream, Graph& graph
   if (stays(graph) || graph.gone || graph.unsettled()) return std::nullopt;
   for (const Graph::Made& made : graph.made)
     if (made.version == graph.version) return std::nullopt;
-  const PartitionId partition = placement_.likely_part(stream, graph.kernel, graph.needed);
+  const PartitionId partition = placer_.likely_part(stream, graph.kernel, graph.needed);
   if (partition == kNoPartition) return std::nullopt;
   return graph.looked ? soonest_made(stream, graph, partition) : kNoPartition;
 }
@@ -183,7 +180,7 @@ PartitionId Pipeline::soonest_made(Stream& stream, Graph& graph, PartitionId par
   const GrantTerms& grant = stream.placing.grant;
   const bool stays = grant.partition == partition && grant.launches == kUntilRevoked;
   if (stays || graph.find(partition) != nullptr) return partition;
-  const std::span<const PartitionId> wide = placement_.eligible(stream, graph.kernel, graph.needed);
+  const std::span<const PartitionId> wide = placer_.eligible(stream, graph.kernel, graph.needed);
   std::uint64_t used = 0;
   PartitionId soonest = partition;
   for (const Graph::Made& made : graph.made) {

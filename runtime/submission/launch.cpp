@@ -25,12 +25,11 @@ bool Pipeline::launch_fast_path(Stream& stream, Kernel& kernel, const hal::Kerne
   if (grant.launches != kUntilRevoked || queue->partition != grant.partition ||
       grant.ahead_ns != kNever)
     return false;
-  if (needed == 0 || needed > queue->sms || needed > placement_.widest_narrow() ||
-      kernel.collective || kernel.refused.test(queue->partition) ||
-      !core_.arbiter->admits(queue->partition, stream.id))
+  if (needed == 0 || needed > queue->sms || needed > placer_.widest_narrow() || kernel.collective ||
+      kernel.refused.test(queue->partition) || !core_.arbiter->admits(queue->partition, stream.id))
     return false;
   if (advice == nullptr && stream.placing.advice) advice = &*stream.placing.advice;
-  if (advice != nullptr && std::min(advice->sms, placement_.widest()) > queue->sms) return false;
+  if (advice != nullptr && std::min(advice->sms, placer_.widest()) > queue->sms) return false;
   // No marker falls due behind it, and the queue has room.
   if (!completion_.room_on_fast_path(stream, kernel) ||
       (completion_.blocking_streams() && stream.kind == StreamKind::kLegacy))
@@ -40,7 +39,7 @@ bool Pipeline::launch_fast_path(Stream& stream, Kernel& kernel, const hal::Kerne
       (!stream.attributes.empty() || (launch.grid.volume() > 1 && kernel.proven_sms > queue->sms)))
     return false;
 
-  placement_.announce_step(stream, advice);
+  placer_.announce_step(stream, advice);
   status = queue->queue->launch(launch);
   if (status != hal::kNativeOk) [[unlikely]] {
     if (part && core_.errors.classify(status) == Outcome::kPartitionRefused) return false;
@@ -60,7 +59,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
   const bool computes = submission.kind == OperationKind::kCompute;
   Kernel& kernel = computes ? vendor_kernel_ : *submission.kernel.get();
   if (!stream.placing.iteration_ends.empty()) [[unlikely]]
-    Placement::pass_iteration_ends(stream);
+    Placer::pass_iteration_ends(stream);
   const LaunchOperation* const operation = submission.operation->as_launch();
   const hal::KernelLaunch* launch = operation != nullptr ? &operation->launch() : nullptr;
   // Waits for its peers on other devices: never deferred for a grant, for which the client that
@@ -71,8 +70,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
   const bool others_wait_for_host =
       ordering_.others_wait_for_host(predecessors, submission.marker, submission.host_wait);
   const bool waits_for_host = others_wait_for_host || (!own && completion_.waits_for_host(stream));
-  if (!own_stream && waits_for_host && !placement_.shares_freely(stream))
-    return {Blocked::kHostWait};
+  if (!own_stream && waits_for_host && !placer_.shares_freely(stream)) return {Blocked::kHostWait};
   // By the window's clock a launch lasts as long as where it would go now.
   const std::uint64_t predicted =
       completion_.has_window(stream)
@@ -82,9 +80,9 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
     return {Blocked::kTooMuchOutstanding};
 
   std::uint32_t needed = computes ? 1 : kernel.sms_needed(core_.device, *launch);
-  const bool fits_narrow = needed <= placement_.widest_narrow();
-  needed = placement_.widened(stream, operation, needed);
-  Placement::Binding binding;
+  const bool fits_narrow = needed <= placer_.widest_narrow();
+  needed = placer_.widened(stream, operation, needed);
+  Placer::Binding binding;
   if (own) {
     binding.queue = &stream.app_stream;
     // On the program's own stream though nothing forbade to keep it: it cannot be copied.
@@ -95,20 +93,20 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
                          ? WholeReason::kHostWait
                          : WholeReason::kFlushed;
   } else {
-    if (!placement_.may_move(stream, kernel, needed, submission.flushing))
+    if (!placer_.may_move(stream, kernel, needed, submission.flushing))
       return {Blocked::kTooMuchOutstanding};
-    binding = placement_.bind(stream, kernel, operation, needed);
+    binding = placer_.bind(stream, kernel, operation, needed);
     if (binding.queue == nullptr) return {Blocked::kNoGrant};
     if (waits_for_host && (binding.counts_outstanding || !binding.queue->whole() ||
                            completion_.has_window(stream))) {  // the grant has just changed
-      placement_.give_up(stream, *binding.queue);
+      placer_.give_up(stream, *binding.queue);
       return {Blocked::kHostWait};
     }
   }
   binding.narrow_eligible = fits_narrow && !collective;
   // That no narrower partition could take it says more than that the policy chose no wider one.
   if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy &&
-      placement_.widest_narrow() > 0)
+      placer_.widest_narrow() > 0)
     binding.reason = kernel.resident                            ? WholeReason::kResident
                      : launch != nullptr && launch->cooperative ? WholeReason::kCooperative
                      : kernel.assumed_resident                  ? WholeReason::kResident
@@ -120,8 +118,8 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
   // answers what the application would have got natively.
   while (!binding.queue->whole() && core_.errors.classify(status) == Outcome::kPartitionRefused) {
     core_.page.launches.retried.add();
-    placement_.refused(stream, kernel, *binding.queue);
-    const Placement::Binding wider = placement_.bind(stream, kernel, operation, needed);
+    placer_.refused(stream, kernel, *binding.queue);
+    const Placer::Binding wider = placer_.bind(stream, kernel, operation, needed);
     binding.queue = wider.queue != nullptr ? wider.queue : &stream.app_stream;
     binding.counts_outstanding = wider.counts_outstanding;
     binding.reason = WholeReason::kPartitionRefused;
@@ -232,7 +230,7 @@ hal::AttributeList Pipeline::with_stream_attributes(const Stream& stream,
   return {attributes_.data(), static_cast<std::uint32_t>(count)};
 }
 
-inline void Pipeline::count(Stream& stream, Kernel& kernel, const Placement::Binding& binding,
+inline void Pipeline::count(Stream& stream, Kernel& kernel, const Placer::Binding& binding,
                             const PhysicalQueue& queue) {
   stats::Launches& launches = core_.page.launches;
   stats::LibrarySlot& library = *kernel.library;

@@ -56,8 +56,8 @@ hal::Result<std::unique_ptr<Pipeline>> Pipeline::create(hal::Device& device,
   core.pool = std::move(*pool);
   for (const Partition& partition : core.layout.partitions())
     pipeline->widths_.push_back(&core.page.width(partition.sms));
-  pipeline->placement_.list_partitions();
-  pipeline->graphs_.set_widest(pipeline->placement_.widest());
+  pipeline->placer_.list_partitions();
+  pipeline->graphs_.set_widest(pipeline->placer_.widest());
 
   stats::Pool& facts = core.page.pool;
   facts.device_name.set(device.info().name.c_str());
@@ -86,7 +86,7 @@ Pipeline::Pipeline(hal::Device& device, std::unique_ptr<Arbiter> arbiter,
       completion_(core_),
       ordering_(core_, completion_),
       queues_(core_, completion_),
-      placement_(core_, completion_, queues_),
+      placer_(core_, completion_, queues_),
       watchdog_(core_),
       graphs_(core_),
       deferred_(core_, completion_, *this) {

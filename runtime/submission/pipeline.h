@@ -30,7 +30,7 @@
 #include "runtime/submission/deferred_queue.h"
 #include "runtime/submission/graph_cache.h"
 #include "runtime/submission/ordering.h"
-#include "runtime/submission/placement.h"
+#include "runtime/submission/placer.h"
 #include "runtime/submission/watchdog.h"
 
 namespace vitamin::runtime {
@@ -58,7 +58,7 @@ class Pipeline final : private SubmitsNow {
   Core& core() { return core_; }
   Completion& completion() { return completion_; }
   Ordering& ordering() { return ordering_; }
-  Placement& placement() { return placement_; }
+  Placer& placer() { return placer_; }
   DeferredQueue& deferred() { return deferred_; }
   GraphCache& graphs() { return graphs_; }
 
@@ -114,7 +114,7 @@ class Pipeline final : private SubmitsNow {
     PhysicalQueue* queue;
     Graph::Made* made = nullptr;  // null: the program's executable, on its own stream
     stats::GraphReason reason = stats::GraphReason::kPolicy;  // why that
-    bool counts_outstanding = false;                          // Placement::Binding
+    bool counts_outstanding = false;                          // Placer::Binding
     // The graph has to be prepared first, for this partition (SubmitResult::partition).
     std::optional<PartitionId> prepare = std::nullopt;
   };
@@ -145,7 +145,7 @@ class Pipeline final : private SubmitsNow {
                                   unsigned waits);
   hal::AttributeList with_stream_attributes(const Stream& stream, const hal::AttributeList& asked);
   void leave_waits(Stream& stream, PhysicalQueue& queue);
-  void count(Stream& stream, Kernel& kernel, const Placement::Binding& binding,
+  void count(Stream& stream, Kernel& kernel, const Placer::Binding& binding,
              const PhysicalQueue& queue);
   void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, const hal::KernelLaunch& launch);
 
@@ -178,7 +178,7 @@ class Pipeline final : private SubmitsNow {
   Completion completion_;
   Ordering ordering_;
   QueueManager queues_;
-  Placement placement_;
+  Placer placer_;
   Watchdog watchdog_;
   GraphCache graphs_;
   DeferredQueue deferred_;

@@ -43,7 +43,7 @@ class Native final : public HalMachine {
     check(queue_->synchronize(), "the end of the trials");
     platform_->read(to, from, bytes);
   }
-  const std::vector<Placement>& placements() const override { return placements_; }
+  const std::vector<LaunchRun>& launch_runs() const override { return launch_runs_; }
   std::uint64_t moved() const override { return 0; }
   std::uint64_t tenants_launches() const override { return 0; }
   void settle() override { platform_->settle(); }
@@ -53,16 +53,16 @@ class Native final : public HalMachine {
   std::unique_ptr<hal::Device> device_;
   std::unique_ptr<hal::PhysicalContext> context_;
   std::unique_ptr<hal::Queue> queue_;
-  std::vector<Placement> placements_;
+  std::vector<LaunchRun> launch_runs_;
 };
 
 constexpr const char* kTenantKernel = "interfere";
 
 // Writes down where the launches of the subject really go: not every answer of a policy is
 // followed.
-class Placements final : public Between {
+class LaunchRuns final : public Between {
  public:
-  std::vector<Placement> all;
+  std::vector<LaunchRun> all;
   std::uint64_t tenants = 0;
 
   void opened(hal::Device& device) override { device_ = &device; }
@@ -100,7 +100,7 @@ class Shared final : public HalMachine {
     std::unique_ptr<hal::Device> device = platform_->take_device();
     if (options.audit) device = runtime::Audit::watch(options.audit, std::move(device));
     if (colocation.planted) device = colocation.planted(std::move(device));
-    device = device_between(placements_, std::move(device));
+    device = device_between(launch_runs_, std::move(device));
     if (told_ == 0) told_ = device->info().sms;
     context_ = needed(runtime::VirtualContext::create(
         std::move(device), needed(client::local_arbiter(colocation.policy, colocation.seed)),
@@ -124,9 +124,9 @@ class Shared final : public HalMachine {
       check(context_->synchronize(*stream), "the end of the trials");
     platform_->read(to, from, bytes);
   }
-  const std::vector<Placement>& placements() const override { return placements_->all; }
+  const std::vector<LaunchRun>& launch_runs() const override { return launch_runs_->all; }
   std::uint64_t moved() const override { return page_->launches.moved.get(); }
-  std::uint64_t tenants_launches() const override { return placements_->tenants; }
+  std::uint64_t tenants_launches() const override { return launch_runs_->tenants; }
   void settle() override { platform_->settle(); }
 
  private:
@@ -142,7 +142,7 @@ class Shared final : public HalMachine {
 
   std::mt19937_64 random_;
   std::unique_ptr<Platform> platform_;
-  std::shared_ptr<Placements> placements_ = std::make_shared<Placements>();
+  std::shared_ptr<LaunchRuns> launch_runs_ = std::make_shared<LaunchRuns>();
   std::unique_ptr<runtime::stats::DevicePage> page_;
   unsigned told_;
   std::unique_ptr<runtime::VirtualContext> context_;

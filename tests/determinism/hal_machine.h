@@ -29,7 +29,7 @@ struct Colocation {
 };
 
 // Where the launches of a kernel really ran, in order.
-struct Placement {
+struct LaunchRun {
   std::string kernel;
   unsigned sms;
 };
@@ -37,7 +37,7 @@ struct Placement {
 class HalMachine : public Machine {
  public:
   // Of the subject's launches. Empty: natively.
-  virtual const std::vector<Placement>& placements() const = 0;
+  virtual const std::vector<LaunchRun>& launch_runs() const = 0;
   // Launches that ran elsewhere than the one before them.
   virtual std::uint64_t moved() const = 0;
   virtual std::uint64_t tenants_launches() const = 0;

@@ -67,7 +67,7 @@ std::vector<unsigned> recorded_widths() {
   const auto machine = shared_machine(1, {.seed = 11});
   all_digests(*machine);
   std::set<unsigned> widths;
-  for (const Placement& placement : machine->placements()) widths.insert(placement.sms);
+  for (const LaunchRun& launch : machine->launch_runs()) widths.insert(launch.sms);
   return {widths.begin(), widths.end()};
 }
 
@@ -130,9 +130,9 @@ TEST_CASE("a new width and place for every launch beside a tenant changes no byt
     CAPTURE(seed);
     const auto machine = shared_machine(seed, {.seed = seed});
     check_equal(*machine);
-    CHECK(machine->moved() > machine->placements().size() / 10);
-    CHECK(machine->tenants_launches() > machine->placements().size() / 2);
-    for (const Placement& placement : machine->placements()) widths.insert(placement.sms);
+    CHECK(machine->moved() > machine->launch_runs().size() / 10);
+    CHECK(machine->tenants_launches() > machine->launch_runs().size() / 2);
+    for (const LaunchRun& launch : machine->launch_runs()) widths.insert(launch.sms);
   };
   for (const std::uint64_t seed : some<std::uint64_t>({1, 2, 3})) run(seed);
   // What the tenant leaves free at a moment decides which widths a run gets.
@@ -166,7 +166,7 @@ TEST_CASE("the number of tenants changes no byte") {
     CAPTURE(tenants);
     const auto machine = shared_machine(8, {.tenants = tenants, .seed = 8});
     check_equal(*machine);
-    CHECK(machine->tenants_launches() >= tenants * machine->placements().size() / 2);
+    CHECK(machine->tenants_launches() >= tenants * machine->launch_runs().size() / 2);
   }
 }
 

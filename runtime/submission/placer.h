@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Placement: which partition of the pool a launch goes to, on which queue. Keeps Stream::placing
+// Placer: which partition of the pool a launch goes to, on which queue. Keeps Stream::placing
 // (stream.h).
 //
 // The arbiter answers (Arbiter::grant) for one launch, for a number of them, or until something
@@ -17,9 +17,9 @@
 
 namespace vitamin::runtime {
 
-class Placement {
+class Placer {
  public:
-  Placement(Core& core, Completion& completion, QueueManager& queues)
+  Placer(Core& core, Completion& completion, QueueManager& queues)
       : core_(core), completion_(completion), queues_(queues) {}
   // The pool is realised.
   void list_partitions();

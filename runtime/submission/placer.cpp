@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/submission/placement.h"
+#include "runtime/submission/placer.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,7 +8,7 @@ namespace vitamin::runtime {
 
 using stats::WholeReason;
 
-void Placement::list_partitions() {
+void Placer::list_partitions() {
   for (const Partition& partition : core_.layout.partitions()) {
     if (partition.whole() || !core_.pool.has(partition.id)) continue;
     by_width_.push_back(partition.id);
@@ -19,8 +19,8 @@ void Placement::list_partitions() {
   scratch_.reserve(by_width_.size());
 }
 
-Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchOperation* operation,
-                                   std::uint32_t needed) {
+Placer::Binding Placer::bind(Stream& stream, Kernel& kernel, const LaunchOperation* operation,
+                             std::uint32_t needed) {
   GrantTerms& grant = stream.placing.grant;
   Binding binding;
   if (needed > widest_ || !parts()) {
@@ -78,15 +78,13 @@ Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchO
 
 // The stream's grant is good for the launch: it is not used up, its partition is wide enough and
 // has not refused the kernel, and the arbiter admits the stream there.
-bool Placement::grant_stands(const Stream& stream, const Kernel& kernel,
-                             std::uint32_t needed) const {
+bool Placer::grant_stands(const Stream& stream, const Kernel& kernel, std::uint32_t needed) const {
   const GrantTerms& grant = stream.placing.grant;
   return grant.launches > 0 && core_.layout.at(grant.partition).sms >= needed &&
          !kernel.refused.test(grant.partition) && core_.arbiter->admits(grant.partition, stream.id);
 }
 
-bool Placement::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed,
-                         bool flushing) {
+bool Placer::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool flushing) {
   auto just_in_time = [&] { return stream.timeline.outstanding() < core_.options.ahead_of_move; };
   if (just_in_time() || grant_stands(stream, kernel, needed)) return true;
   completion_.close_batch(stream);  // else its end would be seen too late, or never
@@ -100,7 +98,7 @@ bool Placement::may_move(Stream& stream, const Kernel& kernel, std::uint32_t nee
   return true;
 }
 
-PartitionId Placement::likely_part(Stream& stream, const Kernel& kernel, std::uint32_t needed) {
+PartitionId Placer::likely_part(Stream& stream, const Kernel& kernel, std::uint32_t needed) {
   const PartitionId partition =
       stream.placing.grant.partition != kWholeDevice ? stream.placing.grant.partition : last_part_;
   if (partition == kNoPartition) return kNoPartition;
@@ -109,7 +107,7 @@ PartitionId Placement::likely_part(Stream& stream, const Kernel& kernel, std::ui
   return wide.empty() || wide.front() == kWholeDevice ? kNoPartition : wide.front();
 }
 
-void Placement::refused(Stream& stream, Kernel& kernel, PhysicalQueue& queue) {
+void Placer::refused(Stream& stream, Kernel& kernel, PhysicalQueue& queue) {
   kernel.refused.set(queue.partition);
   Stream::Placing& placing = stream.placing;
   placing.retry_sms = std::max(placing.retry_sms, next_wider(kernel, queue.partition));
@@ -118,7 +116,7 @@ void Placement::refused(Stream& stream, Kernel& kernel, PhysicalQueue& queue) {
 }
 
 // It never was this stream's, unless its earlier work is there: then it still is.
-void Placement::give_up(Stream& stream, const PhysicalQueue& queue) {
+void Placer::give_up(Stream& stream, const PhysicalQueue& queue) {
   if (!core_.streams_share && &queue != stream.submitted.tail)
     core_.arbiter->release(queue.partition, stream.id);
 }
@@ -126,7 +124,7 @@ void Placement::give_up(Stream& stream, const PhysicalQueue& queue) {
 // SMs of the narrowest partition beyond this one that has not refused the kernel; 0: none that
 // is at most twice as wide as the first that did. For a wider one others would pay more than its
 // launches cost that go to the whole device.
-std::uint32_t Placement::next_wider(const Kernel& kernel, PartitionId partition) const {
+std::uint32_t Placer::next_wider(const Kernel& kernel, PartitionId partition) const {
   std::uint32_t least = 0;
   for (const PartitionId id : by_width_) {
     const std::uint32_t sms = core_.layout.at(id).sms;
@@ -139,8 +137,8 @@ std::uint32_t Placement::next_wider(const Kernel& kernel, PartitionId partition)
   return 0;
 }
 
-std::span<const PartitionId> Placement::eligible(Stream& stream, const Kernel& kernel,
-                                                 std::uint32_t needed) {
+std::span<const PartitionId> Placer::eligible(Stream& stream, const Kernel& kernel,
+                                              std::uint32_t needed) {
   const auto first = std::find_if(by_width_.begin(), by_width_.end(), [&](PartitionId id) {
     return core_.layout.at(id).sms >= needed;
   });
@@ -160,8 +158,8 @@ std::span<const PartitionId> Placement::eligible(Stream& stream, const Kernel& k
   return scratch_;
 }
 
-GrantTerms Placement::ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
-                          std::uint32_t needed, std::span<const PartitionId> eligible) {
+GrantTerms Placer::ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
+                       std::uint32_t needed, std::span<const PartitionId> eligible) {
   Stream::Placing& placing = stream.placing;
   ReadyOperation ready;
   ready.id = stream.timeline.submitted + 1;
@@ -196,13 +194,13 @@ GrantTerms Placement::ask(Stream& stream, const Kernel& kernel, const LaunchOper
 
 // --- steps and requests ------------------------------------------------------------------------
 
-const Advice* Placement::advice_for(const Stream& stream, const LaunchOperation* operation) {
+const Advice* Placer::advice_for(const Stream& stream, const LaunchOperation* operation) {
   if (operation != nullptr && operation->advice() != nullptr) return operation->advice();
   return stream.placing.advice ? &*stream.placing.advice : nullptr;
 }
 
-std::uint32_t Placement::widened(const Stream& stream, const LaunchOperation* operation,
-                                 std::uint32_t needed) const {
+std::uint32_t Placer::widened(const Stream& stream, const LaunchOperation* operation,
+                              std::uint32_t needed) const {
   const Advice* const advice = advice_for(stream, operation);
   if (advice == nullptr || needed > widest_) return needed;
   return std::max(needed, std::min(advice->sms, widest_));
@@ -210,7 +208,7 @@ std::uint32_t Placement::widened(const Stream& stream, const LaunchOperation* op
 
 // Deadlines are moments, so another deadline is another step; ranges without one may be nested in
 // a step as deep as its layers, and say nothing of when it begins.
-void Placement::announce_step(Stream& stream, const Advice* advice) {
+void Placer::announce_step(Stream& stream, const Advice* advice) {
   if (advice == nullptr || advice->deadline_ns == 0 ||
       advice->deadline_ns == stream.placing.announced_deadline_ns)
     return;
@@ -218,7 +216,7 @@ void Placement::announce_step(Stream& stream, const Advice* advice) {
   expect(stream, *advice, false);
 }
 
-void Placement::expect(Stream& stream, const Advice& advice, bool cancelled) {
+void Placer::expect(Stream& stream, const Advice& advice, bool cancelled) {
   ExpectedOperation expected;
   expected.stream = stream.id;
   expected.sms = std::max({1U, std::min(advice.sms, widest_), stream.placing.retry_sms});
@@ -233,7 +231,7 @@ void Placement::expect(Stream& stream, const Advice& advice, bool cancelled) {
 
 // An answer for so many launches stands for one iteration at most; a policy that answers until
 // something changes does not ask for ends of iterations.
-void Placement::pass_iteration_ends(Stream& stream) {
+void Placer::pass_iteration_ends(Stream& stream) {
   std::deque<std::uint64_t>& ends = stream.placing.iteration_ends;
   for (; !ends.empty() && ends.front() <= stream.timeline.submitted; ends.pop_front()) {
     stream.placing.iteration_ended = true;
