@@ -97,7 +97,7 @@ Ledger::StreamIndex Ledger::add_stream(HolderIndex holder, ClientId client, Stre
     streams_.emplace_back();
   else
     streams_[index = take_index(free_streams_)] = {};
-  Stream& stream = streams_[index];
+  StreamGrants& stream = streams_[index];
   stream.holder = holder;
   stream.client = client;
   stream.id = id;
@@ -109,7 +109,7 @@ void Ledger::forget(HolderIndex holder_index) {
   Holder& holder = holders_[holder_index];
   if (!std::exchange(holder.used, false)) return;
   for (StreamIndex index = holder.first; index != kNone; index = streams_[index].next) {
-    Stream& stream = streams_[index];
+    StreamGrants& stream = streams_[index];
     cancel(index);
     while (stream.count != 0) detach(stream, stream.slots[stream.count - 1]);
     set_quotas(index, {});
@@ -120,7 +120,7 @@ void Ledger::forget(HolderIndex holder_index) {
 }
 
 void Ledger::set_holder(StreamIndex index, HolderIndex to) {
-  Stream& stream = streams_[index];
+  StreamGrants& stream = streams_[index];
   if (stream.holder == to) return;
   StreamIndex* link = &holders_[stream.holder].first;
   while (*link != index) link = &streams_[*link].next;
@@ -152,7 +152,7 @@ std::uint32_t Ledger::find_or_add_quota(const QuotaTerms& terms) {
 
 void Ledger::set_quotas(StreamIndex index, std::span<const QuotaTerms> terms) {
   assert(terms.size() <= kQuotasMost);
-  Stream& stream = streams_[index];
+  StreamGrants& stream = streams_[index];
   Quotas quotas = no_quotas();
   for (std::size_t i = 0; i < terms.size(); ++i) {
     quotas[i] = find_or_add_quota(terms[i]);
@@ -190,7 +190,7 @@ bool Ledger::within_quotas(StreamIndex index, PartitionId partition) const {
 }
 
 ComputeSet Ledger::draining(StreamIndex index, std::uint64_t revoked_by_ns) const {
-  const Stream& stream = streams_[index];
+  const StreamGrants& stream = streams_[index];
   ComputeSet units;
   for (std::uint32_t i = 0; i < stream.count; ++i) {
     const Grant& grant = *at(stream.slots[i]);
@@ -234,7 +234,7 @@ bool Ledger::can_open(StreamIndex stream, PartitionId partition, Mode mode, Reas
 
 GrantId Ledger::open(StreamIndex index, const Terms& terms, std::uint64_t now_ns) {
   if (!can_open(index, terms.partition, terms.mode, terms.reason)) return kNoGrant;
-  Stream& stream = streams_[index];
+  StreamGrants& stream = streams_[index];
   if (stream.open != kNone) {
     revoke(index, Reason::kMoved, now_ns);
     ++counters_.moved;
@@ -250,13 +250,13 @@ GrantId Ledger::open(StreamIndex index, const Terms& terms, std::uint64_t now_ns
 GrantId Ledger::pend(StreamIndex index, const Terms& terms, std::uint64_t now_ns) {
   if (terms.mode == Mode::kPaused) return kNoGrant;
   cancel(index);
-  Stream& stream = streams_[index];
+  StreamGrants& stream = streams_[index];
   stream.pending = add(stream, terms, Grant::State::kPending, now_ns);
   return grant_of(stream.pending).id;
 }
 
 GrantId Ledger::promote(StreamIndex index, std::uint64_t now_ns) {
-  Stream& stream = streams_[index];
+  StreamGrants& stream = streams_[index];
   if (stream.pending == kNone) return kNoGrant;
   const std::uint32_t slot = stream.pending;
   const Grant& wanted = grant_of(slot);
@@ -307,7 +307,7 @@ bool Ledger::amend(StreamIndex index, const Terms& terms) {
 }
 
 bool Ledger::returned(StreamIndex index, GrantId id) {
-  Stream& stream = streams_[index];
+  StreamGrants& stream = streams_[index];
   const auto end = stream.slots.begin() + stream.count;
   const std::uint32_t slot = slot_of(id);
   if (std::find(stream.slots.begin(), end, slot) == end || grant_of(slot).id != id) return false;
@@ -317,7 +317,7 @@ bool Ledger::returned(StreamIndex index, GrantId id) {
 }
 
 GrantId Ledger::adopt(StreamIndex index, PartitionId partition, Mode mode, std::uint64_t now_ns) {
-  Stream& stream = streams_[index];
+  StreamGrants& stream = streams_[index];
   if (stream.count == kGrantsMost || mode == Mode::kPaused) return kNoGrant;
   if (mode == Mode::kExclusive && conflicts(stream.holder, partition)) ++counters_.overlaps;
   Terms terms;
@@ -342,7 +342,7 @@ const Grant* Ledger::find(GrantId id) const {
 
 // --- records ---------------------------------------------------------------------------------
 
-std::uint32_t Ledger::add(const Stream& stream, const Terms& terms, Grant::State state,
+std::uint32_t Ledger::add(const StreamGrants& stream, const Terms& terms, Grant::State state,
                           std::uint64_t now_ns) {
   std::uint32_t slot = static_cast<std::uint32_t>(slots_.size());
   if (free_slots_.empty())
@@ -376,7 +376,7 @@ void Ledger::remove(std::uint32_t slot) {
 }
 
 // The grant is open or revoked from now on: it counts, and holds its units if it is exclusive.
-void Ledger::attach(Stream& stream, std::uint32_t slot) {
+void Ledger::attach(StreamGrants& stream, std::uint32_t slot) {
   assert(stream.count < kGrantsMost && grant_of(slot).state != Grant::State::kPending);
   stream.slots[stream.count++] = slot;
   const Grant& grant = grant_of(slot);
@@ -384,7 +384,7 @@ void Ledger::attach(Stream& stream, std::uint32_t slot) {
   count_in(stream.quotas, grant);
 }
 
-void Ledger::detach(Stream& stream, std::uint32_t slot) {
+void Ledger::detach(StreamGrants& stream, std::uint32_t slot) {
   std::uint32_t* const slots = stream.slots.data();
   std::uint32_t* const found = std::find(slots, slots + stream.count, slot);
   assert(found != slots + stream.count);

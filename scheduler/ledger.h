@@ -169,7 +169,7 @@ class Ledger {
     none.fill(kNone);
     return none;
   }
-  struct Stream {
+  struct StreamGrants {
     std::array<std::uint32_t, kGrantsMost> slots{};  // of open and revoked grants: [0, count)
     std::uint32_t count = 0;
     std::uint32_t open = kNone, pending = kNone;  // slots
@@ -190,11 +190,11 @@ class Ledger {
   }
   Grant& grant_of(std::uint32_t slot) { return grants_[slots_[slot].index]; }
   static std::uint32_t slot_of(GrantId id) { return static_cast<std::uint32_t>(id); }
-  std::uint32_t add(const Stream& stream, const Terms& terms, Grant::State state,
+  std::uint32_t add(const StreamGrants& stream, const Terms& terms, Grant::State state,
                     std::uint64_t now_ns);
   void remove(std::uint32_t slot);
-  void attach(Stream& stream, std::uint32_t slot);
-  void detach(Stream& stream, std::uint32_t slot);
+  void attach(StreamGrants& stream, std::uint32_t slot);
+  void detach(StreamGrants& stream, std::uint32_t slot);
   void take(Holder& holder, hal::ComputeSet units);
   void release(Holder& holder, hal::ComputeSet units);
   std::uint32_t find_or_add_quota(const QuotaTerms& terms);
@@ -208,7 +208,7 @@ class Ledger {
   UnitWidths widths_;
   std::vector<Quota> quotas_;
   std::vector<HolderIndex> free_holders_;
-  std::vector<Stream> streams_;
+  std::vector<StreamGrants> streams_;
   std::vector<StreamIndex> free_streams_;
   std::vector<Grant> grants_;
   std::vector<Slot> slots_;

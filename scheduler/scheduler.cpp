@@ -78,7 +78,7 @@ Scheduler::StreamIndex Scheduler::find_or_add(ClientId client_id, StreamId id) {
       ledger_.add_stream(alone ? ledger_.add_holder() : client.holder, client_id, id);
   if (index >= streams_.size()) streams_.resize(index + 1);
   const std::uint32_t generation = streams_[index].generation + 1;
-  Stream& stream = streams_[index] = {};
+  StreamState& stream = streams_[index] = {};
   stream.client = owner;
   stream.id = id;
   stream.generation = generation;
@@ -163,7 +163,7 @@ void Scheduler::wants(ClientId id, const StreamDemand& demand, std::uint64_t now
   if (demand.id == kAllStreams || id == kNoClient) return;
   advance(now_ns);
   const StreamIndex index = find_or_add(id, demand.id);
-  Stream& stream = streams_[index];
+  StreamState& stream = streams_[index];
   ClientState& client = clients_[stream.client];
   if (stream.demand == kNone) {
     stream.demand = static_cast<std::uint32_t>(client.demands.size());
@@ -199,7 +199,7 @@ void Scheduler::wants(ClientId id, const StreamDemand& demand, std::uint64_t now
 
 // The stream neither waits nor runs.
 void Scheduler::demand_ends(StreamIndex index) {
-  Stream& stream = streams_[index];
+  StreamState& stream = streams_[index];
   ClientState& client = clients_[stream.client];
   const std::uint32_t at = std::exchange(stream.demand, kNone);
   stream.asked = false;
@@ -224,7 +224,7 @@ void Scheduler::idle(ClientId id, StreamId stream_id, std::uint64_t now_ns) {
   advance(now_ns);
   const StreamIndex index = find(id, stream_id);
   if (index == kNone || streams_[index].demand == kNone) return;
-  Stream& stream = streams_[index];
+  StreamState& stream = streams_[index];
   const StreamDemand& demand = clients_[stream.client].demands[stream.demand];
   if (demand.state == State::kWaiting) {
     stream.gave_up_ns = std::max<std::uint64_t>(now_, 1);
@@ -246,7 +246,7 @@ void Scheduler::returned(ClientId id, StreamId stream_id, GrantId grant, std::ui
   const bool was_full = ledger_.full(index);
   if (!ledger_.returned(index, grant)) return;
   returned_ = true;
-  Stream& stream = streams_[index];
+  StreamState& stream = streams_[index];
   if (stream.demand == kNone) return;
   if (was_open) sets_state(clients_[stream.client].demands[stream.demand], State::kWaiting);
   if (was_open || was_full) {
@@ -280,7 +280,7 @@ void Scheduler::forget(ClientId id, std::uint64_t now_ns) {
   const ClientIndex index = known->second;
   ClientState& client = clients_[index];
   for (const StreamIndex at : client.streams) {
-    Stream& stream = streams_[at];
+    StreamState& stream = streams_[at];
     unblock(at);
     unplace(at);
     end_starving(at);
@@ -298,7 +298,7 @@ void Scheduler::forget(ClientId id, std::uint64_t now_ns) {
   std::erase(changed_, id);
   std::erase_if(plan_, [&](const Planned& planned) { return planned.row.client == id; });
   for (const ClientIndex other : order_) clients_[other].row = kNone;
-  for (Stream& stream : streams_) stream.row = kNone;
+  for (StreamState& stream : streams_) stream.row = kNone;
   for (std::uint32_t row = 0; row < plan_.size(); ++row) {
     const Row& planned = plan_[row].row;
     if (planned.stream == kAllStreams)
@@ -427,7 +427,7 @@ void Scheduler::set(const SchedulerOptions& options, std::uint64_t now_ns) {
   // Whatever waits may be starving at another time from now on.
   std::erase_if(timers_, [](const Timer& timer) { return timer.kind == Timer::Kind::kStarving; });
   std::make_heap(timers_.begin(), timers_.end(), std::greater<>());
-  for (Stream& stream : streams_) stream.timer = false;
+  for (StreamState& stream : streams_) stream.timer = false;
   for (const ClientIndex index : order_)
     for (const StreamIndex stream : clients_[index].demanding) mark(stream);
   replan_ = true;

@@ -194,7 +194,7 @@ class Scheduler {
   using ClientIndex = std::uint32_t;
   static constexpr std::uint32_t kNone = 0xffffffff;
 
-  struct Stream {
+  struct StreamState {
     ClientIndex client = kNone;
     StreamId id = 0;
     std::uint32_t demand = kNone;    // in the client's demands: it waits or runs
@@ -298,7 +298,7 @@ class Scheduler {
   void apply_difference();
   void reconcile(StreamIndex stream);
   void reconcile_client(ClientState& client);
-  std::uint32_t row_of(const Stream& stream) const {
+  std::uint32_t row_of(const StreamState& stream) const {
     return stream.row != kNone ? stream.row : clients_[stream.client].row;
   }
   Ledger::Terms terms_of(const Planned& planned) const;
@@ -317,7 +317,7 @@ class Scheduler {
   std::vector<ClientIndex> free_clients_;
   std::vector<ClientIndex> order_;  // by id
   std::unordered_map<ClientId, ClientIndex> client_index_;
-  std::vector<Stream> streams_;                                  // by the ledger's index
+  std::vector<StreamState> streams_;                             // by the ledger's index
   std::unordered_map<std::uint64_t, StreamIndex> stream_index_;  // by client and stream
   std::uint64_t found_key_ = ~std::uint64_t{0};                  // of find(), the last time
   StreamIndex found_ = kNone;

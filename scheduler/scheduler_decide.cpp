@@ -94,7 +94,7 @@ void Scheduler::schedule_wake() {
 
 // The stream waits on: it is looked at when it may be starving.
 void Scheduler::wait(StreamIndex index) {
-  Stream& stream = streams_[index];
+  StreamState& stream = streams_[index];
   if (starving_after_ns_ == kNever || stream.timer || stream.starving || stream.demand == kNone)
     return;
   const StreamDemand& demand = clients_[stream.client].demands[stream.demand];
@@ -106,7 +106,7 @@ void Scheduler::wait(StreamIndex index) {
 
 // Whether the stream is starving; it is then given a row of its own.
 bool Scheduler::starves(StreamIndex index) {
-  Stream& stream = streams_[index];
+  StreamState& stream = streams_[index];
   if (starving_after_ns_ == kNever || stream.starving || stream.demand == kNone) return false;
   const StreamDemand& demand = clients_[stream.client].demands[stream.demand];
   if (demand.state != State::kWaiting || ledger_.full(index) ||
@@ -153,7 +153,7 @@ void Scheduler::decide_on(Decision::Kind kind, const Grant& grant, Reason reason
 
 void Scheduler::opened(StreamIndex index, GrantId id) {
   const Grant& grant = *ledger_.find(id);
-  Stream& stream = streams_[index];
+  StreamState& stream = streams_[index];
   StreamDemand& demand = clients_[stream.client].demands[stream.demand];
   if (demand.state != State::kRunning) sets_state(demand, State::kRunning);
   stream.last = grant.partition;
@@ -175,7 +175,7 @@ void Scheduler::revoke(StreamIndex index, Reason reason) {
   ledger_.revoke(index, reason, now_);
   ++counters_.revoked;
   decide_on(Decision::Kind::kRevoke, *ledger_.find(id), reason);
-  Stream& stream = streams_[index];
+  StreamState& stream = streams_[index];
   sets_state(clients_[stream.client].demands[stream.demand], State::kWaiting);
   mark(index);
 }
@@ -186,7 +186,7 @@ void Scheduler::block(StreamIndex index, const Ledger::Terms& terms) {
     ledger_.pend(index, terms, now_);
     ++counters_.pending;
   }
-  Stream& stream = streams_[index];
+  StreamState& stream = streams_[index];
   if (stream.blocked != kNone) return;
   stream.blocked = static_cast<std::uint32_t>(blocked_.size());
   blocked_.push_back(index);
@@ -205,7 +205,7 @@ void Scheduler::unblock(StreamIndex index) {
 // What is free inside its partition, while the rest drains. Not for a shared row, which waits for
 // its quota alone: its units may be in use.
 void Scheduler::meanwhile(StreamIndex index, const Ledger::Terms& wanted) {
-  const Stream& stream = streams_[index];
+  const StreamState& stream = streams_[index];
   if (ledger_.open_grant(index) != nullptr || ledger_.full(index)) return;
   if (wanted.mode == Mode::kShared) return beside_own_drains(index, wanted);
   const std::uint32_t min_sms = clients_[stream.client].demands[stream.demand].min_sms;
@@ -253,7 +253,7 @@ Mode Scheduler::mode_beside_own_drains(StreamIndex index, hal::ComputeSet units)
 // Natively those streams would not wait for it. So a stream of the client runs beside the kernel,
 // on units that are not free anyway.
 void Scheduler::beside_own_drains(StreamIndex index, const Ledger::Terms& wanted) {
-  Stream& stream = streams_[index];
+  StreamState& stream = streams_[index];
   const ClientState& client = clients_[stream.client];
   if (!ledger_.has_quota(index) || client.streams.size() < 2 ||
       ledger_.within_quotas(index, wanted.partition))
@@ -302,7 +302,7 @@ void Scheduler::serve_freed() {
     const bool meets =
         pool_[terms.partition].compute.overlaps(freed) || (quota_freed && ledger_.has_quota(index));
     // A stream that needs more by now is looked at behind this (wants() marks it).
-    const Stream& stream = streams_[index];
+    const StreamState& stream = streams_[index];
     if (pool_[terms.partition].sms < clients_[stream.client].demands[stream.demand].min_sms) {
       ++i;
       continue;
@@ -323,7 +323,7 @@ void Scheduler::serve_freed() {
   if (unplaced_.empty()) return;
   scratch_.assign(unplaced_.begin(), unplaced_.end());
   const auto since = [&](StreamIndex index) {
-    const Stream& stream = streams_[index];
+    const StreamState& stream = streams_[index];
     return clients_[stream.client].demands[stream.demand].waiting_since_ns;
   };
   std::sort(scratch_.begin(), scratch_.end(), [&](StreamIndex a, StreamIndex b) {
@@ -343,7 +343,7 @@ void Scheduler::serve_dirty() {
 }
 
 void Scheduler::serve(StreamIndex index) {
-  Stream& stream = streams_[index];
+  StreamState& stream = streams_[index];
   if (stream.demand == kNone) return;
   StreamDemand& demand = clients_[stream.client].demands[stream.demand];
   if (const Grant* const grant = ledger_.open_grant(index);
@@ -362,7 +362,7 @@ void Scheduler::serve(StreamIndex index) {
 }
 
 void Scheduler::serve_row(StreamIndex index, std::uint32_t row) {
-  Stream& stream = streams_[index];
+  StreamState& stream = streams_[index];
   const StreamDemand& demand = clients_[stream.client].demands[stream.demand];
   const Planned& planned = plan_[row];
   if (planned.row.mode == Mode::kPaused) {
@@ -402,7 +402,7 @@ void Scheduler::serve_row(StreamIndex index, std::uint32_t row) {
 // Whether place() has a choice: eligible_.
 bool Scheduler::eligible_for(StreamIndex index) {
   eligible_.clear();
-  const Stream& stream = streams_[index];
+  const StreamState& stream = streams_[index];
   const ClientState& client = clients_[stream.client];
   const std::uint32_t min_sms = client.demands[stream.demand].min_sms;
   const hal::ComputeSet barred = ledger_.held_by_others(ledger_.holder(index)) | client.barred;
@@ -433,7 +433,7 @@ void Scheduler::unplace(StreamIndex index) {
 }
 
 void Scheduler::place(StreamIndex index) {
-  Stream& stream = streams_[index];
+  StreamState& stream = streams_[index];
   ClientState& client = clients_[stream.client];
   Placement placement;
   if (eligible_for(index)) {

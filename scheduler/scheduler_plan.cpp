@@ -107,7 +107,7 @@ void Scheduler::ask_policy(const Snapshot& snapshot) {
 void Scheduler::make_plan() {
   snapshot_starving_.clear();
   for (const StarvingStream& starving : starving_) {
-    const Stream& stream = streams_[starving.stream];
+    const StreamState& stream = streams_[starving.stream];
     const ClientState& client = clients_[stream.client];
     Starving& out = snapshot_starving_.emplace_back();
     out.client = client.value.id;
@@ -218,7 +218,7 @@ void Scheduler::reconcile_client(ClientState& client) {
 
 // The stream keeps what its row agrees with, and loses the rest.
 void Scheduler::reconcile(StreamIndex index) {
-  Stream& stream = streams_[index];
+  StreamState& stream = streams_[index];
   if (stream.demand == kNone) return;
   const Grant* const grant = ledger_.open_grant(index);
   const std::uint32_t at = row_of(stream);
