@@ -127,7 +127,7 @@ enum class UnboundReason : std::uint32_t {
   kForeignContext,  // current context is not the primary context of a device that we manage
   kCapture,         // on the legacy stream while a capture is open, or a node that kernels change
   kNoPool,          // the runtime failed to start; see `message`
-  kUnknownStream,   // never counted; it keeps the numbers of those behind it
+  kUnused,          // never counted; it keeps the places of those behind it in the page
   kOther,
   kConfined,  // a stream that the application itself confined to a part of the device
   kCount,
@@ -135,10 +135,10 @@ enum class UnboundReason : std::uint32_t {
 inline constexpr unsigned kUnboundReasons = static_cast<unsigned>(UnboundReason::kCount);
 inline constexpr const char* kUnboundReasonText[kUnboundReasons] = {
     "foreign context", "stream capture", "no pool",
-    "unknown stream",  "other",          "stream with a mask of its own",
+    "unused",          "other",          "stream with a mask of its own",
 };
 inline constexpr const char* kUnboundReasonKey[kUnboundReasons] = {
-    "foreign_context", "capture", "no_pool", "unknown_stream", "other", "confined",
+    "foreign_context", "capture", "no_pool", "unused", "other", "confined",
 };
 
 // Why a launch of a graph ran on the whole device, on the program's own stream.
