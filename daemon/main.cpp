@@ -16,7 +16,7 @@
 #include "daemon/config/load.h"
 #include "daemon/config/value.h"
 #include "daemon/log.h"
-#include "daemon/metrics/server.h"
+#include "daemon/metrics/endpoint.h"
 #include "daemon/protocol/paths.h"
 #include "daemon/server/server.h"
 #include "runtime/problem.h"
@@ -65,10 +65,10 @@ Clients that lose their daemon go on in a small fallback partition, and reconnec
 )";
 
 // Null: it failed, and the reason was logged.
-std::unique_ptr<vitamin::daemon::MetricsServer> serve_metrics(const std::string& address,
-                                                              const std::string& socket) {
+std::unique_ptr<vitamin::daemon::MetricsEndpoint> serve_metrics(const std::string& address,
+                                                                const std::string& socket) {
   namespace runtime = vitamin::runtime;
-  auto started = vitamin::daemon::MetricsServer::start(address, socket);
+  auto started = vitamin::daemon::MetricsEndpoint::start(address, socket);
   if (!started) {
     log::error("{} [{}]", started.error().message,
                runtime::code_of(runtime::Problem::kMetricsAddress));
@@ -180,7 +180,7 @@ int main(int argc, char** argv) {
   if (!make_directory(settings.socket, system)) return 1;
   auto server = daemon::Server::create(settings);
   if (!server) return not_started(server.error(), if_none);
-  std::unique_ptr<daemon::MetricsServer> scraped;
+  std::unique_ptr<daemon::MetricsEndpoint> scraped;
   if (!metrics.empty()) {
     scraped = serve_metrics(metrics, settings.socket);
     if (scraped == nullptr) return 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/metrics/server.h"
+#include "daemon/metrics/endpoint.h"
 
 #include <fmt/format.h>
 #include <netdb.h>
@@ -165,30 +165,30 @@ std::string answer(const std::string& request, const std::string& daemon) {
 
 }  // namespace
 
-hal::Result<std::unique_ptr<MetricsServer>> MetricsServer::start(const std::string& address,
-                                                                 const std::string& daemon) {
+hal::Result<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::start(const std::string& address,
+                                                                     const std::string& daemon) {
   auto listener = address == "systemd"                     ? listen_inherited()
                   : address.find('/') != std::string::npos ? listen_unix(address)
                                                            : listen_tcp(address);
   if (!listener) return tl::unexpected(listener.error());
-  return std::unique_ptr<MetricsServer>(
-      new MetricsServer(std::move(listener->fd), std::move(listener->where), daemon));
+  return std::unique_ptr<MetricsEndpoint>(
+      new MetricsEndpoint(std::move(listener->fd), std::move(listener->where), daemon));
 }
 
-MetricsServer::MetricsServer(Fd listener, std::string where, std::string daemon)
+MetricsEndpoint::MetricsEndpoint(Fd listener, std::string where, std::string daemon)
     : listener_(std::move(listener)),
       stop_(::eventfd(0, EFD_CLOEXEC)),
       where_(std::move(where)),
       daemon_(std::move(daemon)),
       thread_([this] { run(); }) {}
 
-MetricsServer::~MetricsServer() {
+MetricsEndpoint::~MetricsEndpoint() {
   ::eventfd_write(stop_.get(), 1);
   thread_.join();
   if (where_.front() == '/') ::unlink(where_.c_str());
 }
 
-void MetricsServer::run() {
+void MetricsEndpoint::run() {
   for (;;) {
     pollfd waits[] = {{listener_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
     if (::poll(waits, 2, -1) < 0 && errno != EINTR) return;

@@ -14,22 +14,22 @@
 
 namespace vitamin::daemon {
 
-class MetricsServer {
+class MetricsEndpoint {
  public:
   // `address`: the path of a Unix socket (it has a '/'), PORT on the loopback address, HOST:PORT,
   // or "systemd": the socket that the service manager passed. Port 0: any free one.
   // `daemon`: the path of vitamind's socket. The error is a sentence for the user.
-  static hal::Result<std::unique_ptr<MetricsServer>> start(const std::string& address,
-                                                           const std::string& daemon);
-  ~MetricsServer();
-  MetricsServer(const MetricsServer&) = delete;
-  MetricsServer& operator=(const MetricsServer&) = delete;
+  static hal::Result<std::unique_ptr<MetricsEndpoint>> start(const std::string& address,
+                                                             const std::string& daemon);
+  ~MetricsEndpoint();
+  MetricsEndpoint(const MetricsEndpoint&) = delete;
+  MetricsEndpoint& operator=(const MetricsEndpoint&) = delete;
 
   // Where it listens, for people.
   const std::string& where() const { return where_; }
 
  private:
-  MetricsServer(protocol::Fd listener, std::string where, std::string daemon);
+  MetricsEndpoint(protocol::Fd listener, std::string where, std::string daemon);
   void run();
 
   protocol::Fd listener_, stop_;
