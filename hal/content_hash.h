@@ -7,13 +7,15 @@
 #include <cstdint>
 #include <cstring>
 
+#include "hal/fnv1a.h"
+
 namespace vitamin::hal {
 
 // FNV-1a over eight bytes at a time: fast enough for argument buffers and copies of megabytes. Not
 // cryptographic.
 class ContentHash {
  public:
-  void add(std::uint64_t word) { state_ = (state_ ^ mixed(word)) * 0x100000001b3ULL; }
+  void add(std::uint64_t word) { state_ = fnv1a_add(state_, mixed(word)); }
   void bytes(const void* data, std::size_t count) {
     const auto* at = static_cast<const unsigned char*>(data);
     for (; count >= 8; at += 8, count -= 8) {
@@ -33,7 +35,7 @@ class ContentHash {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
     return z ^ (z >> 31);
   }
-  std::uint64_t state_ = 0xcbf29ce484222325ULL;
+  std::uint64_t state_ = kFnv1aBasis;
 };
 
 // Hashes kernel arguments or attributes. The caller of a backend passes the function, because it

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "hal/fnv1a.h"
+
 namespace vitamin::daemon {
 namespace {
 
@@ -83,9 +85,8 @@ void find_names(Container& container, const std::string& logs) {
 }
 
 std::uint32_t group_of(const Container& container) {
-  std::uint32_t hash = 2166136261;  // FNV-1a
-  for (const char c : container.id) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619;
-  return hash | 0x8000'0000;  // jobs and claims are counted from below
+  // Jobs and claims are counted from below.
+  return hal::fnv1a_32(container.id) | 0x8000'0000;
 }
 
 }  // namespace vitamin::daemon

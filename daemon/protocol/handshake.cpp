@@ -5,6 +5,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "hal/fnv1a.h"
+
 namespace vitamin::protocol {
 namespace {
 
@@ -145,12 +147,11 @@ Refusal refusal(std::string_view sentence) {
 }
 
 std::uint64_t hash_of(const runtime::PoolLayout& layout) {
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, a word at a time
-  auto mix = [&](std::uint64_t word) { hash = (hash ^ word) * 0x100000001b3; };
+  std::uint64_t hash = hal::kFnv1aBasis;
   for (const runtime::Partition& partition : layout.partitions()) {
-    mix(partition.id);
-    mix(partition.compute.bits());
-    mix(partition.sms);
+    hash = hal::fnv1a_add(hash, partition.id);
+    hash = hal::fnv1a_add(hash, partition.compute.bits());
+    hash = hal::fnv1a_add(hash, partition.sms);
   }
   return hash;
 }

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "daemon/config/value.h"
+#include "hal/fnv1a.h"
 #include "hal/read_file.h"
 #include "runtime/environment.h"
 #include "tools/vitamin/interrupts.h"
@@ -45,14 +46,13 @@ void look_at_file(const std::string& path, fs::file_time_type before, Observatio
     seen.unwritten.insert(path);
     return;
   }
-  std::uint64_t hash = 0xcbf29ce484222325, size = 0;
+  std::uint64_t hash = hal::kFnv1aBasis, size = 0;
   std::ifstream in(path, std::ios::binary);
   std::vector<char> piece(1 << 20);  // a checkpoint may be larger than memory
   do {
     in.read(piece.data(), static_cast<std::streamsize>(piece.size()));
     for (std::streamsize i = 0; i < in.gcount(); ++i)
-      hash =
-          (hash ^ static_cast<unsigned char>(piece[static_cast<std::size_t>(i)])) * 0x100000001b3;
+      hash = hal::fnv1a_add(hash, static_cast<unsigned char>(piece[static_cast<std::size_t>(i)]));
     size += static_cast<std::uint64_t>(in.gcount());
   } while (in);
   seen.files[path] = fmt::format("{:016x} of {} bytes", hash, size);
