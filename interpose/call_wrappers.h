@@ -335,7 +335,7 @@ struct Allocate {
       const auto made = [&] { return entry.real(address, bytes, rest...); };
       return taken(address, made_again(made(), made));
     }
-    runtime::Block block{0, bytes, pool_of(*destination.record->context, rest...)};
+    runtime::MemoryBlock block{0, bytes, pool_of(*destination.record->context, rest...)};
     auto operation = runtime::call(
         [&](void* native) {
           const ApiStatus answer = entry.real(address, bytes, with_stream(rest, native)...);

@@ -158,7 +158,7 @@ struct Predecessor {
 };
 
 // Memory that was allocated in stream order.
-struct Block {
+struct MemoryBlock {
   std::uint64_t address = 0;  // 0: none
   std::size_t bytes = 0;
   const void* pool = nullptr;  // the vendor's, where it comes from
@@ -188,7 +188,7 @@ struct Submission {
   std::shared_ptr<EventVersion> version;
   // What a wait waits for, once that is submitted. `host_wait` unfired: it lies downstream of one.
   MarkerRef marker, host_wait;
-  Block frees;          // what it frees: the driver cannot give that out again yet
+  MemoryBlock frees;    // what it frees: the driver cannot give that out again yet
   bool traced = false;  // its arrival is in the trace
 
   // Once it is deferred: what it comes behind, and the places that it will take in a queue of the

@@ -16,7 +16,7 @@ namespace {
 constexpr unsigned kRounds = 960, kWeightOfHost = 4;
 }  // namespace
 
-NativeStatus VirtualContext::allocate(Stream& stream, Block& block, Operation& call) {
+NativeStatus VirtualContext::allocate(Stream& stream, MemoryBlock& block, Operation& call) {
   {
     Lock lock(pipeline_->mutex());
     if (stream.deferral.freed_bytes > 0 && !give_out_again(stream, block)) make_frees(lock, stream);
@@ -40,7 +40,7 @@ NativeStatus VirtualContext::allocate(Stream& stream, Block& block, Operation& c
 
 // Behind the operation that frees it, the memory may belong to any later operation of the stream.
 // The newest such operation is not made then.
-bool VirtualContext::give_out_again(Stream& stream, Block& block) {
+bool VirtualContext::give_out_again(Stream& stream, MemoryBlock& block) {
   const auto freed = std::find_if(stream.deferral.operations.rbegin(),
                                   stream.deferral.operations.rend(), [&](const Submission& one) {
                                     return one.frees.address != 0 &&
@@ -70,10 +70,10 @@ void VirtualContext::make_frees(Lock& lock, Stream& stream) {
   });
 }
 
-Block VirtualContext::take_block(std::uint64_t address) {
+MemoryBlock VirtualContext::take_block(std::uint64_t address) {
   const auto found = blocks_.find(address);
   if (found == blocks_.end()) return {};
-  const Block block = found->second;
+  const MemoryBlock block = found->second;
   blocks_.erase(found);
   return block;
 }

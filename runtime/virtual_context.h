@@ -130,7 +130,7 @@ class VirtualContext {
   // them, so that the pool grows where natively it does and nowhere else. Refused for want of
   // memory, the caller flushes every context (call_for_context()) and asks again: any free that is
   // deferred may give it.
-  hal::NativeStatus allocate(Stream& stream, Block& block, Operation& call);
+  hal::NativeStatus allocate(Stream& stream, MemoryBlock& block, Operation& call);
   // A stream-ordered free of what allocate() gave out, or of other memory.
   hal::NativeStatus free(Stream& stream, std::uint64_t address, Operation& call);
   // The memory was freed by a call that did not come here.
@@ -199,9 +199,9 @@ class VirtualContext {
   void reclaim();
   hal::NativeStatus submit(Stream& stream, OperationKind kind, Operation& operation,
                            Host host = Host::kReturns);
-  bool give_out_again(Stream& stream, Block& block);
+  bool give_out_again(Stream& stream, MemoryBlock& block);
   void make_frees(Lock& lock, Stream& stream);
-  Block take_block(std::uint64_t address);
+  MemoryBlock take_block(std::uint64_t address);
   void submit_launches(const Graph& graph);
   std::vector<Stream*> covered(Stream& stream);
   hal::NativeStatus query(Stream& stream, std::span<Stream* const> parts);
@@ -214,9 +214,10 @@ class VirtualContext {
   std::unique_ptr<Pipeline> pipeline_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::uint64_t streams_adopted_ = 0;
-  std::deque<Stream*> retired_;                      // whose work may not have ended
-  std::vector<Stream*> unused_;                      // which stand for no stream now
-  std::unordered_map<std::uint64_t, Block> blocks_;  // allocated in stream order and not freed
+  std::deque<Stream*> retired_;  // whose work may not have ended
+  std::vector<Stream*> unused_;  // which stand for no stream now
+  std::unordered_map<std::uint64_t, MemoryBlock>
+      blocks_;  // allocated in stream order and not freed
 };
 
 }  // namespace vitamin::runtime

@@ -376,7 +376,7 @@ void Execution::step(std::size_t index) {
         return engine->work(
             static_cast<soft::Queue*>(q), [] {}, 50);
       });
-      runtime::Block block;
+      runtime::MemoryBlock block;
       status = context_->allocate(stream, block, allocate);
       break;
     }

@@ -23,7 +23,7 @@ VITAMIN_KERNEL_WITH((.block_ns = 5000), stored_kernel, unsigned* total, unsigned
 struct Pool {
   explicit Pool(Fixture& fixture) : f(fixture) {}
   std::uint64_t allocate(runtime::Stream& stream, std::size_t bytes, const void* pool = nullptr) {
-    runtime::Block block{0, bytes, pool};
+    runtime::MemoryBlock block{0, bytes, pool};
     auto call = runtime::call([&](void*) {
       block.address = ++allocated;
       return hal::kNativeOk;
@@ -102,7 +102,7 @@ TEST_CASE("A query and a synchronisation cover an allocation whose memory is not
             hal::kNativeOk);
     REQUIRE(fixture.context->synchronize(stream) == hal::kNativeOk);
     soft::Gate* freed = fixture.engine->create_gate();
-    runtime::Block block;  // its address is not looked at
+    runtime::MemoryBlock block;  // its address is not looked at
     auto allocate = call(
         [&](void* q) { return fixture.engine->wait_gate(static_cast<soft::Queue*>(q), freed); });
     for (const bool behind_a_kernel : {false, true}) {
@@ -133,7 +133,7 @@ TEST_CASE("A synchronisation waits until the memory of an allocation is there") 
           hal::kNativeOk);
   REQUIRE(fixture.context->synchronize(stream) == hal::kNativeOk);
   soft::Gate* freed = fixture.engine->create_gate();
-  runtime::Block block;  // its address is not looked at
+  runtime::MemoryBlock block;  // its address is not looked at
   auto allocate =
       call([&](void* q) { return fixture.engine->wait_gate(static_cast<soft::Queue*>(q), freed); });
   REQUIRE(fixture.context->allocate(stream, block, allocate) == hal::kNativeOk);
@@ -159,7 +159,7 @@ TEST_CASE("A launch on the legacy stream comes behind an allocation of a blockin
           hal::kNativeOk);
   REQUIRE(fixture.context->synchronize(stream) == hal::kNativeOk);
   soft::Gate* freed = fixture.engine->create_gate();
-  runtime::Block block;  // its address is not looked at
+  runtime::MemoryBlock block;  // its address is not looked at
   auto allocate =
       call([&](void* q) { return fixture.engine->wait_gate(static_cast<soft::Queue*>(q), freed); });
   REQUIRE(fixture.context->allocate(stream, block, allocate) == hal::kNativeOk);
