@@ -37,7 +37,7 @@ class Estimates {
     float error = 0;  // standard error of the mean
   };
   virtual ~Estimates() = default;
-  virtual Speed speed(ClientId client, Configuration configuration) const = 0;
+  virtual Speed speed(ClientId client, Assignments configuration) const = 0;
 };
 
 // The answer of allocate(). Storage is reused: rows are cleared before the call.
@@ -93,7 +93,7 @@ class AllocationPolicy {
 };
 
 // One launch that is to be placed.
-struct Launch {
+struct PlacementRequest {
   ClientId client = kNoClient;
   const StreamDemand& demand;
   PartitionId last = kNoPartition;  // where the stream's grant before was
@@ -115,7 +115,8 @@ class PlacementPolicy {
   // first, never empty. The whole device is among them only while no other client holds a part of
   // it, or when nothing else runs the launch. A part is granted exclusively, the whole device
   // shared: while one client has it, another may still be given a part.
-  virtual Placement place(const Launch& launch, std::span<const PartitionId> eligible) = 0;
+  virtual Placement place(const PlacementRequest& launch,
+                          std::span<const PartitionId> eligible) = 0;
   virtual void forget(ClientId client) { static_cast<void>(client); }
 };
 

@@ -438,7 +438,8 @@ void Scheduler::place(StreamIndex index) {
   Placement placement;
   if (eligible_for(index)) {
     ++counters_.placements;
-    const Launch launch{client.value.id, client.demands[stream.demand], stream.last, now_, pool_};
+    const PlacementRequest launch{client.value.id, client.demands[stream.demand], stream.last, now_,
+                                  pool_};
     try {
       placement = policy_.placement->place(launch, eligible_);
     } catch (const std::exception& error) {

@@ -167,6 +167,6 @@ struct Assignment {
   Mode mode = Mode::kShared;
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };
-using Configuration = std::span<const Assignment>;
+using Assignments = std::span<const Assignment>;
 
 }  // namespace vitamin::scheduler

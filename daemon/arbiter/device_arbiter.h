@@ -78,7 +78,7 @@ struct ClientTraits {
   // successive sessions of one process.
   std::uint64_t process = 0;
   // Identifies equal programs to the estimator; 0: equal to no other.
-  scheduler::Program program = 0;
+  scheduler::ProgramHash program = 0;
   std::uint32_t minor = protocol::kMinor;  // version of the protocol that it speaks
 };
 

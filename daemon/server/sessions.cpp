@@ -141,8 +141,8 @@ std::string Server::execute_operator(const std::string& name, const std::string&
 namespace {
 
 // Equal programs of one class and user on equal devices are one program to the estimator.
-scheduler::Program program_of(const std::string& name, const std::string& workload_class, uid_t uid,
-                              const std::string& device) {
+scheduler::ProgramHash program_of(const std::string& name, const std::string& workload_class,
+                                  uid_t uid, const std::string& device) {
   const std::hash<std::string> hash;
   return scheduler::mix(scheduler::mix(hash(name), hash(workload_class)),
                         scheduler::mix(hash(device), uid)) |

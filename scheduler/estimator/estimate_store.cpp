@@ -91,7 +91,7 @@ void EstimateStore::add(const EstimateKey& key, double log_value, double weight,
   if (key.what == Quantity::kWidth) add_width(key, log_value, weight, now_ns);
 }
 
-const EstimateStore::Curve* EstimateStore::curve(Program program, StepKind phase) const {
+const EstimateStore::Curve* EstimateStore::curve(ProgramHash program, StepKind phase) const {
   const std::size_t start = mix(program, static_cast<std::uint64_t>(phase)) % curves_.size();
   for (std::size_t i = 0; i < kProbes; ++i) {
     const Curve& curve = curves_[(start + i) % curves_.size()];
@@ -125,7 +125,7 @@ void EstimateStore::add_width(const EstimateKey& key, double log_speed, double w
   into->n += w, into->x += w * x, into->xx += w * x * x, into->y += w * y, into->xy += w * x * y;
 }
 
-double EstimateStore::log_width(Program program, StepKind phase, std::uint32_t sms,
+double EstimateStore::log_width(ProgramHash program, StepKind phase, std::uint32_t sms,
                                 std::uint32_t whole) const {
   if (sms >= whole || sms == 0) return 0;
   const EstimateKey key{program, sms, 0, phase, Quantity::kWidth};

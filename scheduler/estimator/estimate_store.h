@@ -23,7 +23,7 @@
 namespace vitamin::scheduler {
 
 // Of a program, class and GPU model; the caller hashes them. Equal for equal programs.
-using Program = std::uint64_t;
+using ProgramHash = std::uint64_t;
 
 enum class Quantity : std::uint8_t {
   kRate,    // log(work per busy ns), in a configuration of a workload mix; kByItself: alone
@@ -35,7 +35,7 @@ enum class Quantity : std::uint8_t {
 inline constexpr std::uint64_t kByItself = 0;
 
 struct EstimateKey {
-  Program program = 0;
+  ProgramHash program = 0;
   std::uint64_t configuration = kByItself;
   std::uint64_t workload = 0;
   StepKind phase = StepKind::kUnknown;
@@ -75,7 +75,8 @@ class EstimateStore {
 
   // log(speed) of a program with exclusive use of `sms` of `whole` SMs. From measured widths, or
   // where there are none, nine tenths of the work shared by the SMs and a tenth not.
-  double log_width(Program program, StepKind phase, std::uint32_t sms, std::uint32_t whole) const;
+  double log_width(ProgramHash program, StepKind phase, std::uint32_t sms,
+                   std::uint32_t whole) const;
 
   void save(std::vector<EstimateRecord>& out) const;  // appends
   void load(std::span<const EstimateRecord> records);
@@ -89,7 +90,7 @@ class EstimateStore {
   };
   // Widths of one program, for the fit: kept beside the keys since a hash table cannot list them.
   struct Curve {
-    Program program = 0;
+    ProgramHash program = 0;
     StepKind phase = StepKind::kUnknown;
     bool used = false;
     // Sums for weighted least squares of T(m)/T(whole) = a + b * whole/m, errors relative.
@@ -98,7 +99,7 @@ class EstimateStore {
   };
   Slot& place(const EstimateKey& key);
   void add_width(const EstimateKey& key, double log_speed, double weight, std::uint64_t now_ns);
-  const Curve* curve(Program program, StepKind phase) const;
+  const Curve* curve(ProgramHash program, StepKind phase) const;
 
   std::size_t capacity_;
   std::vector<Slot> slots_;  // empty, or of capacity_

@@ -44,7 +44,7 @@ Estimator::Estimator(std::span<const Partition> pool, std::uint64_t seed)
 
 Estimator::~Estimator() = default;
 
-Program Estimator::program(ClientId client) const {
+ProgramHash Estimator::program(ClientId client) const {
   const auto at = std::lower_bound(names_.begin(), names_.end(), client,
                                    [](const Named& n, ClientId id) { return n.client < id; });
   // Not equal to a hash of a program, as likely as hashes are.
@@ -52,7 +52,7 @@ Program Estimator::program(ClientId client) const {
   return at->program;
 }
 
-void Estimator::identify(ClientId client, Program program) {
+void Estimator::identify(ClientId client, ProgramHash program) {
   const auto at = std::lower_bound(names_.begin(), names_.end(), client,
                                    [](const Named& n, ClientId id) { return n.client < id; });
   if (at != names_.end() && at->client == client)
@@ -398,7 +398,7 @@ void Estimator::learn(unsigned candidate, double weight) {
   for (std::size_t i = 0; i < members_.size(); ++i) {
     if (block_rates_[i].paused) continue;
     const WorkloadMix::Assigned& has = workload_->assigned_to(candidate, i);
-    const Program program = members_[i].program;
+    const ProgramHash program = members_[i].program;
     const StepKind phase = members_[i].phase;
     const double rate = block_rates_[i].log_rate;
     if (candidate < workload_->racing_count)

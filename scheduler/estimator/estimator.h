@@ -149,7 +149,7 @@ class Estimator final : public Estimates {
 
   // Which program a client runs. Without it the client is a program of its own, of which nothing
   // was learned before.
-  void identify(ClientId client, Program program);
+  void identify(ClientId client, ProgramHash program);
   void forget(ClientId client);
 
   // First of a plan: the clients as they are now. True: candidates of this workload mix are wanted,
@@ -179,7 +179,7 @@ class Estimator final : public Estimates {
                      std::uint64_t hash) const;
   std::uint64_t hash_of(std::span<const Assignment> configuration) const;
   // The same as a ratio, measured or not; 0: paused.
-  Estimates::Speed speed(ClientId client, Configuration configuration) const override;
+  Estimates::Speed speed(ClientId client, Assignments configuration) const override;
   // Whether alone has been measured; work per busy nanosecond.
   bool alone(ClientId client, double* rate) const;
 
@@ -194,7 +194,7 @@ class Estimator final : public Estimates {
   std::uint64_t time_ns() const { return time_ns_; }
   // The present block is not to be counted: something else than its configuration is in force.
   void discard() { open_ = counting_ = false; }
-  Program program(ClientId client) const;
+  ProgramHash program(ClientId client) const;
   void save(std::vector<CandidateRecord>& out);
   void load(std::span<const CandidateRecord> records);
   double spent_s() const { return spent_s_; }  // what blocks other than the best cost, as estimated
@@ -204,7 +204,7 @@ class Estimator final : public Estimates {
   struct Regime;
   struct Member {
     ClientId client = kNoClient;
-    Program program = 0;
+    ProgramHash program = 0;
     StepKind phase = StepKind::kUnknown;
     double weight = 1;
     bool reports = false;
@@ -212,7 +212,7 @@ class Estimator final : public Estimates {
   };
   struct Named {
     ClientId client;
-    Program program;
+    ProgramHash program;
   };
   struct BlockRate {                           // of one member in one block
     double log_rate = 0, log_launch_work = 0;  // work per busy ns; work per launch

@@ -86,7 +86,7 @@ bool Estimator::alone(ClientId client, double* rate) const {
   return false;
 }
 
-Estimates::Speed Estimator::speed(ClientId client, Configuration configuration) const {
+Estimates::Speed Estimator::speed(ClientId client, Assignments configuration) const {
   const LogSpeed found = log_speed(client, configuration);
   const double mean = std::exp(found.log_mean);
   return {static_cast<float>(mean), static_cast<float>(mean * found.error)};
@@ -99,7 +99,7 @@ Estimator::LogSpeed Estimator::log_speed(ClientId client, std::span<const Assign
   if (own == configuration.end() || own->mode == Mode::kPaused || own->partition >= pool_.size())
     return {kStopped, 0, false};
   const std::size_t i = member_of(client);
-  const Program name = i != kNoMember ? members_[i].program : program(client);
+  const ProgramHash name = i != kNoMember ? members_[i].program : program(client);
   const StepKind phase = i != kNoMember ? members_[i].phase : StepKind::kUnknown;
   if (i != kNoMember && workload_ != nullptr) {
     const double reference = log_alone(i);
@@ -121,7 +121,8 @@ Estimator::LogSpeed Estimator::log_speed(ClientId client, std::span<const Assign
     for (const Assignment& other : configuration) {
       if (!shares(other)) continue;
       const std::size_t theirs = member_of(other.client);
-      const Program beside = theirs != kNoMember ? members_[theirs].program : program(other.client);
+      const ProgramHash beside =
+          theirs != kNoMember ? members_[theirs].program : program(other.client);
       const Estimate* const known = store_.find({name, beside, 0, phase, Quantity::kBeside});
       if (known != nullptr)
         answer.log_mean += std::min(0.0, known->log_mean);

@@ -19,9 +19,9 @@ std::size_t first_wide(std::span<const Partition> pool, std::uint32_t sms) {
   return static_cast<std::size_t>(at - pool.begin());
 }
 
-bool all_small(std::span<const Operation> operations) {
+bool all_small(std::span<const Assignable> operations) {
   return std::all_of(operations.begin(), operations.end(),
-                     [](const Operation& operation) { return operation.min_sms <= 1; });
+                     [](const Assignable& operation) { return operation.min_sms <= 1; });
 }
 
 // Being somewhere else costs a move.
@@ -29,16 +29,17 @@ constexpr double kWorthLeaving = 1.02;
 
 }  // namespace
 
-PartitionId Assigner::narrowest(const Operation& operation, std::span<const Partition> pool) {
+PartitionId Assigner::narrowest(const Assignable& operation, std::span<const Partition> pool) {
   const std::size_t at = first_wide(pool, operation.min_sms);
   return at < pool.size() ? pool[at].id : kNoPartition;
 }
 
-PartitionId Assigner::reference(const Operation& operation, std::span<const Partition> pool) const {
+PartitionId Assigner::reference(const Assignable& operation,
+                                std::span<const Partition> pool) const {
   return relative_ == Relative::kNarrowest ? narrowest(operation, pool) : pool.front().id;
 }
 
-std::span<const PartitionId> Assigner::plan(std::span<const Operation> operations,
+std::span<const PartitionId> Assigner::plan(std::span<const Assignable> operations,
                                             std::span<const Partition> pool, ComputeSet available) {
   // The least demanding first leaves room for the most, nearly always; where it does not, the most
   // demanding first (or from the other end of the device) may find room that it cut up. Where all
@@ -63,7 +64,7 @@ std::span<const PartitionId> Assigner::plan(std::span<const Operation> operation
   return best_;
 }
 
-std::size_t Assigner::bind_minimum(std::span<const Operation> operations,
+std::size_t Assigner::bind_minimum(std::span<const Assignable> operations,
                                    std::span<const Partition> pool, ComputeSet available,
                                    Order order) {
   plan_.assign(operations.size(), kNoPartition);
@@ -82,7 +83,7 @@ std::size_t Assigner::bind_minimum(std::span<const Operation> operations,
   });
   reference_.assign(operations.size(), 0);
   for (const std::uint32_t index : order_) {
-    const Operation& operation = operations[index];
+    const Assignable& operation = operations[index];
     if ((available - used_).empty()) break;
     ComputeSet place_before;
     if (operation.preferred != kNoPartition && order == Order::kInPlace)
@@ -117,7 +118,7 @@ std::size_t Assigner::bind_minimum(std::span<const Operation> operations,
   return assigned;
 }
 
-Assigner::Widening Assigner::best_widening(std::size_t index, const Operation& operation,
+Assigner::Widening Assigner::best_widening(std::size_t index, const Assignable& operation,
                                            std::span<const Partition> pool,
                                            ComputeSet available) const {
   const Partition& now = pool[plan_[index]];
@@ -138,7 +139,7 @@ Assigner::Widening Assigner::best_widening(std::size_t index, const Operation& o
   return best;
 }
 
-void Assigner::widen(std::span<const Operation> operations, std::span<const Partition> pool,
+void Assigner::widen(std::span<const Assignable> operations, std::span<const Partition> pool,
                      ComputeSet available) {
   widenings_.assign(operations.size(), {});
   ComputeSet taken, freed = available;  // by the last step; at first all is new
@@ -165,7 +166,7 @@ void Assigner::widen(std::span<const Operation> operations, std::span<const Part
   }
 }
 
-double Assigner::progress(std::span<const Operation> operations, std::span<const Partition> pool,
+double Assigner::progress(std::span<const Assignable> operations, std::span<const Partition> pool,
                           std::span<const PartitionId> plan) const {
   double sum = 0;
   for (std::size_t i = 0; i < operations.size(); ++i) {

@@ -25,7 +25,8 @@
 
 namespace vitamin::scheduler {
 
-struct Operation {
+// An operation that the Assigner finds a partition for.
+struct Assignable {
   std::uint32_t min_sms = 1;             // narrowest width that runs it unchanged
   std::span<const float> curve;          // T by PartitionId, monotone in the width
   PartitionId preferred = kNoPartition;  // among equals: where it is already
@@ -40,18 +41,18 @@ class Assigner {
   // A partition for each operation (most urgent first), inside `available`; kNoPartition where
   // there is no room. Never the whole device, which is not granted exclusively by a plan. Valid
   // until the next call.
-  std::span<const PartitionId> plan(std::span<const Operation> operations,
+  std::span<const PartitionId> plan(std::span<const Assignable> operations,
                                     std::span<const Partition> pool, hal::ComputeSet available);
   // The sum of P over a plan.
-  double progress(std::span<const Operation> operations, std::span<const Partition> pool,
+  double progress(std::span<const Assignable> operations, std::span<const Partition> pool,
                   std::span<const PartitionId> plan) const;
-  static PartitionId narrowest(const Operation& operation, std::span<const Partition> pool);
+  static PartitionId narrowest(const Assignable& operation, std::span<const Partition> pool);
 
  private:
   enum class Order : std::uint8_t { kInPlace, kApart, kDescending, kFromTheEnd };
-  std::size_t bind_minimum(std::span<const Operation> operations, std::span<const Partition> pool,
+  std::size_t bind_minimum(std::span<const Assignable> operations, std::span<const Partition> pool,
                            hal::ComputeSet available, Order order);
-  void widen(std::span<const Operation> operations, std::span<const Partition> pool,
+  void widen(std::span<const Assignable> operations, std::span<const Partition> pool,
              hal::ComputeSet available);
 
   struct Widening {
@@ -59,8 +60,8 @@ class Assigner {
     PartitionId partition = kNoPartition;
   };
   // The partition whose time P is relative to.
-  PartitionId reference(const Operation& operation, std::span<const Partition> pool) const;
-  Widening best_widening(std::size_t index, const Operation& operation,
+  PartitionId reference(const Assignable& operation, std::span<const Partition> pool) const;
+  Widening best_widening(std::size_t index, const Assignable& operation,
                          std::span<const Partition> pool, hal::ComputeSet available) const;
 
   Relative relative_;

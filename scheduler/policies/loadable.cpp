@@ -218,7 +218,7 @@ class LoadedPlacement final : public PlacementPolicy {
  public:
   explicit LoadedPlacement(std::unique_ptr<Caller> caller) : caller_(std::move(caller)) {}
 
-  Placement place(const Launch& launch, std::span<const PartitionId> eligible) override {
+  Placement place(const PlacementRequest& launch, std::span<const PartitionId> eligible) override {
     Exchange& e = caller_->exchange();
     if (e.partitions.size() != launch.pool.size()) {
       e.partitions.clear();

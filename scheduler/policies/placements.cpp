@@ -9,13 +9,13 @@
 namespace vitamin::scheduler {
 namespace {
 
-std::uint32_t sms_of(const Launch& launch, PartitionId id) { return launch.pool[id].sms; }
+std::uint32_t sms_of(const PlacementRequest& launch, PartitionId id) { return launch.pool[id].sms; }
 
 class Random final : public PlacementPolicy {
  public:
   explicit Random(const RandomOptions& options) : options_(options), state_(options.seed) {}
 
-  Placement place(const Launch& launch, std::span<const PartitionId> eligible) override {
+  Placement place(const PlacementRequest& launch, std::span<const PartitionId> eligible) override {
     const std::uint32_t all = launch.pool.front().sms;
     const std::uint32_t least = std::max(options_.min_sms, launch.demand.min_sms);
     const std::uint32_t below = options_.whole ? ~0U : all - 1;
@@ -57,7 +57,7 @@ class Extremes final : public PlacementPolicy {
  public:
   explicit Extremes(const ExtremesOptions& options) : options_(options) {}
 
-  Placement place(const Launch& launch, std::span<const PartitionId> eligible) override {
+  Placement place(const PlacementRequest& launch, std::span<const PartitionId> eligible) override {
     widest_next_ = !widest_next_;
     if (options_.narrow == options_.wide ? widest_next_ : options_.wide)
       return {widest_part(eligible), 1};

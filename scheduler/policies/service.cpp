@@ -67,7 +67,7 @@ double normal_quantile(double p) {
   return high;
 }
 
-EstimateKey key_of(Program program, StepKind kind, bool period) {
+EstimateKey key_of(ProgramHash program, StepKind kind, bool period) {
   return {program, kByItself, 0, kind, period ? Quantity::kBusy : Quantity::kStep};
 }
 
@@ -268,7 +268,7 @@ void Service::advance(const Client& client, const Since& since) {
   }
 }
 
-void Service::sample(const Client& client, Program program, const Since& since,
+void Service::sample(const Client& client, ProgramHash program, const Since& since,
                      EstimateStore& store, std::uint64_t store_ns) {
   if (slo_ != client.slo || z_ == 0) {
     slo_ = client.slo;

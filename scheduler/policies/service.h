@@ -66,7 +66,7 @@ class Service {
   Service(ClientId client, bool cumulative) : client_(client), cumulative_(cumulative) {}
 
   // What the client did since the last call.
-  void sample(const Client& client, Program program, const Since& since, EstimateStore& store,
+  void sample(const Client& client, ProgramHash program, const Since& since, EstimateStore& store,
               std::uint64_t store_ns);
   // It is attached no longer, or has no bound.
   void leave();
@@ -146,7 +146,7 @@ class Service {
   bool cumulative_;
   Slo slo_;
   double z_ = 0;  // of the quantile
-  Program program_ = 0;
+  ProgramHash program_ = 0;
   StepKind phase_ = StepKind::kUnknown;
   std::vector<WorkItem> items_;  // by due time; at most one period
   std::uint64_t last_request_ = 0, last_due_ns_ = 0;

@@ -178,7 +178,7 @@ class Algorithm1 final : public AllocationPolicy {
   KernelCurves curves_;
   Assigner assignment_;
   std::vector<Wish> wishes_;
-  std::vector<Operation> operations_;
+  std::vector<Assignable> operations_;
   std::vector<PartitionId> kept_;
   std::vector<Planned> plan_;  // the last: positions to keep
 };

@@ -231,7 +231,7 @@ class Device {
     double due_ns = 0;     // 0: never
     bool iteration_end = false;
   };
-  SimulatedClient& add_client(Role role, scheduler::Program program,
+  SimulatedClient& add_client(Role role, scheduler::ProgramHash program,
                               const scheduler::ClientTerms& terms);
   void say(SimulatedClient& client, const Said& said, bool each_step);
   void begin_step(SimulatedClient& client, const Said& said);

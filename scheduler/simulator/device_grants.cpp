@@ -23,7 +23,7 @@ std::uint64_t to_ns(double ns) { return static_cast<std::uint64_t>(ns); }
 
 }  // namespace
 
-Device::SimulatedClient& Device::add_client(Role role, scheduler::Program program,
+Device::SimulatedClient& Device::add_client(Role role, scheduler::ProgramHash program,
                                             const scheduler::ClientTerms& terms) {
   SimulatedClient& client = clients_.emplace_back();
   client.client = static_cast<scheduler::ClientId>(clients_.size());

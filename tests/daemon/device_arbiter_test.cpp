@@ -442,7 +442,7 @@ TEST_CASE(
 TEST_CASE("a lane with the most grants waits for its own work without delaying other clients") {
   // Gives client 1 the narrowest partition, other clients what does not overlap it.
   struct Beside final : scheduler::PlacementPolicy {
-    scheduler::Placement place(const scheduler::Launch& launch,
+    scheduler::Placement place(const scheduler::PlacementRequest& launch,
                                std::span<const scheduler::PartitionId> eligible) override {
       for (const scheduler::PartitionId id : eligible)
         if (launch.client == 1 || !launch.pool[id].compute.has(0)) return {id, 0};

@@ -21,7 +21,7 @@ const hal::DeviceInfo kOneDevice{hal::Vendor::kSoftware, "d", "GPU-0", 16, {4, 4
 class FailsAtTimes final : public scheduler::PlacementPolicy {
  public:
   explicit FailsAtTimes(int& asked) : asked_(asked) {}
-  scheduler::Placement place(const scheduler::Launch&,
+  scheduler::Placement place(const scheduler::PlacementRequest&,
                              std::span<const runtime::PartitionId> eligible) override {
     if (asked_++ % 2 == 0) throw std::runtime_error("out of luck");
     return {eligible.front(), 1};

@@ -20,7 +20,7 @@ using Relative = Assigner::Relative;
 struct Problem {
   PoolLayout layout;
   std::vector<std::vector<float>> curves;
-  std::vector<Operation> wishes;
+  std::vector<Assignable> wishes;
   ComputeSet available;
 
   Problem(const hal::DeviceInfo& info, unsigned operations, std::mt19937& random)
@@ -39,7 +39,7 @@ struct Problem {
         curve.push_back(latency + shared / std::min(useful, static_cast<float>(partition.sms)));
     }
     for (unsigned i = 0; i < operations; ++i) {
-      Operation wish;
+      Assignable wish;
       wish.min_sms = random() % 3 == 0 ? 1 + static_cast<std::uint32_t>(random()) % (sms / 2) : 1;
       wish.curve = curves[i];
       wishes.push_back(wish);
@@ -160,7 +160,7 @@ TEST_CASE("A kernel that gains nothing from more SMs stays narrow") {
     flat.push_back(1000);
     scales.push_back(1e6F / static_cast<float>(partition.sms));
   }
-  const Operation wishes[] = {{1, flat, kNoPartition}, {1, scales, kNoPartition}};
+  const Assignable wishes[] = {{1, flat, kNoPartition}, {1, scales, kNoPartition}};
   Assigner assignment;
   const auto plan = assignment.plan(wishes, layout.partitions(), layout.all());
   CHECK(layout.at(plan[0]).sms == 8);
@@ -178,7 +178,7 @@ TEST_CASE(
     steep.push_back(1e6F / m);
     shallow.push_back(20e3F + 1.5e6F / std::min(m, 64.0F));
   }
-  const Operation wishes[] = {{1, steep, kNoPartition}, {1, shallow, kNoPartition}};
+  const Assignable wishes[] = {{1, steep, kNoPartition}, {1, shallow, kNoPartition}};
   const auto width = [&](Relative relative, std::size_t of) {
     Assigner assignment(relative);
     return layout.at(assignment.plan(wishes, layout.partitions(), layout.all())[of]).sms;
@@ -199,7 +199,7 @@ TEST_CASE("A plan for 64 ready operations takes at most 20 us") {
   double slowest = 0;
   for (const unsigned operations : {1U, 2U, 4U, 6U, 8U, 12U, 16U, 64U}) {
     Problem problem(device(16, 8, 12), operations, random);
-    for (Operation& wish : problem.wishes) wish.min_sms = 1;
+    for (Assignable& wish : problem.wishes) wish.min_sms = 1;
     Assigner assignment;
     const double fastest = test::lowest(20, [&] {
       double least = std::numeric_limits<double>::infinity();

@@ -321,7 +321,7 @@ TEST_CASE("What was learned of other work keeps no good split out of the race") 
   unsigned right = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     World world({{}, {}}, pair_speeds(decode_beside_prefill()), seed);
-    for (const scheduler::Program program : {1000, 1001}) {
+    for (const scheduler::ProgramHash program : {1000, 1001}) {
       // It read its weights: fewer SMs seemed to be as good, and it got on ten times as fast.
       for (const std::uint64_t sms : {36, 64, 96})
         world.estimator.store().add(

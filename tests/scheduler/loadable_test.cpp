@@ -171,7 +171,7 @@ TEST_CASE("numbers beyond a field stay beyond any valid value") {
 TEST_CASE("a flat snapshot holds streams, steps and speeds of each client") {
   class Half final : public Estimates {
    public:
-    Speed speed(ClientId client, Configuration configuration) const override {
+    Speed speed(ClientId client, Assignments configuration) const override {
       if (client == 9) return {};
       return {static_cast<float>(configuration[0].partition), 0.25F};
     }
@@ -287,7 +287,7 @@ TEST_CASE("the example in C gives more clients than there are parts their turns"
 
 TEST_CASE("narrow_first places what is known to be short first, on parts that run it") {
   class Flat final : public Estimates {  // as fast on any part
-    Speed speed(ClientId, Configuration) const override { return {1, 0.01F}; }
+    Speed speed(ClientId, Assignments) const override { return {1, 0.01F}; }
   };
   const Flat flat_speeds;
   const PoolLayout layout = four_units();

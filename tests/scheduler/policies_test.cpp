@@ -296,7 +296,7 @@ TEST_CASE("a placement that throws or is not eligible is replaced by fifo") {
   class Bad final : public PlacementPolicy {
    public:
     explicit Bad(bool throws) : throws_(throws) {}
-    Placement place(const Launch&, std::span<const PartitionId>) override {
+    Placement place(const PlacementRequest&, std::span<const PartitionId>) override {
       if (throws_) throw 1;
       return {30'000, 1};
     }
@@ -358,7 +358,7 @@ TEST_CASE("orion lets best effort run one launch at a time, and not beside what 
   // Client 1 is latency-critical and compute-bound, 2 compute-bound, 3 memory-bound and narrow.
   class Curves final : public Estimates {
    public:
-    Speed speed(ClientId client, Configuration configuration) const override {
+    Speed speed(ClientId client, Assignments configuration) const override {
       const auto share = static_cast<float>(layout.at(configuration[0].partition).sms) / 132;
       return {client == 3 ? 1 : share, 0.01F};
     }
@@ -393,7 +393,7 @@ TEST_CASE("orion lets best effort run one launch at a time, and not beside what 
 TEST_CASE("orion counts a launch as in flight until its grant is returned") {
   class Narrow final : public Estimates {  // client 1 compute-bound, the others memory-bound
    public:
-    Speed speed(ClientId client, Configuration configuration) const override {
+    Speed speed(ClientId client, Assignments configuration) const override {
       const auto share = static_cast<float>(layout.at(configuration[0].partition).sms) / 132;
       return {client == 1 ? share : 1, 0.01F};
     }

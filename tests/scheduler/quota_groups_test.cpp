@@ -133,7 +133,7 @@ TEST_CASE("a grant of a group waits until what another member drains is within t
 }
 
 class Widest final : public PlacementPolicy {
-  Placement place(const Launch&, std::span<const PartitionId> eligible) override {
+  Placement place(const PlacementRequest&, std::span<const PartitionId> eligible) override {
     return {eligible.back()};
   }
 };

@@ -31,7 +31,7 @@ using scheduler::h200;
 constexpr std::uint64_t kMs = 1'000'000, kSecond = 1'000'000'000;
 
 struct Job {
-  scheduler::Program program = 0;
+  scheduler::ProgramHash program = 0;
   double weight = 1;
   scheduler::StepKind phase = scheduler::StepKind::kUnknown;
   scheduler::Limits limits{};
@@ -78,7 +78,7 @@ class World {
   }
   void set_phase(std::size_t job, scheduler::StepKind phase) { clients_[job].phase = phase; }
   // A client that has gone and another of the same program that has come.
-  void replace(std::size_t job, ClientId id, scheduler::Program program) {
+  void replace(std::size_t job, ClientId id, scheduler::ProgramHash program) {
     estimator.forget(clients_[job].id);
     clients_[job].id = id;
     clients_[job].progress = {};
