@@ -115,7 +115,7 @@ hal::Status HipDevice::open() {
 
 // A device that cannot be divided is one unit: its launches stay on the application's streams.
 void HipDevice::plan_units() {
-  const Limits limits = limits_of(options_.settings, options_.queue_budget);
+  const QueueLimits limits = limits_of(options_.settings, options_.queue_budget);
   for (const std::string& notice : limits.notices) tell(notice);
   info_.pool_queues_max = limits.slots;
   info_.sms_per_unit = {info_.sms};

@@ -23,8 +23,8 @@ Settings Settings::of_process() {
   return {variable("HSA_CU_MASK"), variable("ROC_GLOBAL_CU_MASK"), variable("GPU_MAX_HW_QUEUES")};
 }
 
-Limits limits_of(const Settings& settings, unsigned queue_budget) {
-  Limits limits;
+QueueLimits limits_of(const Settings& settings, unsigned queue_budget) {
+  QueueLimits limits;
   auto confine = [&](const char* name, const std::optional<std::string>& value) {
     if (!value) return;
     limits.confined = true;

@@ -17,7 +17,7 @@ struct Settings {
   static Settings of_process();
 };
 
-struct Limits {
+struct QueueLimits {
   // The user confined the process: a mask of ours that names a CU outside would be refused or
   // silently cut, so the device has one unit and every launch stays on the application's streams.
   bool confined = false;
@@ -27,6 +27,6 @@ struct Limits {
 };
 
 // `queue_budget`: compute queues that this process may hold, the application's included.
-Limits limits_of(const Settings& settings, unsigned queue_budget);
+QueueLimits limits_of(const Settings& settings, unsigned queue_budget);
 
 }  // namespace vitamin::hip

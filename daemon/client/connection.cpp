@@ -3,7 +3,7 @@
 
 namespace vitamin::client {
 
-Link Connection::link() {
+Link DaemonConnection::link() {
   Link link(*memory.client, *memory.daemon);
   link.fallback = static_cast<PartitionId>(welcome.fallback);
   link.answer_within_ns = welcome.answer_within_ns;
@@ -11,12 +11,12 @@ Link Connection::link() {
   return link;
 }
 
-hal::Result<std::unique_ptr<Connection>> connect(const std::string& path,
-                                                 const hal::DeviceInfo& info,
-                                                 const std::string& program,
-                                                 const protocol::Claim& claim,
-                                                 protocol::WaitLimit limit) {
-  auto connection = std::make_unique<Connection>();
+hal::Result<std::unique_ptr<DaemonConnection>> connect(const std::string& path,
+                                                       const hal::DeviceInfo& info,
+                                                       const std::string& program,
+                                                       const protocol::Claim& claim,
+                                                       protocol::WaitLimit limit) {
+  auto connection = std::make_unique<DaemonConnection>();
   auto socket = protocol::connect_to(path, limit);
   if (!socket) return tl::unexpected(socket.error());
   connection->socket = std::move(*socket);

@@ -16,7 +16,7 @@
 
 namespace vitamin::client {
 
-struct Connection {
+struct DaemonConnection {
   protocol::Fd socket;
   protocol::Peer daemon;
   protocol::ClientMemory memory;
@@ -29,10 +29,10 @@ struct Connection {
 
 // Connects and does the handshake; blocks until `limit` at most. The error is a sentence for the
 // user: no daemon, another version, or a refusal.
-hal::Result<std::unique_ptr<Connection>> connect(const std::string& socket,
-                                                 const hal::DeviceInfo& info,
-                                                 const std::string& program,
-                                                 const protocol::Claim& claim,
-                                                 protocol::WaitLimit limit);
+hal::Result<std::unique_ptr<DaemonConnection>> connect(const std::string& socket,
+                                                       const hal::DeviceInfo& info,
+                                                       const std::string& program,
+                                                       const protocol::Claim& claim,
+                                                       protocol::WaitLimit limit);
 
 }  // namespace vitamin::client

@@ -30,7 +30,7 @@ hal::Result<std::unique_ptr<RemoteArbiter>> RemoteArbiter::connect(const RemoteO
 }
 
 RemoteArbiter::RemoteArbiter(const RemoteOptions& options, const hal::DeviceInfo& info,
-                             std::unique_ptr<Connection> connection, protocol::Fd wake_fd)
+                             std::unique_ptr<DaemonConnection> connection, protocol::Fd wake_fd)
     : options_(options),
       info_(info),
       layout_(runtime::PoolLayout::build(info, protocol::limits_of(connection->welcome))),
@@ -84,7 +84,7 @@ void RemoteArbiter::expect(const runtime::ExpectedOperation& expected) {
 
 void RemoteArbiter::service() {
   attention_.store(false, std::memory_order_release);
-  std::unique_ptr<Connection> next;
+  std::unique_ptr<DaemonConnection> next;
   {
     const std::lock_guard lock(mutex_);
     next = std::move(next_);
@@ -97,7 +97,7 @@ void RemoteArbiter::service() {
   check_daemon_polls(time);
 }
 
-void RemoteArbiter::adopt(std::unique_ptr<Connection> connection) {
+void RemoteArbiter::adopt(std::unique_ptr<DaemonConnection> connection) {
   std::swap(connection_, connection);
   client_.connect(connection_->link(), now_ns());
   // lose() may have come before: what it stored is overwritten by now.
@@ -132,14 +132,14 @@ void RemoteArbiter::check_daemon_polls(std::uint64_t time) {
 
 void RemoteArbiter::run() {
   ::pthread_setname_np(::pthread_self(), "vitamin-watch");
-  Connection* watched = connection_.get();  // not replaced before this thread sets next_
+  DaemonConnection* watched = connection_.get();  // not replaced before this thread sets next_
   for (;;) {
     if (!watch(*watched)) return;
     watched->lost.store(true);
     client_.lose();
     raise_attention();
     report("vitamind is gone; the program continues in its fallback partition");
-    std::unique_ptr<Connection> next = reconnect();
+    std::unique_ptr<DaemonConnection> next = reconnect();
     if (next == nullptr) return;
     report("vitamind is back");
     watched = next.get();
@@ -152,7 +152,7 @@ void RemoteArbiter::run() {
 }
 
 // Returns true when the daemon is lost, false when this object is being destroyed.
-bool RemoteArbiter::watch(Connection& connection) {
+bool RemoteArbiter::watch(DaemonConnection& connection) {
   const protocol::LivenessFutex alive(connection.memory.client->liveness);
   pollfd watched[] = {{connection.socket.get(), POLLIN, 0},
                       {connection.daemon.pidfd.get(), POLLIN, 0},
@@ -179,7 +179,7 @@ bool RemoteArbiter::watch(Connection& connection) {
   }
 }
 
-std::unique_ptr<Connection> RemoteArbiter::reconnect() {
+std::unique_ptr<DaemonConnection> RemoteArbiter::reconnect() {
   milliseconds pause(5);
   std::string told;
   for (;;) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arbiter of a device that lives in vitamind: LeaseClient over a Connection, and a thread that
-// watches the daemon.
+// The arbiter of a device that lives in vitamind: LeaseClient over a DaemonConnection, and a thread
+// that watches the daemon.
 //
 // The thread lives as long as the process. It holds the liveness futex
 // (daemon/protocol/liveness.h), by which the daemon learns at once that this process dies. It
@@ -88,12 +88,12 @@ class RemoteArbiter final : public runtime::Arbiter {
 
  private:
   RemoteArbiter(const RemoteOptions& options, const hal::DeviceInfo& info,
-                std::unique_ptr<Connection> connection, protocol::Fd wake_fd);
-  void adopt(std::unique_ptr<Connection> connection);
+                std::unique_ptr<DaemonConnection> connection, protocol::Fd wake_fd);
+  void adopt(std::unique_ptr<DaemonConnection> connection);
   void check_daemon_polls(std::uint64_t now_ns);
   void run();
-  bool watch(Connection& connection);
-  std::unique_ptr<Connection> reconnect();
+  bool watch(DaemonConnection& connection);
+  std::unique_ptr<DaemonConnection> reconnect();
   void raise_attention();
   void report(const std::string& line) const;
 
@@ -102,10 +102,10 @@ class RemoteArbiter final : public runtime::Arbiter {
   runtime::PoolLayout layout_;
   std::uint64_t pool_hash_;
   // Replaced under the device lock only. A lost connection stays mapped until then.
-  std::unique_ptr<Connection> connection_;
+  std::unique_ptr<DaemonConnection> connection_;
   // Lost connections, kept open until the earlier work was reported over the newest one: a daemon
   // that was stopped for a while, perhaps twice, keeps the leases of sessions that are open.
-  std::vector<std::unique_ptr<Connection>> previous_;
+  std::vector<std::unique_ptr<DaemonConnection>> previous_;
   LeaseClient client_;
   std::uint64_t turns_ = 0;  // the daemon's counter when it last changed, and when that was
   std::uint64_t turn_seen_ns_ = 0;
@@ -113,7 +113,7 @@ class RemoteArbiter final : public runtime::Arbiter {
 
   std::atomic<bool> attention_{true};
   std::mutex mutex_;  // protects the next two
-  std::unique_ptr<Connection> next_;
+  std::unique_ptr<DaemonConnection> next_;
   bool stopping_ = false;
   std::mutex wake_mutex_;  // protects wake_ and is held while it runs, so on_change() waits for it
   std::function<void()> wake_;

@@ -96,9 +96,9 @@ void read_output(int connection, pid_t process, std::string& output,
 
 }  // namespace
 
-hal::Result<Answer> run_command(const std::vector<std::string>& words,
-                                const std::vector<std::string>& environment,
-                                const std::string& input, milliseconds timeout) {
+hal::Result<CommandOutput> run_command(const std::vector<std::string>& words,
+                                       const std::vector<std::string>& environment,
+                                       const std::string& input, milliseconds timeout) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return hal::fail(hal::Errc::kOutOfMemory, "no more descriptors can be made", errno);
@@ -112,7 +112,7 @@ hal::Result<Answer> run_command(const std::vector<std::string>& words,
   (void)::send(mine.get(), input.data(), input.size(), MSG_NOSIGNAL);
   ::shutdown(mine.get(), SHUT_WR);
   const auto until = steady_clock::now() + timeout;
-  Answer answer;
+  CommandOutput answer;
   read_output(mine.get(), process, answer.output, until);
   int status = 0;
   while (::waitpid(process, &status, WNOHANG) == 0) {

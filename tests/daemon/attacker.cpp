@@ -51,7 +51,7 @@ const hal::DeviceInfo& device() {
 
 // A session that it attacks, or memory of its own.
 struct Target {
-  std::unique_ptr<client::Connection> connection;
+  std::unique_ptr<client::DaemonConnection> connection;
   protocol::ClientSegment* mine = nullptr;
   protocol::DaemonSegment* own = nullptr;  // without a daemon: this process writes it
   const protocol::DaemonSegment* theirs = nullptr;

@@ -7,7 +7,7 @@ namespace vitamin::hip {
 namespace {
 
 TEST_CASE("without settings half of the budget is for masked queues and no notice is given") {
-  const Limits limits = limits_of({}, 8);
+  const QueueLimits limits = limits_of({}, 8);
   CHECK(limits.slots == 4);
   CHECK_FALSE(limits.confined);
   CHECK(limits.notices.empty());
@@ -17,7 +17,7 @@ TEST_CASE("a mask of the user's confines the process and is named with its value
   Settings settings;
   settings.hsa_cu_mask = "0:0-7";
   settings.roc_global_cu_mask = "0xff";
-  const Limits limits = limits_of(settings, 8);
+  const QueueLimits limits = limits_of(settings, 8);
   CHECK(limits.confined);
   REQUIRE(limits.notices.size() == 2);
   CHECK(limits.notices[0].find("HSA_CU_MASK=0:0-7 ") != std::string::npos);
