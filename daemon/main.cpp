@@ -166,11 +166,11 @@ int main(int argc, char** argv) {
   settings.reload = [=] { return config::load(config::sources(file, overrides)); };
   const config::Loaded loaded = settings.reload();
   const char* const code = runtime::code_of(runtime::Problem::kConfiguration);
-  for (const config::Problem& problem : loaded.problems)
+  for (const config::ConfigProblem& problem : loaded.problems)
     log::error("{} [{}]", config::text_of(problem, false), code);
   if (!loaded.valid()) return 1;
   for (const auto* notices : {&loaded.no_effect, &loaded.renamed})
-    for (const config::Problem& notice : *notices)
+    for (const config::ConfigProblem& notice : *notices)
       log::warn("{} [{}]", config::text_of(notice, false), code);
   for (const std::string& read : loaded.files) log::info("configuration: {}", read);
   settings.configuration = loaded.configuration;

@@ -20,14 +20,15 @@ const PlacedValue* placed_value(const PlacedValues& settings, const char* path) 
   return found == settings.end() ? nullptr : &found->second;
 }
 
-Problem problem_at(const PlacedValue* where, std::string message) {
+ConfigProblem problem_at(const PlacedValue* where, std::string message) {
   if (where == nullptr) return {{"built in"}, std::move(message), {}};
   return {where->place, std::move(message), where->line};
 }
 
 // `own`: the settings of the layer that sets the policy. One that is not in it was set for all
 // devices, and is reported there.
-void check_policy(const Policy& policy, const PlacedValues& own, std::vector<Problem>& problems) {
+void check_policy(const PolicySettings& policy, const PlacedValues& own,
+                  std::vector<ConfigProblem>& problems) {
   const PlacedValue* const name = placed_value(own, "policy.name");
   const PlacedValue* const parameters = placed_value(own, "policy.parameters");
   // Never loads the shared object: `vitamin config check` and others only read the configuration.
@@ -54,7 +55,7 @@ void check_policy(const Policy& policy, const PlacedValues& own, std::vector<Pro
       message = "the policy '" + plain + "' has no parameter '" + parameter + "'" +
                 scheduler::did_you_mean(parameter, known);
     }
-    Problem problem = problem_at(parameters, std::move(message));
+    ConfigProblem problem = problem_at(parameters, std::move(message));
     if (parameters != nullptr && parameters->entries.contains(parameter))
       problem.place = parameters->entries.at(parameter);
     problems.push_back(std::move(problem));
@@ -135,7 +136,7 @@ bool takes_all_of(const WorkloadClass& first, const WorkloadClass& second) {
 
 // Which keys of classes a policy uses: all, as far as is known, for a shared object and for a
 // policy that cannot be made, which is a problem of its own.
-scheduler::Checked facts_of(const Policy& policy) {
+scheduler::Checked facts_of(const PolicySettings& policy) {
   constexpr scheduler::Checked kAny{true, true, true};
   if (policy.name.find('/') != policy.name.npos) return kAny;
   return scheduler::check(policy.specification()).value_or(kAny);
@@ -204,9 +205,9 @@ void check_classes(const std::vector<Layer::Class>& read, Loaded& loaded) {
     const WorkloadClass& made = classes[i];
     auto complain = [&](const char* key, std::string message) {
       const PlacedValue* const where = placed_value(read[i].settings, key);
-      loaded.problems.push_back(where != nullptr
-                                    ? problem_at(where, std::move(message))
-                                    : Problem{read[i].place, std::move(message), read[i].line});
+      loaded.problems.push_back(
+          where != nullptr ? problem_at(where, std::move(message))
+                           : ConfigProblem{read[i].place, std::move(message), read[i].line});
     };
     const auto end = classes.begin() + static_cast<std::ptrdiff_t>(i);
     const auto first = std::find_if(classes.begin(), end, [&](const WorkloadClass& before) {
@@ -230,7 +231,7 @@ void check_classes(const std::vector<Layer::Class>& read, Loaded& loaded) {
 // An isolation that needs an MPS server, and cannot have one.
 void check_isolation(const Merged& merged, Loaded& loaded) {
   const Configuration& configuration = loaded.configuration;
-  const Mps& mps = configuration.mps;
+  const MpsSettings& mps = configuration.mps;
   const auto complain = [&](const PlacedValue* where, const std::string& whose,
                             std::string_view workload_class) {
     const std::string directory =
@@ -279,7 +280,7 @@ void check(const Merged& merged, Loaded& loaded) {
     }
   check_classes(merged.classes, loaded);
   std::stable_sort(loaded.problems.begin(), loaded.problems.end(),
-                   [](const Problem& a, const Problem& b) {
+                   [](const ConfigProblem& a, const ConfigProblem& b) {
                      return std::tie(a.place.source, a.place.line, a.place.column) <
                             std::tie(b.place.source, b.place.line, b.place.column);
                    });

@@ -42,7 +42,7 @@ std::vector<std::string> names_of_user(unsigned uid) {
   return names;
 }
 
-Program program_here(const std::string& command) {
+ProgramIdentity program_here(const std::string& command) {
   return {command, names_of_user(::getuid()),
           [](const std::string& name) -> std::optional<std::string> {
             const char* const value = std::getenv(name.c_str());
@@ -60,7 +60,7 @@ bool binds_users(const WorkloadClass& candidate) {
          candidate.slurm_account.empty() && candidate.slurm_qos.empty();
 }
 
-bool matches(const WorkloadClass& candidate, const Program& program) {
+bool matches(const WorkloadClass& candidate, const ProgramIdentity& program) {
   const auto variables = [&](std::initializer_list<const char*> names) {
     std::vector<std::string> values;
     for (const char* name : names)
@@ -80,7 +80,7 @@ bool matches(const WorkloadClass& candidate, const Program& program) {
          any_matches(candidate.slurm_qos, variables({"SLURM_JOB_QOS"}));
 }
 
-const WorkloadClass* class_of(const Configuration& configuration, const Program& program) {
+const WorkloadClass* class_of(const Configuration& configuration, const ProgramIdentity& program) {
   for (const WorkloadClass& candidate : configuration.classes)
     if (matches(candidate, program)) return &candidate;
   return nullptr;

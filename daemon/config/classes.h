@@ -21,7 +21,7 @@
 
 namespace vitamin::config {
 
-struct Program {
+struct ProgramIdentity {
   std::string command;             // as started: a name or a path
   std::vector<std::string> users;  // its user's name and number
   // A variable of its environment, Slurm's (SLURM_JOB_PARTITION...) included.
@@ -29,16 +29,16 @@ struct Program {
 };
 
 // Of this process's own environment and user.
-Program program_here(const std::string& command);
+ProgramIdentity program_here(const std::string& command);
 // The name, where there is one, and the number.
 std::vector<std::string> names_of_user(unsigned uid);
 
 bool may_be_in(const WorkloadClass& candidate, const std::vector<std::string>& users);
-bool matches(const WorkloadClass& candidate, const Program& program);
+bool matches(const WorkloadClass& candidate, const ProgramIdentity& program);
 // The class names users and has no other condition: the quotas that it sets for a group hold for
 // all programs of these users, whatever class they name.
 bool binds_users(const WorkloadClass& candidate);
 // The first class that matches; null: none does.
-const WorkloadClass* class_of(const Configuration& configuration, const Program& program);
+const WorkloadClass* class_of(const Configuration& configuration, const ProgramIdentity& program);
 
 }  // namespace vitamin::config

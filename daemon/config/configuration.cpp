@@ -6,7 +6,7 @@
 
 namespace vitamin::config {
 
-std::string Policy::specification() const {
+std::string PolicySettings::specification() const {
   std::string text = name;
   for (const auto& [parameter, value] : parameters) {
     text += text.find(':') == text.npos ? ":" : ",";

@@ -32,7 +32,7 @@ struct Daemon {
   bool pin = true;  // the loop to the NUMA node of the GPUs
 };
 
-struct Policy {
+struct PolicySettings {
   std::string name = "fifo";  // of scheduler/policies/registry.h, or the path of a shared object
   std::map<std::string, std::string> parameters;
   std::uint64_t seed = 0;
@@ -55,7 +55,7 @@ struct Failure {
 
 enum class MpsMode : std::uint8_t { kAuto, kExternal, kOff };
 
-struct Mps {
+struct MpsSettings {
   MpsMode mode = MpsMode::kAuto;
   std::string directory;  // of the control daemon's pipe and log; empty: beside vitamind's socket
   std::string control = "nvidia-cuda-mps-control";
@@ -133,9 +133,9 @@ struct Configuration {
   Isolation isolation = Isolation::kShared;
   Daemon daemon;
   runtime::PoolLimits pool;
-  Policy policy;
+  PolicySettings policy;
   Failure failure;
-  Mps mps;
+  MpsSettings mps;
   Metrics metrics;
   Collectives collectives;
   std::vector<WorkloadClass> classes;  // in the order in which they are tried

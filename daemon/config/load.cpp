@@ -42,7 +42,7 @@ class Merge {
     classes_.insert(classes_.begin(), std::make_move_iterator(layer.classes.begin()),
                     std::make_move_iterator(layer.classes.end()));
     for (Layer::Class& amended : layer.amended) amend(amended);
-    for (Problem& one : layer.renamed) renamed_.push_back(std::move(one));
+    for (ConfigProblem& one : layer.renamed) renamed_.push_back(std::move(one));
   }
 
   void finish(Loaded& loaded) {
@@ -51,7 +51,7 @@ class Merge {
       if (placed != settings_.end()) key.write(loaded.configuration, placed->second.value);
       loaded.settings.push_back(
           {key.path, text_of(key, key.read(loaded.configuration)),
-           placed == settings_.end() ? Place{"built in"} : placed->second.place});
+           placed == settings_.end() ? SettingPlace{"built in"} : placed->second.place});
     }
     for (const Layer::Class& read : classes_) finish_class(read, loaded);
     for (const Layer::Device& device : devices_) {
@@ -63,7 +63,7 @@ class Merge {
                                    text_of(*find_setting(path), placed.value), placed.place});
       }
     }
-    for (Problem& problem : problems_) loaded.problems.push_back(std::move(problem));
+    for (ConfigProblem& problem : problems_) loaded.problems.push_back(std::move(problem));
     loaded.renamed = std::move(renamed_);
     check({settings_, classes_, devices_}, loaded);
   }
@@ -104,8 +104,8 @@ class Merge {
   }
 
   PlacedValues settings_;
-  std::vector<Problem> problems_;  // between layers
-  std::vector<Problem> renamed_;
+  std::vector<ConfigProblem> problems_;  // between layers
+  std::vector<ConfigProblem> renamed_;
   std::vector<Layer::Class> classes_;
   std::vector<Layer::Device> devices_;
 };
@@ -126,8 +126,8 @@ void read_file(const std::string& name, const Sources& sources, Merge& merge, Lo
   merge.add(read_toml(text, name, sources.host, loaded.problems));
 }
 
-void add(std::vector<Problem>& problems, std::string source, std::string message) {
-  Problem problem;
+void add(std::vector<ConfigProblem>& problems, std::string source, std::string message) {
+  ConfigProblem problem;
   problem.place.source = std::move(source);
   problem.message = std::move(message);
   problems.push_back(std::move(problem));
@@ -201,7 +201,7 @@ Loaded load(const Sources& sources) {
   loaded.problems = sources.problems;
   Merge merge;
   for (const std::string& file : sources.files) read_file(file, sources, merge, loaded);
-  for (const Assignment& assignment : sources.assignments)
+  for (const SettingOverride& assignment : sources.assignments)
     merge.add(read_assignment(assignment, loaded.problems));
   merge.finish(loaded);
   return loaded;
@@ -212,12 +212,12 @@ Loaded load_text(std::string_view text, const std::string& name, const std::stri
   return load_texts({&alone, 1}, {}, host);
 }
 
-Loaded load_texts(std::span<const Text> files, std::span<const Assignment> assignments,
+Loaded load_texts(std::span<const Text> files, std::span<const SettingOverride> assignments,
                   const std::string& host) {
   Loaded loaded;
   Merge merge;
   for (const Text& file : files) merge.add(read_toml(file.text, file.name, host, loaded.problems));
-  for (const Assignment& assignment : assignments)
+  for (const SettingOverride& assignment : assignments)
     merge.add(read_assignment(assignment, loaded.problems));
   merge.finish(loaded);
   return loaded;
@@ -225,11 +225,11 @@ Loaded load_texts(std::span<const Text> files, std::span<const Assignment> assig
 
 std::string Loaded::why() const {
   std::string text;
-  for (const Problem& problem : problems) text += text_of(problem, false) + "\n";
+  for (const ConfigProblem& problem : problems) text += text_of(problem, false) + "\n";
   return text;
 }
 
-std::string text_of(const Problem& problem, bool with_line) {
+std::string text_of(const ConfigProblem& problem, bool with_line) {
   std::string text = problem.place.text() + ": " + problem.message;
   if (!with_line || problem.line.empty()) return text;
   const std::string number = std::to_string(problem.place.line);

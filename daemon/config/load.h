@@ -28,29 +28,29 @@ inline constexpr const char* kSystemFile = "/etc/vitamin/vitamin.toml";
 // The environment variable that names another file; its conf.d lies beside it.
 inline constexpr const char* kFileVariable = "VITAMIN_CONFIG";
 
-struct Problem {
-  Place place;
+struct ConfigProblem {
+  SettingPlace place;
   std::string message;  // with a suggestion where there is one
   std::string line;     // of the file; empty: none
 };
 // "vitamin.toml:3:8: unknown key 'quantun'; did you mean 'quantum'?", and with `with_line` the line
 // and a caret below.
-std::string text_of(const Problem& problem, bool with_line);
+std::string text_of(const ConfigProblem& problem, bool with_line);
 
 // One effective setting: "policy.quantum", its value as TOML and where it was set.
 struct Setting {
   std::string path;
   std::string value;
-  Place place;
+  SettingPlace place;
 };
 
 struct Loaded {
   Configuration configuration;
-  std::vector<Setting> settings;   // every key, in the schema's order; then classes, then devices
-  std::vector<Problem> problems;   // empty: it is valid
-  std::vector<Problem> no_effect;  // valid settings that change nothing
-  std::vector<Problem> renamed;    // former names, which were read as what they are called now
-  std::vector<std::string> files;  // files that were read, in order
+  std::vector<Setting> settings;  // every key, in the schema's order; then classes, then devices
+  std::vector<ConfigProblem> problems;   // empty: it is valid
+  std::vector<ConfigProblem> no_effect;  // valid settings that change nothing
+  std::vector<ConfigProblem> renamed;  // former names, which were read as what they are called now
+  std::vector<std::string> files;      // files that were read, in order
 
   bool valid() const { return problems.empty(); }
   // All problems, a line each.
@@ -58,7 +58,7 @@ struct Loaded {
 };
 
 // A setting of the environment or the command line: the path of a key and a value as text.
-struct Assignment {
+struct SettingOverride {
   std::string path;
   std::string text;
   std::string source;
@@ -66,9 +66,9 @@ struct Assignment {
 
 struct Sources {
   std::vector<std::string> files;  // later wins; all must be readable
-  std::vector<Assignment> assignments;
-  std::vector<Problem> problems;  // of files and variables that cannot be used
-  std::string host;               // matched against [nodes."..."] with and without its domain
+  std::vector<SettingOverride> assignments;
+  std::vector<ConfigProblem> problems;  // of files and variables that cannot be used
+  std::string host;                     // matched against [nodes."..."] with and without its domain
 };
 
 // The sources of vitamind and the commands. `file`: that of --config; empty: $VITAMIN_CONFIG, else
@@ -81,7 +81,7 @@ struct Text {
   std::string name;
   std::string_view text;
 };
-Loaded load_texts(std::span<const Text> files, std::span<const Assignment> assignments,
+Loaded load_texts(std::span<const Text> files, std::span<const SettingOverride> assignments,
                   const std::string& host);
 Loaded load_text(std::string_view text, const std::string& name, const std::string& host);
 

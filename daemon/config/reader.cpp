@@ -127,7 +127,7 @@ std::string syntax_problem(std::string_view said) {
 
 class Reader {
  public:
-  Reader(std::string_view text, const std::string& name, std::vector<Problem>& problems)
+  Reader(std::string_view text, const std::string& name, std::vector<ConfigProblem>& problems)
       : text_(text), name_(name), problems_(problems) {}
 
   Layer read(const std::string& host) {
@@ -152,7 +152,9 @@ class Reader {
   void note(const Former& former, toml::source_position where) {
     renamed_.push_back({place(where), text_of(former), line(where)});
   }
-  Place place(toml::source_position where) const { return {name_, where.line, where.column}; }
+  SettingPlace place(toml::source_position where) const {
+    return {name_, where.line, where.column};
+  }
   std::string line(toml::source_position where) const {
     std::string_view rest = text_;
     for (std::uint32_t i = 1; i < where.line; ++i) {
@@ -401,8 +403,8 @@ class Reader {
 
   std::string_view text_;
   std::string name_;
-  std::vector<Problem>& problems_;
-  std::vector<Problem> renamed_;
+  std::vector<ConfigProblem>& problems_;
+  std::vector<ConfigProblem> renamed_;
   bool in_node_ = false;
 };
 
@@ -447,16 +449,16 @@ bool is_utf8(const std::string& text) {
 }  // namespace
 
 Layer read_toml(std::string_view text, const std::string& name, const std::string& host,
-                std::vector<Problem>& problems) {
+                std::vector<ConfigProblem>& problems) {
   return Reader(text, name, problems).read(host);
 }
 
 namespace {
 
 template <class Target>
-void assign(const Key<Target>& key, const Assignment& assignment, PlacedValues& settings,
-            std::vector<Problem>& problems) {
-  const Place place{assignment.source};
+void assign(const Key<Target>& key, const SettingOverride& assignment, PlacedValues& settings,
+            std::vector<ConfigProblem>& problems) {
+  const SettingPlace place{assignment.source};
   if (!is_utf8(assignment.text)) {
     problems.push_back({place, "'" + assignment.path + "' must be UTF-8", {}});
     return;
@@ -469,7 +471,8 @@ void assign(const Key<Target>& key, const Assignment& assignment, PlacedValues& 
 }
 
 // class.NAME.KEY: the name may have dots, and may be quoted as `config show` prints it.
-void assign_to_class(const Assignment& assignment, Layer& layer, std::vector<Problem>& problems) {
+void assign_to_class(const SettingOverride& assignment, Layer& layer,
+                     std::vector<ConfigProblem>& problems) {
   const std::string_view path = assignment.path;
   const std::size_t first = path.find('.'), last = path.rfind('.');
   std::string_view name = first < last ? path.substr(first + 1, last - first - 1) : "";
@@ -504,13 +507,13 @@ void assign_to_class(const Assignment& assignment, Layer& layer, std::vector<Pro
 
 }  // namespace
 
-Layer read_assignment(const Assignment& assignment, std::vector<Problem>& problems) {
+Layer read_assignment(const SettingOverride& assignment, std::vector<ConfigProblem>& problems) {
   Layer layer;
   if (assignment.path.starts_with("class.")) {
     assign_to_class(assignment, layer, problems);
     return layer;
   }
-  Assignment now = assignment;
+  SettingOverride now = assignment;
   for (const bool value : {false, true})
     if (const Former* const former = former_value(now.path, value ? now.text : "")) {
       (value ? now.text : now.path) = former->now;

@@ -15,16 +15,16 @@ namespace vitamin::config {
 
 struct PlacedValue {
   Value value;
-  Place place;                             // of the key
-  std::map<std::string, Place> entries{};  // of a table's keys
-  std::string line{};                      // of the file
+  SettingPlace place;                             // of the key
+  std::map<std::string, SettingPlace> entries{};  // of a table's keys
+  std::string line{};                             // of the file
 };
 using PlacedValues = std::map<std::string, PlacedValue>;  // by path
 
 struct Layer {
   struct Class {
     std::string name;
-    Place place;
+    SettingPlace place;
     std::string line;
     PlacedValues settings;
   };
@@ -36,11 +36,11 @@ struct Layer {
   std::vector<Class> classes;
   std::vector<Class> amended;  // keys of classes that earlier layers name
   std::vector<Device> devices;
-  std::vector<Problem> renamed;  // former names that were read (schema.h)
+  std::vector<ConfigProblem> renamed;  // former names that were read (schema.h)
 };
 
 Layer read_toml(std::string_view text, const std::string& name, const std::string& host,
-                std::vector<Problem>& problems);
-Layer read_assignment(const Assignment& assignment, std::vector<Problem>& problems);
+                std::vector<ConfigProblem>& problems);
+Layer read_assignment(const SettingOverride& assignment, std::vector<ConfigProblem>& problems);
 
 }  // namespace vitamin::config

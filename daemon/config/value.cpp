@@ -21,7 +21,7 @@ constexpr std::array kUnits = {Unit{"ns", 1},
 
 }  // namespace
 
-std::string Place::text() const {
+std::string SettingPlace::text() const {
   if (line == 0) return source;
   return source + ":" + std::to_string(line) + ":" + std::to_string(column);
 }

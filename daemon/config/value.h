@@ -14,7 +14,7 @@
 namespace vitamin::config {
 
 // Where a setting was made. `line` and `column` count from 1; 0: not in a file.
-struct Place {
+struct SettingPlace {
   std::string source;  // a file, "the environment variable ...", "the command line", "built in"
   std::uint32_t line = 0;
   std::uint32_t column = 0;

@@ -29,7 +29,7 @@ void MpsDomains::apply(const config::Configuration& configuration) {
   for (const config::WorkloadClass& each : configuration.classes) {
     if (isolation_of(configuration, &each) != Isolation::kClass || classes_.contains(each.name))
       continue;
-    config::Mps own = configuration.mps;
+    config::MpsSettings own = configuration.mps;
     own.directory = config::directory_of_class(directory_, each.name);
     classes_.emplace(each.name, std::make_unique<Mps>(own, own.directory, MpsRole::kClass,
                                                       "MPS of class '" + each.name + "'"));

@@ -56,7 +56,8 @@ const char* name_of(MpsState state) {
   return kNames[static_cast<int>(state)];
 }
 
-Mps::Mps(const config::Mps& settings, const std::string& directory, MpsRole role, std::string name)
+Mps::Mps(const config::MpsSettings& settings, const std::string& directory, MpsRole role,
+         std::string name)
     : settings_(settings), role_(role), name_(std::move(name)) {
   if (settings.mode == MpsMode::kOff) return;
   if (!found_in_path(settings.control)) {

@@ -78,8 +78,8 @@ class Mps {
  public:
   // Starts MPS if it is to be started. `directory`: MPS's directory unless the configuration sets
   // one. `name`: for the log.
-  Mps(const config::Mps& settings, const std::string& directory, MpsRole role = MpsRole::kShared,
-      std::string name = "MPS");
+  Mps(const config::MpsSettings& settings, const std::string& directory,
+      MpsRole role = MpsRole::kShared, std::string name = "MPS");
   // Ends MPS if this object has started it.
   ~Mps();
   Mps(const Mps&) = delete;
@@ -109,7 +109,7 @@ class Mps {
   void fail(const std::string& problem);
   hal::Result<std::string> control(const std::string& command);
 
-  config::Mps settings_;
+  config::MpsSettings settings_;
   const MpsRole role_;
   const std::string name_;
   std::string directory_;

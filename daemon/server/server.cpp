@@ -50,7 +50,7 @@ std::uint32_t new_epoch() {
 
 hal::Result<std::unique_ptr<Server>> Server::create(const Settings& settings) {
   // Find out now, not with the first client, whether the policy can be made.
-  const config::Policy& wanted = settings.configuration.policy;
+  const config::PolicySettings& wanted = settings.configuration.policy;
   if (auto policy = scheduler::check(wanted.specification()); !policy)
     return tl::unexpected(policy.error());
   std::unique_ptr<Server> server(new Server(settings));
@@ -384,7 +384,7 @@ void Server::read_configuration() {
   }
   reload_failed_ns_ = polled_ns_;
   const char* const code = runtime::code_of(runtime::Problem::kConfiguration);
-  for (const config::Problem& problem : loaded.problems)
+  for (const config::ConfigProblem& problem : loaded.problems)
     log::error("{} [{}]", config::text_of(problem, false), code);
   if (!applied) log::error("{} [{}]", applied.error().message, code);
   log::error("the configuration is invalid: the former one stays in force [{}]", code);

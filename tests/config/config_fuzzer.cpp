@@ -60,7 +60,7 @@ void read_again(const config::Loaded& loaded) {
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   std::string_view rest(reinterpret_cast<const char*>(data), size);
   std::vector<config::Text> files;
-  std::vector<config::Assignment> words;
+  std::vector<config::SettingOverride> words;
   for (bool more = true; more;) {
     const std::size_t end = std::min(rest.find(kSeparator), rest.size());
     const std::string_view layer = rest.substr(0, end);
@@ -75,7 +75,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
     }
   }
   const config::Loaded loaded = config::load_texts(files, words, kHost);
-  for (const config::Problem& problem : loaded.problems)
+  for (const config::ConfigProblem& problem : loaded.problems)
     require(!problem.place.source.empty() && !problem.message.empty() &&
             !config::text_of(problem, true).empty());
   if (!loaded.valid()) return 0;

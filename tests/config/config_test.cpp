@@ -25,14 +25,14 @@ Loaded read(const std::string& text, const std::string& host = "gpu7.cluster") {
 // "3:8 the message" of each problem, a line each.
 std::string problems(const std::string& text) {
   std::string all;
-  for (const Problem& problem : read(text).problems)
+  for (const ConfigProblem& problem : read(text).problems)
     all += std::to_string(problem.place.line) + ":" + std::to_string(problem.place.column) + " " +
            problem.message + "\n";
   return all;
 }
 
-Program program(const std::string& command,
-                const std::map<std::string, std::string>& variables = {}) {
+ProgramIdentity program(const std::string& command,
+                        const std::map<std::string, std::string>& variables = {}) {
   return {command, {"1000", "ada"}, [variables](const std::string& name) {
             const auto found = variables.find(name);
             return found == variables.end() ? std::nullopt : std::optional(found->second);
@@ -82,12 +82,12 @@ TEST_CASE("the example is valid and has the values that its comments describe") 
 
 TEST_CASE("a value of the command line or environment that is not UTF-8 is a problem") {
   for (const char* text : {"\xff", "a\xe2\x8au", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80"}) {
-    const std::vector<Assignment> words = {{"collectives.kernels", text, "the command line"}};
+    const std::vector<SettingOverride> words = {{"collectives.kernels", text, "the command line"}};
     const Loaded loaded = load_texts({}, words, "gpu1");
     CHECK_FALSE(loaded.valid());
     CHECK(loaded.why() == "the command line: 'collectives.kernels' must be UTF-8\n");
   }
-  const std::vector<Assignment> words = {
+  const std::vector<SettingOverride> words = {
       {"collectives.kernels", "caf\xc3\xa9", "the command line"}};
   CHECK(load_texts({}, words, "gpu1").valid());
 }
@@ -239,7 +239,7 @@ TEST_CASE("a program is of the first class whose conditions all hold") {
       "[[class]]\nname = \"c\"\nslurm_partition = \"debug,long\"\nslurm_job = \"17\"\n"
       "[[class]]\nname = \"d\"\nuser = \"root,0\"\n");
   REQUIRE(loaded.why() == "");
-  auto of = [&](const Program& program) {
+  auto of = [&](const ProgramIdentity& program) {
     const WorkloadClass* found = class_of(loaded.configuration, program);
     return found == nullptr ? std::string() : found->name;
   };
@@ -287,7 +287,7 @@ TEST_CASE("a class whose programs all match earlier classes is reported as havin
     const Loaded loaded = read(class_of("first", pair.first) + class_of("second", pair.second));
     CHECK(loaded.valid());  // it can be named all the same
     CHECK(loaded.no_effect.size() == (pair.reached ? 0 : 1));
-    for (const Problem& vain : loaded.no_effect)
+    for (const ConfigProblem& vain : loaded.no_effect)
       CHECK(vain.message.find("the class 'second' matches no program: 'first'") == 0);
   }
 }
@@ -351,8 +351,9 @@ TEST_CASE("names of the release before are read, with a line that says what they
   CHECK(file.configuration.failure.lost == OnLoss::kFallback);
   CHECK(file.configuration.for_device("GPU-1x", "").policy.starving_after_ns == 4'000'000'000);
 
-  const std::vector<Assignment> assignments = {{"policy.overdue_after", "5s", "the command line"},
-                                               {"failure.lost", "home", "the command line"}};
+  const std::vector<SettingOverride> assignments = {
+      {"policy.overdue_after", "5s", "the command line"},
+      {"failure.lost", "home", "the command line"}};
   const Loaded words = load_texts({}, assignments, "");
   CHECK(words.why() == "");
   REQUIRE(words.renamed.size() == 2);
@@ -385,7 +386,7 @@ TEST_CASE("the command line changes keys of classes of a file") {
       {"v.toml",
        "policy.name = \"slo\"\n[[class]]\nname = \"a.b\"\nkind = \"latency\"\ntpot = \"9ms\"\n"}};
   const auto load = [&](const std::string& path, const std::string& text) {
-    const std::vector<Assignment> words = {{path, text, "the command line"}};
+    const std::vector<SettingOverride> words = {{path, text, "the command line"}};
     return load_texts(files, words, "gpu1");
   };
   for (const std::string path : {"class.a.b.tpot", "class.\"a.b\".tpot"}) {

@@ -32,15 +32,15 @@ Examples:
   vitamin config schema > vitamin.schema.json    for editors
 )";
 
-ordered_json as_json(const config::Place& place) {
+ordered_json as_json(const config::SettingPlace& place) {
   ordered_json result = {{"source", place.source}};
   if (place.line != 0) result.update({{"line", place.line}, {"column", place.column}});
   return result;
 }
 
-ordered_json as_json(const std::vector<config::Problem>& problems) {
+ordered_json as_json(const std::vector<config::ConfigProblem>& problems) {
   ordered_json all = ordered_json::array();
-  for (const config::Problem& problem : problems) {
+  for (const config::ConfigProblem& problem : problems) {
     ordered_json one = as_json(problem.place);
     one["message"] = problem.message;
     all.push_back(std::move(one));
@@ -78,7 +78,7 @@ std::vector<std::string> compare_with_devices(config::Loaded& loaded, bool here)
         std::find_if(loaded.settings.begin(), loaded.settings.end(),
                      [&](const config::Setting& setting) { return setting.path == path; });
     loaded.no_effect.push_back(
-        {said != loaded.settings.end() ? said->place : config::Place{"here"},
+        {said != loaded.settings.end() ? said->place : config::SettingPlace{"here"},
          made.reservation > processors
              ? fmt::format("the class '{}' reserves {} SMs for each client, and the widest "
                            "device here, {}, has {}",
@@ -105,10 +105,10 @@ int show_check(const config::Loaded& loaded, const std::vector<std::string>& not
                            .dump(2));
     return code;
   }
-  for (const config::Problem& problem : loaded.problems)
+  for (const config::ConfigProblem& problem : loaded.problems)
     fmt::print("{}\n", config::text_of(problem, true));
   for (const auto* notices : {&loaded.no_effect, &loaded.renamed})
-    for (const config::Problem& problem : *notices)
+    for (const config::ConfigProblem& problem : *notices)
       fmt::print("{}\n", config::text_of(problem, true));
   if (!loaded.valid())
     fmt::print("\n{} problem{}: nothing of it is used. [{}]\n", loaded.problems.size(),
@@ -126,7 +126,7 @@ int show_check(const config::Loaded& loaded, const std::vector<std::string>& not
 
 int show_settings(const config::Loaded& loaded, bool origin, bool json) {
   if (!loaded.valid()) {
-    for (const config::Problem& problem : loaded.problems)
+    for (const config::ConfigProblem& problem : loaded.problems)
       say(Problem::kConfiguration, config::text_of(problem, false));
     return kExitUnhealthy;
   }

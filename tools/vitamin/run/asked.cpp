@@ -101,7 +101,7 @@ class Comparison {
   }
 
   void compare(const config::Setting& setting) {
-    const config::Place& place = setting.place;
+    const config::SettingPlace& place = setting.place;
     if (place.line == 0 ? place.source == "built in" : !file_) return;
     const auto held = in_force_.find(setting.path);
     if (held != in_force_.end() && held->second == setting.value) return;

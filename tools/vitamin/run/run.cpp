@@ -123,7 +123,7 @@ void check_class(const RunOptions& options, const config::Loaded& loaded) {
 // What of vitamin.toml the command line leaves open. An invalid one is not guessed at.
 config::Loaded configure(RunOptions& options) {
   config::Loaded loaded = config::load(config::sources(options.config_file, options.settings));
-  for (const config::Problem& problem : loaded.problems)
+  for (const config::ConfigProblem& problem : loaded.problems)
     say(Problem::kConfiguration, config::text_of(problem, false));
   if (!loaded.valid())
     stop(kExitFailed, Problem::kConfiguration,
