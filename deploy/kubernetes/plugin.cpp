@@ -105,7 +105,7 @@ grpc::Status Plugin::Allocate(grpc::ServerContext* /*call*/,
   return grpc::Status::OK;
 }
 
-void Plugin::fill(const Allocation& allocation,
+void Plugin::fill(const ContainerShare& allocation,
                   v1beta1::ContainerAllocateResponse& container) const {
   namespace names = runtime::environment;
   auto& variables = *container.mutable_envs();

@@ -64,7 +64,7 @@ class Plugin final : public v1beta1::DevicePlugin::Service {
   std::string offered_elsewhere(const std::string& uuid) const;
   void say_offered(const Gpu& gpu) const;
   void ask_what_others_offer();
-  void fill(const Allocation& allocation, v1beta1::ContainerAllocateResponse& container) const;
+  void fill(const ContainerShare& allocation, v1beta1::ContainerAllocateResponse& container) const;
   std::vector<Gpu> gpus();
 
   const Options options_;

@@ -125,7 +125,7 @@ std::vector<std::string> preferred(std::vector<std::string> available,
   return chosen;
 }
 
-hal::Result<Allocation> allocate(std::span<const std::string> ids, std::span<const Gpu> gpus) {
+hal::Result<ContainerShare> allocate(std::span<const std::string> ids, std::span<const Gpu> gpus) {
   std::map<std::string, std::set<std::string>> held;  // by GPU
   for (const std::string& id : ids) {
     const auto gpu = std::find_if(gpus.begin(), gpus.end(),
@@ -145,7 +145,7 @@ hal::Result<Allocation> allocate(std::span<const std::string> ids, std::span<con
     held[gpu->uuid].insert(id);
   }
   if (held.empty()) return hal::fail(hal::Errc::kInvalidArgument, "no device was asked for");
-  Allocation allocation;
+  ContainerShare allocation;
   for (const auto& [uuid, of_it] : held) {
     allocation.gpus.push_back(uuid);
     const auto gpu = std::find_if(gpus.begin(), gpus.end(),

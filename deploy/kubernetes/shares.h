@@ -54,11 +54,11 @@ std::vector<std::string> preferred(std::vector<std::string> available,
                                    const std::vector<std::string>& must, std::size_t size);
 
 // What a container was given.
-struct Allocation {
+struct ContainerShare {
   std::vector<std::string> gpus;  // UUIDs, each once
   std::uint32_t percent = 100;    // of each GPU: the least that it has of any of them
 };
 // Fails with a sentence for an unknown or unhealthy device.
-hal::Result<Allocation> allocate(std::span<const std::string> ids, std::span<const Gpu> gpus);
+hal::Result<ContainerShare> allocate(std::span<const std::string> ids, std::span<const Gpu> gpus);
 
 }  // namespace vitamin::kubernetes

@@ -36,7 +36,7 @@ std::string_view next_word(std::string_view& text) {
 }
 
 // False: it is no such word, or the second of its kind.
-bool read_word(std::string_view word, Request& request) {
+bool read_word(std::string_view word, JobRequest& request) {
   const std::size_t at = word.find('=');
   const std::string_view name = at == word.npos ? "" : word.substr(0, at),
                          value = at == word.npos ? word : word.substr(at + 1);
@@ -68,8 +68,8 @@ std::optional<std::vector<std::uint32_t>> numbers(std::string_view text) {
 
 }  // namespace
 
-hal::Result<Request> read_option(std::string_view text) {
-  Request request;
+hal::Result<JobRequest> read_option(std::string_view text) {
+  JobRequest request;
   while (!text.empty()) {
     const std::string_view word = next_word(text);
     if (!read_word(word, request))

@@ -12,7 +12,7 @@
 
 namespace vitamin::slurm {
 
-struct Request {
+struct JobRequest {
   std::uint32_t share = 0;     // percent of each device; 0: not said
   std::string memory;          // of each device, as vitamin.toml has it; empty: not said
   std::string workload_class;  // of vitamin.toml; empty: not said
@@ -21,7 +21,7 @@ struct Request {
 // What stands behind "--vitamin=": words with commas between them, each once, of share=1..100,
 // memory=SIZE and class=NAME; share= and class= may be left out. The error is a sentence for the
 // user.
-hal::Result<Request> read_option(std::string_view text);
+hal::Result<JobRequest> read_option(std::string_view text);
 
 // gres/shard as a share: how much of each of its GPUs a job has that was given `shards` of this
 // node on `gpus`, as Slurm numbers them ("0,1"; none: on one GPU, it is not known which).

@@ -51,7 +51,7 @@ namespace vitamin::slurm {
 namespace {
 
 bool asked = false;  // --vitamin was given
-Request request;
+JobRequest request;
 hal::Result<Arguments> arguments = Arguments();
 
 // Of this task, from task_init_privileged for task_init.

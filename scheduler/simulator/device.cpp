@@ -55,7 +55,7 @@ Device::Device(const runtime::PoolLayout& layout, const runtime::Profile& profil
   result_.occupancy_bin_s = options.occupancy_bin_s;
 }
 
-void Device::add_service(std::vector<Request> requests) {
+void Device::add_service(std::vector<ServiceRequest> requests) {
   Service service;
   service.times.resize(requests.size());
   service.first_ns.resize(requests.size());
@@ -80,7 +80,7 @@ void Device::add_training(const Program& step) {
   add_client(Role::kTraining, hal::fnv1a(step.name()), {}).program = &step;
 }
 
-void Device::add_job(const Job& job, std::vector<Request> requests) {
+void Device::add_job(const Job& job, std::vector<ServiceRequest> requests) {
   scheduler::ClientTerms terms;
   // A latency class without a bound, as vitamind makes it.
   if (job.serves() && options_.latency_class) terms.slo.latency_ns = scheduler::kAsAloneNs;
@@ -108,7 +108,7 @@ void Device::add_job(const Job& job, std::vector<Request> requests) {
 
 // --- time ------------------------------------------------------------------------------------
 
-Result Device::run() {
+SimulatedRun Device::run() {
   const auto start = std::chrono::steady_clock::now();
   double last_s = 0;
   for (const Service& service : services_)
@@ -344,7 +344,7 @@ void Device::begin_part(Played& played, const Job::Part& part, bool iteration_en
 
 void Device::begin_request(Played& played, double at_ns) {
   const Job& job = played.player.job();
-  const Request& request = played.requests[played.request];
+  const ServiceRequest& request = played.requests[played.request];
   played.serving = true;
   played.tokens_left = request.output_tokens - 1;
   played.player.play(job.parts[0], at_ns, request.host_pace);
@@ -541,8 +541,8 @@ void Device::program_ended(SimulatedClient& client) {
   }
 }
 
-Result Device::collect() {
-  Result result = std::move(result_);
+SimulatedRun Device::collect() {
+  SimulatedRun result = std::move(result_);
   result.simulated_s = now_ns_ * 1e-9;
   for (const Service& service : services_)
     for (std::size_t i = 0; i < service.requests.size(); ++i)

@@ -82,13 +82,13 @@ class Device {
   }
   void use(scheduler::Policy policy) { scheduler_.replace_policy(std::move(policy), 0); }
   // A service: a client that prefills and one that decodes.
-  void add_service(std::vector<Request> requests);
+  void add_service(std::vector<ServiceRequest> requests);
   // A training job that never ends.
   void add_training(const Program& step);
   // A recorded job, which outlives this: it repeats its step for ever, or it answers requests, one
   // after the other, of as many tokens as asked for (its prompts are as they were recorded).
-  void add_job(const Job& job, std::vector<Request> requests = {});
-  Result run();
+  void add_job(const Job& job, std::vector<ServiceRequest> requests = {});
+  SimulatedRun run();
 
  private:
   enum class Role : std::uint8_t { kPrefill, kDecode, kTraining };  // columns of occupancy
@@ -146,10 +146,10 @@ class Device {
   };
 
   struct Played {
-    Played(const Job& job, std::vector<Request> asked)
+    Played(const Job& job, std::vector<ServiceRequest> asked)
         : player(job), requests(std::move(asked)), times(requests.size()) {}
     PlayedJob player;
-    std::vector<Request> requests;
+    std::vector<ServiceRequest> requests;
     std::vector<RequestTimes> times;
     std::size_t client = 0;
     std::size_t request = 0;  // next or under way
@@ -172,7 +172,7 @@ class Device {
     double due_ns;  // of its next token
   };
   struct Service {
-    std::vector<Request> requests;
+    std::vector<ServiceRequest> requests;
     std::vector<RequestTimes> times;
     std::vector<double> first_ns;
     std::size_t arrived = 0;
@@ -220,7 +220,7 @@ class Device {
   double part_of(runtime::PartitionId partition) const {
     return static_cast<double>(sms(partition)) / sms(runtime::kWholeDevice);
   }
-  Result collect();
+  SimulatedRun collect();
 
   // device_grants.cpp: what a client says, and what follows from its grants.
   struct Said {
@@ -281,7 +281,7 @@ class Device {
   std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
   double now_ns_ = 0;
   bool rates_changed_ = false;
-  Result result_;
+  SimulatedRun result_;
 };
 
 }  // namespace vitamin::sim

@@ -73,7 +73,7 @@ double Device::first_token_due_ns(const Service& service) {
   const double soonest_ns = now_ns_ + under_way.total_ns(under_way.sms());
   double due_ns = kForever, late_ns = kForever, ahead_ns = 0;
   for (std::size_t i = 0; i < std::min(service.prompts.size(), kLooksAhead); ++i) {
-    const Request& asked = service.requests[service.prompts[i]];
+    const ServiceRequest& asked = service.requests[service.prompts[i]];
     std::uint32_t done = 0;  // by the end of the chunk
     if (i < service.finishing.size())
       done = asked.prompt_tokens;
@@ -93,7 +93,7 @@ double Device::first_token_due_ns(const Service& service) {
 }
 
 void Device::prompt_ended(Service& service, std::size_t request) {
-  const Request& asked = service.requests[request];
+  const ServiceRequest& asked = service.requests[request];
   service.times[request].ttft_ms = now_ns_ * 1e-6 - asked.at_s * 1e3;
   service.first_ns[request] = now_ns_;
   if (asked.output_tokens <= 1) {

@@ -65,7 +65,7 @@ Quantiles quantiles(std::vector<double> samples) {
   return result;
 }
 
-Violations Result::violations(const Slo& slo) const {
+Violations SimulatedRun::violations(const Slo& slo) const {
   std::uint64_t ttft = 0, tpot = 0, with_tpot = 0, good = 0;
   for (const RequestTimes& request : requests) {
     const bool late_first = request.ttft_ms < 0 || request.ttft_ms > slo.ttft_ms;
@@ -83,21 +83,21 @@ Violations Result::violations(const Slo& slo) const {
           simulated_s > 0 ? static_cast<double>(good) / simulated_s : 0};
 }
 
-Quantiles Result::ttft() const {
+Quantiles SimulatedRun::ttft() const {
   std::vector<double> samples;
   for (const RequestTimes& request : requests)
     if (request.ttft_ms >= 0) samples.push_back(request.ttft_ms);
   return quantiles(std::move(samples));
 }
 
-Quantiles Result::tpot() const {
+Quantiles SimulatedRun::tpot() const {
   std::vector<double> samples;
   for (const RequestTimes& request : requests)
     if (request.finished && request.output_tokens > 1) samples.push_back(request.tpot_ms);
   return quantiles(std::move(samples));
 }
 
-Quantiles Result::latency() const {
+Quantiles SimulatedRun::latency() const {
   std::vector<double> samples;
   for (const RequestTimes& request : requests)
     if (request.finished)
@@ -106,13 +106,13 @@ Quantiles Result::latency() const {
   return quantiles(std::move(samples));
 }
 
-double Result::training_normalised() const {
+double SimulatedRun::training_normalised() const {
   double sum = 0;
   for (const TrainingResult& job : training) sum += job.steps_per_s / job.alone_steps_per_s;
   return sum;
 }
 
-void Result::merge(const Result& other) {
+void SimulatedRun::merge(const SimulatedRun& other) {
   policy = other.policy;
   simulated_s = std::max(simulated_s, other.simulated_s);
   requests.insert(requests.end(), other.requests.begin(), other.requests.end());

@@ -57,7 +57,7 @@ struct Violations {
   double goodput_per_s = 0;   // requests that meet both
 };
 
-struct Result {
+struct SimulatedRun {
   std::string policy;
   double simulated_s = 0;
   std::vector<RequestTimes> requests;
@@ -81,7 +81,7 @@ struct Result {
   Quantiles tpot() const;
   Quantiles latency() const;           // to the last token, of those that were finished
   double training_normalised() const;  // sum over jobs of steps/s against alone
-  void merge(const Result& other);
+  void merge(const SimulatedRun& other);
 };
 
 }  // namespace vitamin::sim

@@ -32,7 +32,7 @@ std::string problem(const Setup& setup) {
   return "";
 }
 
-hal::Result<Result> run_device(const Setup& setup, unsigned gpu, const std::string& policy) {
+hal::Result<SimulatedRun> run_device(const Setup& setup, unsigned gpu, const std::string& policy) {
   const runtime::PoolLayout layout = runtime::PoolLayout::build(h200(), setup.pool);
   Library library(layout.at(0).sms);
   runtime::Profile profile;
@@ -52,7 +52,7 @@ hal::Result<Result> run_device(const Setup& setup, unsigned gpu, const std::stri
   device.use(std::move(*made));
   const unsigned all = setup.gpus * setup.services;
   for (unsigned i = 0; i < setup.services && !setup.trace.requests.empty(); ++i) {
-    std::vector<Request> requests;
+    std::vector<ServiceRequest> requests;
     for (std::size_t r = i * setup.gpus + gpu; r < setup.trace.requests.size(); r += all)
       requests.push_back(setup.trace.requests[r]);
     device.add_service(std::move(requests));
@@ -65,12 +65,12 @@ hal::Result<Result> run_device(const Setup& setup, unsigned gpu, const std::stri
 
 }  // namespace
 
-hal::Result<Result> simulate(const Setup& setup, const std::string& policy) {
+hal::Result<SimulatedRun> simulate(const Setup& setup, const std::string& policy) {
   if (const std::string wrong = problem(setup); !wrong.empty())
     return hal::fail(hal::Errc::kInvalidArgument, wrong);
   if (const auto known = scheduler::check(policy); !known) return tl::unexpected(known.error());
   const auto start = std::chrono::steady_clock::now();
-  std::vector<hal::Result<Result>> results(setup.gpus);
+  std::vector<hal::Result<SimulatedRun>> results(setup.gpus);
   std::atomic<unsigned> next{0};
   auto work = [&] {
     for (unsigned gpu = next++; gpu < setup.gpus; gpu = next++)
@@ -81,7 +81,7 @@ hal::Result<Result> simulate(const Setup& setup, const std::string& policy) {
   for (unsigned i = 1; i < cores; ++i) threads.emplace_back(work);
   work();
   for (std::thread& thread : threads) thread.join();
-  Result all;
+  SimulatedRun all;
   for (const auto& result : results) {
     if (!result) return tl::unexpected(result.error());
     all.merge(*result);
@@ -91,7 +91,7 @@ hal::Result<Result> simulate(const Setup& setup, const std::string& policy) {
   return all;
 }
 
-double capacity(const Trace& trace) {
+double capacity(const RequestTrace& trace) {
   Setup setup;
   setup.device.warm_up_s = 0;
   const std::size_t count = std::min<std::size_t>(trace.requests.size(), 400);

@@ -13,13 +13,13 @@
 namespace vitamin::sim {
 
 struct Setup {
-  Trace trace;
+  RequestTrace trace;
   unsigned gpus = 1;
   unsigned services = 1;              // on each GPU; requests go round robin over all of them
   std::vector<std::string> training;  // on each GPU; names of Library::training_names()
   struct Recorded {
     Job job;
-    std::vector<Request> requests;  // for a job that serves
+    std::vector<ServiceRequest> requests;  // for a job that serves
   };
   std::vector<Recorded> jobs;  // on each GPU
   DeviceOptions device;
@@ -28,10 +28,10 @@ struct Setup {
 };
 
 // The same setup gives the same result, whatever the number of cores.
-hal::Result<Result> simulate(const Setup& setup, const std::string& policy);
+hal::Result<SimulatedRun> simulate(const Setup& setup, const std::string& policy);
 
 // Requests a second that one GPU with one service of its own finishes under the paper's
 // `throughput` when all of `trace` (at most 400 requests of it) waits at once: what a load of 1 is.
-double capacity(const Trace& trace);
+double capacity(const RequestTrace& trace);
 
 }  // namespace vitamin::sim

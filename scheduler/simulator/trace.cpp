@@ -24,7 +24,7 @@ bool number(std::string_view text, T* value) {
 }
 
 // What is wrong with the line, or "".
-std::string read_line(std::string_view line, Request* request, double last_s, bool paced) {
+std::string read_line(std::string_view line, ServiceRequest* request, double last_s, bool paced) {
   if (paced) {
     const std::size_t last = std::min(line.rfind(','), line.size());
     if (!number(line.substr(std::min(last + 1, line.size())), &request->host_pace) ||
@@ -50,18 +50,18 @@ std::string read_line(std::string_view line, Request* request, double last_s, bo
 
 }  // namespace
 
-double Trace::span_s() const { return requests.empty() ? 0 : requests.back().at_s; }
+double RequestTrace::span_s() const { return requests.empty() ? 0 : requests.back().at_s; }
 
-double Trace::scale_to(double requests_per_s) {
+double RequestTrace::scale_to(double requests_per_s) {
   const double span = span_s();
   if (span <= 0 || requests_per_s <= 0) return 1;
   const double factor = static_cast<double>(requests.size()) / span / requests_per_s;
-  for (Request& request : requests) request.at_s *= factor;
+  for (ServiceRequest& request : requests) request.at_s *= factor;
   return factor;
 }
 
-hal::Result<Trace> parse_trace(std::string_view text, const TraceWindow& window) {
-  Trace trace;
+hal::Result<RequestTrace> parse_trace(std::string_view text, const TraceWindow& window) {
+  RequestTrace trace;
   std::size_t number_of_line = 0;
   double last_s = 0;
   bool paced = false;
@@ -82,7 +82,7 @@ hal::Result<Trace> parse_trace(std::string_view text, const TraceWindow& window)
       continue;
     }
     if (line.empty()) continue;
-    Request request;
+    ServiceRequest request;
     if (const std::string why = read_line(line, &request, last_s, paced); !why.empty())
       return failed(why);
     last_s = request.at_s;
@@ -102,7 +102,7 @@ hal::Result<Trace> parse_trace(std::string_view text, const TraceWindow& window)
   return trace;
 }
 
-hal::Result<Trace> read_trace(const std::string& path, const TraceWindow& window) {
+hal::Result<RequestTrace> read_trace(const std::string& path, const TraceWindow& window) {
   const auto text = hal::read_file(path);
   if (!text)
     return hal::fail(Errc::kUnavailable, "trace " + path + ": " + std::strerror(errno), errno);

@@ -13,7 +13,7 @@
 
 namespace vitamin::sim {
 
-struct Request {
+struct ServiceRequest {
   double at_s = 0;  // since the beginning of the window
   std::uint32_t prompt_tokens = 0;
   std::uint32_t output_tokens = 0;
@@ -27,8 +27,8 @@ struct TraceWindow {
   std::uint32_t most_output_tokens = 2048;
 };
 
-struct Trace {
-  std::vector<Request> requests;
+struct RequestTrace {
+  std::vector<ServiceRequest> requests;
   std::uint64_t cut = 0;  // requests whose prompt or output was cut
   double span_s() const;
   // Times multiplied so that the mean rate becomes this many requests a second; the factor.
@@ -37,7 +37,7 @@ struct Trace {
 
 // Errors name the line and what is wrong with it: a field that is missing or no number, a negative
 // time, a time before the line above, a request of no tokens.
-hal::Result<Trace> parse_trace(std::string_view text, const TraceWindow& window = {});
-hal::Result<Trace> read_trace(const std::string& path, const TraceWindow& window = {});
+hal::Result<RequestTrace> parse_trace(std::string_view text, const TraceWindow& window = {});
+hal::Result<RequestTrace> read_trace(const std::string& path, const TraceWindow& window = {});
 
 }  // namespace vitamin::sim

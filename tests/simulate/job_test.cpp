@@ -37,7 +37,7 @@ std::string problem(const std::string& text) {
   return job ? "" : job.error().message;
 }
 
-Result run(Setup setup, const std::string& policy, double seconds = 2) {
+SimulatedRun run(Setup setup, const std::string& policy, double seconds = 2) {
   setup.device.warm_up_s = 0;
   setup.device.limit_s = seconds;
   // No client is moved by time alone.
@@ -54,7 +54,7 @@ Setup pair(const std::string& a, const std::string& b) {
   return setup;
 }
 
-double rate(const Result& result, std::size_t job = 0) {
+double rate(const SimulatedRun& result, std::size_t job = 0) {
   return result.training.at(job).steps_per_s;
 }
 
@@ -93,7 +93,7 @@ TEST_CASE("A job alone takes what its host or the device takes, whichever is slo
 }
 
 TEST_CASE("On the whole device full kernels alternate: the longer ones get on better") {
-  const Result result =
+  const SimulatedRun result =
       run(pair(step("long", kFull, 100, 90'000, 1'000), step("short", kFull, 100, 30'000, 1'000)),
           "fifo");
   // One kernel of each in turn: 120 us, and the gap is hidden behind the other's kernel.
@@ -106,7 +106,7 @@ TEST_CASE("On a part that they share full kernels alternate as well") {
   constexpr unsigned kTwice = 128 * 8;
   const Setup setup =
       pair(step("long", kTwice, 100, 90'000, 1'000), step("short", kTwice, 100, 30'000, 1'000));
-  const Result result = run(setup, "static:units=0-7");
+  const SimulatedRun result = run(setup, "static:units=0-7");
   for (const std::size_t job : {0, 1})
     CHECK(rate(result, job) == doctest::Approx(1e9 / (100 * 240'000.0)).epsilon(0.05));
 }
@@ -114,7 +114,7 @@ TEST_CASE("On a part that they share full kernels alternate as well") {
 TEST_CASE("Kernels that leave places to each other do not meet") {
   const Setup setup =
       pair(step("a", kFull / 4, 100, 50'000, 1'000), step("b", kFull / 4, 100, 50'000, 1'000));
-  const Result result = run(setup, "fifo");
+  const SimulatedRun result = run(setup, "fifo");
   for (const std::size_t job : {0, 1})
     CHECK(rate(result, job) ==
           doctest::Approx(result.training[job].alone_steps_per_s).epsilon(0.001));
@@ -122,7 +122,7 @@ TEST_CASE("Kernels that leave places to each other do not meet") {
 
 TEST_CASE("A host that is slower than the device loses nothing where it catches up") {
   // The device is busy for 40 % alone, and for 80 % with both.
-  const Result result = run(
+  const SimulatedRun result = run(
       pair(step("a", kFull, 1000, 8'000, 20'000), step("b", kFull, 1000, 8'000, 20'000)), "fifo");
   for (const std::size_t job : {0, 1})
     CHECK(rate(result, job) > 0.97 * result.training[job].alone_steps_per_s);
@@ -139,7 +139,7 @@ std::string mover(const std::string& name, const std::string& share) {
 TEST_CASE("Memory: on parts, who meets others that take all of it is as slow as was measured") {
   // Half of the bandwidth costs an eighth of that.
   for (const auto& [share, slower] : {std::pair{"1", 3.0}, {"0.5", 1.25}, {"0", 1.0}}) {
-    const Result result = run(pair(mover("a", "0"), mover("b", share)), "static:parts=2");
+    const SimulatedRun result = run(pair(mover("a", "0"), mover("b", share)), "static:parts=2");
     const double kernel = 1 + 20 * slower;  // b's gaps, 1 us in 21, do not empty the cache
     CHECK(rate(result, 0) == doctest::Approx(1e6 / (100 * kernel)).epsilon(0.05));
     CHECK(rate(result, 1) == doctest::Approx(result.training[1].alone_steps_per_s).epsilon(0.01));
@@ -149,9 +149,9 @@ TEST_CASE("Memory: on parts, who meets others that take all of it is as slow as 
 TEST_CASE("Turns: each has the device half of the time, and what a change costs is lost") {
   Setup setup = pair(step("a", kFull, 100, 90'000, 1'000), step("b", kFull, 100, 90'000, 1'000));
   setup.device.turn_ns = 2e6;
-  const Result free = run(setup, "fifo", 4);
+  const SimulatedRun free = run(setup, "fifo", 4);
   setup.device.switch_ns = 500'000;
-  const Result costly = run(setup, "fifo", 4);
+  const SimulatedRun costly = run(setup, "fifo", 4);
   for (const std::size_t job : {0, 1}) {
     const double alone = free.training[job].alone_steps_per_s;
     CHECK(rate(free, job) == doctest::Approx(0.5 * alone).epsilon(0.03));
@@ -168,7 +168,7 @@ TEST_CASE("A kernel waits for its copy; copies of two jobs share the link") {
   setup.jobs.push_back({made(head("a") + text), {}});
   CHECK(rate(run(setup, "fifo")) == doctest::Approx(1e9 / (100 * 80'000.0)).epsilon(0.02));
   setup.jobs.push_back({made(head("b") + text), {}});
-  const Result both = run(setup, "fifo");
+  const SimulatedRun both = run(setup, "fifo");
   CHECK(rate(both, 0) + rate(both, 1) == doctest::Approx(1e9 / (100 * 80'000.0)).epsilon(0.02));
 }
 
@@ -187,7 +187,7 @@ TEST_CASE("Requests are answered one after the other; each waits for those ahead
   Setup setup;
   // Three at once, and one much later; a prefill and two decodes each.
   setup.jobs.push_back({made(service()), {{0.1, 1, 3}, {0.1, 1, 3}, {0.1, 1, 3}, {0.5, 1, 3}}});
-  const Result result = run(setup, "fifo", 0);
+  const SimulatedRun result = run(setup, "fifo", 0);
   REQUIRE(result.requests.size() == 4);
   // 5 us to the first kernel, 10 kernels and 9 gaps, 5 us back to the host.
   const double prefill = 0.005 + 1.009 + 0.005, decode = 0.005 + 0.209 + 0.005;
@@ -203,7 +203,7 @@ TEST_CASE("Requests are answered one after the other; each waits for those ahead
 }
 
 TEST_CASE("Beside a training job every request ends under every policy, and none is replaced") {
-  std::vector<Request> requests;
+  std::vector<ServiceRequest> requests;
   for (int i = 0; i < 60; ++i) requests.push_back({0.02 * i, 1, 4});
   Setup setup;
   setup.jobs.push_back({made(step("train", 4 * kFull, 200, 50'000, 5'000)), {}});

@@ -21,13 +21,13 @@ std::string problem(const std::string& text, const TraceWindow& window = {}) {
 
 const std::string kHead = "t_s,prompt_tokens,output_tokens\n";
 
-Trace steady(unsigned count, double apart_s, std::uint32_t prompt, std::uint32_t output) {
-  Trace trace;
+RequestTrace steady(unsigned count, double apart_s, std::uint32_t prompt, std::uint32_t output) {
+  RequestTrace trace;
   for (unsigned i = 0; i < count; ++i) trace.requests.push_back({i * apart_s, prompt, output});
   return trace;
 }
 
-Result run(const Setup& setup, const char* policy) {
+SimulatedRun run(const Setup& setup, const char* policy) {
   auto result = simulate(setup, policy);
   REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().message));
   return std::move(*result);
@@ -63,7 +63,7 @@ TEST_CASE("A window is cut out, long requests are cut and counted, times are sca
 TEST_CASE("Lone requests take what was measured: a decode step of 4 to 8 ms, 512 tokens in 12 ms") {
   Setup setup;
   setup.trace = steady(20, 1, 512, 33);
-  const Result result = run(setup, "throughput");
+  const SimulatedRun result = run(setup, "throughput");
   REQUIRE(result.requests.size() >= 17);
   for (const RequestTimes& request : result.requests) {
     CHECK(request.finished);
@@ -81,13 +81,13 @@ TEST_CASE("A training job alone makes the measured steps a second, and half of t
   setup.training = {"resnet152"};
   setup.trace = steady(1, 0, 1, 1);
   setup.trace.requests[0].at_s = 30;
-  const Result alone = run(setup, "throughput");
+  const SimulatedRun alone = run(setup, "throughput");
   CHECK(alone.training[0].steps_per_s == doctest::Approx(16.4).epsilon(0.02));
-  const Result part = run(setup, "static:units=0-1");
+  const SimulatedRun part = run(setup, "static:units=0-1");
   CHECK(part.training[0].steps_per_s < 0.7 * alone.training[0].steps_per_s);
 }
 
-double geometric_mean(const Result& result) {
+double geometric_mean(const SimulatedRun& result) {
   double sum = 0;
   for (const TrainingResult& job : result.training)
     sum += std::log(job.steps_per_s / job.alone_steps_per_s);
@@ -114,7 +114,7 @@ TEST_CASE("What training pairs were measured to reach, alone 1: within a twelfth
                                    Measured{{"d0.6", "d0.6"}, 0.68, 0.68, "fifo"},
                                    Measured{{"qwen3-0.6b", "resnet152"}, 0.775, 0.856, "fifo"},
                                    Measured{{"qwen3-0.6b", "qwen3-0.6b"}, 0.70, 0.70, "fifo"}}) {
-    const Result result = run(training(measured.jobs, 20), measured.policy);
+    const SimulatedRun result = run(training(measured.jobs, 20), measured.policy);
     const double there = std::sqrt(measured.first * measured.second);
     MESSAGE(measured.jobs[0] << " + " << measured.jobs[1] << ", " << measured.policy << ": "
                              << geometric_mean(result) << ", measured " << there);
@@ -167,10 +167,10 @@ TEST_CASE("A client keeps its grant over a pause, but where it reports: there it
   // A request is a prefill and its decodes: a grant of each client, at least.
   CHECK(run(setup, "throughput").grants >= 40);
   // So the turn changes hands while a client pauses, and never where one does not.
-  const Result alternating = run(setup, "exclusive");
+  const SimulatedRun alternating = run(setup, "exclusive");
   for (const RequestTimes& request : alternating.requests) CHECK(request.finished);
   setup.training = {"resnet152"};
-  const Result kept = run(setup, "exclusive");
+  const SimulatedRun kept = run(setup, "exclusive");
   CHECK(kept.training[0].steps_per_s > 16);
   CHECK(!kept.requests[0].finished);
 }
@@ -208,7 +208,7 @@ TEST_CASE("slo and tpot-first keep their bound, and lend what decodes do not use
   setup.training = {"q8"};
   for (const char* policy : {"slo", "tpot-first"}) {
     CAPTURE(policy);
-    const Result result = run(setup, policy);
+    const SimulatedRun result = run(setup, policy);
     MESSAGE("training " << result.training_normalised() << ", TPOT p99 " << result.tpot().p99);
     CHECK(result.violations(Slo()).tpot <= 0.01);
     CHECK(result.training_normalised() > 0.4);
@@ -228,7 +228,7 @@ TEST_CASE("slo and tpot-first keep the bounds of prefills and decodes, and train
   setup.device.target_ttft_ms = 250;
   setup.device.target_tpot_ms = 15;
   const auto violations = [&](const char* policy) {
-    const Result result = run(setup, policy);
+    const SimulatedRun result = run(setup, policy);
     const Violations found = result.violations({250, 15});
     MESSAGE(std::string(policy) << ": " << 100 * found.ttft << " % of the first tokens late, "
                                 << 100 * found.tpot << " % of the others, training "
@@ -248,7 +248,7 @@ TEST_CASE("Clients that share a part slow each other down on it") {
   const Setup one = training({"q8"}, 20), two = training({"q8", "q8"}, 20);
   for (const char* policy : {"static:units=0-7", "fifo"}) {
     const double alone = run(one, policy).training[0].steps_per_s;
-    const Result both = run(two, policy);
+    const SimulatedRun both = run(two, policy);
     const double sum = both.training[0].steps_per_s + both.training[1].steps_per_s;
     CHECK(both.training[0].steps_per_s == doctest::Approx(both.training[1].steps_per_s));
     CHECK(both.training[0].steps_per_s < 0.95 * alone);
@@ -261,7 +261,7 @@ TEST_CASE("Clients that share a part slow each other down on it") {
 // starving client is given.
 TEST_CASE("The round robin of the examples keeps four jobs on halves") {
   const Setup setup = training({"resnet152", "resnet152", "resnet152", "resnet152"}, 10);
-  const Result result = run(setup, EXAMPLES "/round_robin.so:share=2");
+  const SimulatedRun result = run(setup, EXAMPLES "/round_robin.so:share=2");
   CHECK(result.faults == 0);
   CHECK(result.starving == 0);
   double narrow_s = 0, all_s = 0;
@@ -283,7 +283,7 @@ TEST_CASE("A policy that fails is reported with the time and the reason") {
   Setup setup;
   setup.trace = steady(3, 1, 64, 4);
   setup.trace.requests[0].at_s = 0.5;
-  const Result result = run(setup, PLUGINS "/scheduler_bad_policy.so:throw");
+  const SimulatedRun result = run(setup, PLUGINS "/scheduler_bad_policy.so:throw");
   CHECK(result.faults == 1);
   CHECK(result.message == "bad: allocate() failed: planted");
   CHECK(result.fault_s >= 0);
@@ -299,7 +299,7 @@ TEST_CASE("The same setup gives the same result") {
   setup.trace = steady(120, 0.02, 700, 40);
   setup.training = {"qwen3-0.6b"};
   for (const char* policy : {"throughput", "slo", "tpot-first", "temporal"}) {
-    const Result a = run(setup, policy), b = run(setup, policy);
+    const SimulatedRun a = run(setup, policy), b = run(setup, policy);
     CHECK(a.operations == b.operations);
     CHECK(a.grants == b.grants);
     CHECK(a.tpot().p99 == b.tpot().p99);
@@ -314,7 +314,7 @@ TEST_CASE("Under every policy all requests end; tpot-first keeps tokens in time 
   for (const char* policy : {"fifo", "throughput", "throughput:model=algorithm1", "slo",
                              "tpot-first", "temporal", "static:parts=5", "orion"}) {
     CAPTURE(std::string(policy));
-    const Result result = run(setup, policy);
+    const SimulatedRun result = run(setup, policy);
     for (const RequestTimes& request : result.requests) CHECK(request.finished);
     CHECK(result.faults == 0);
   }
@@ -327,7 +327,7 @@ TEST_CASE("More than a million operations a second") {
   Setup setup;
   setup.trace = steady(300, 0.1, 800, 60);
   const double ns = test::lowest(1000, [&] {
-    const Result result = run(setup, "tpot-first");
+    const SimulatedRun result = run(setup, "tpot-first");
     return result.wall_s / static_cast<double>(result.operations) * 1e9;
   });
   const double millions = 1000 / ns;
@@ -351,7 +351,7 @@ double part_of_a_minute(double minutes, unsigned requests, const char* policy) {
   return test::lowest(1.5, [&] {
     const double begin = cpu_s();
     setup.device.limit_s = 0.25 * requests;
-    const Result result = run(setup, policy);
+    const SimulatedRun result = run(setup, policy);
     return (cpu_s() - begin) / result.simulated_s * minutes * 60 * 8 / 2 / 60;
   });
 }
@@ -396,7 +396,7 @@ TEST_CASE("Quantiles and violations are what their definitions say") {
   CHECK(histogram.quantile(0.5) == doctest::Approx(500).epsilon(0.02));
   CHECK(histogram.quantile(0.99) == doctest::Approx(990).epsilon(0.02));
   CHECK(quantiles({1, 2, 3, 4}).p50 == doctest::Approx(2.5));
-  Result result;
+  SimulatedRun result;
   result.simulated_s = 2;
   result.requests = {{100, 10, true, 5},
                      {900, 10, true, 5},

@@ -24,7 +24,7 @@ Json quantiles_json(const sim::Quantiles& q) {
   return {{"mean", q.mean}, {"p50", q.p50}, {"p90", q.p90}, {"p95", q.p95}, {"p99", q.p99}};
 }
 
-Json result_json(const sim::Result& result, const sim::Slo& slo) {
+Json result_json(const sim::SimulatedRun& result, const sim::Slo& slo) {
   const sim::Violations violations = result.violations(slo);
   Json scales = Json::array();
   for (const double scale : {0.5, 0.75, 1.0, 1.25, 1.5, 2.0}) {
@@ -70,11 +70,11 @@ Json result_json(const sim::Result& result, const sim::Slo& slo) {
           {"widths", widths}};
 }
 
-void print_table(const std::vector<sim::Result>& results, const sim::Slo& slo) {
+void print_table(const std::vector<sim::SimulatedRun>& results, const sim::Slo& slo) {
   fmt::print("{:<30} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>8} {:>9}\n", "policy",
              "TTFT p50", "p99 ms", "> limit", "TPOT p50", "p99 ms", "> limit", "ITL p99",
              "goodput/s", "training", "moves/s", "Mops/s");
-  for (const sim::Result& result : results) {
+  for (const sim::SimulatedRun& result : results) {
     const sim::Violations violations = result.violations(slo);
     const sim::Quantiles ttft = result.ttft(), tpot = result.tpot();
     fmt::print(
@@ -85,7 +85,7 @@ void print_table(const std::vector<sim::Result>& results, const sim::Slo& slo) {
         result.training_normalised(), static_cast<double>(result.moves) / result.simulated_s,
         static_cast<double>(result.operations) / result.wall_s / 1e6);
   }
-  for (const sim::Result& result : results)
+  for (const sim::SimulatedRun& result : results)
     if (!result.message.empty()) fmt::print("{}: {}\n", result.policy, result.message);
 }
 
@@ -107,7 +107,7 @@ bool write(const std::filesystem::path& path, const Chart& chart) {
   return static_cast<bool>(file);
 }
 
-Chart occupancy_chart(const sim::Result& result, unsigned gpus) {
+Chart occupancy_chart(const sim::SimulatedRun& result, unsigned gpus) {
   Chart chart{"SMs in use, " + result.policy,
               "seconds",
               "SMs (mean of a GPU)",
@@ -124,7 +124,7 @@ Chart occupancy_chart(const sim::Result& result, unsigned gpus) {
   return chart;
 }
 
-bool plot(const std::vector<sim::Result>& results, const SimulateOptions& options) {
+bool plot(const std::vector<sim::SimulatedRun>& results, const SimulateOptions& options) {
   std::error_code error;
   std::filesystem::create_directories(options.plot, error);
   Chart ttft{"time to first token", "ms", "share of requests", {}};
@@ -208,7 +208,7 @@ int simulate(const SimulateOptions& options) {
   if (const std::string wrong = problem(options); !wrong.empty()) return failed(wrong);
   const sim::TraceWindow window{options.from_s, options.seconds, options.most_prompt,
                                 options.most_output};
-  auto trace = options.trace.empty() ? sim::Trace() : sim::read_trace(options.trace, window);
+  auto trace = options.trace.empty() ? sim::RequestTrace() : sim::read_trace(options.trace, window);
   if (!trace) return failed(trace.error().message);
   sim::Setup setup;
   for (const std::string& word : options.jobs)
@@ -245,7 +245,7 @@ int simulate(const SimulateOptions& options) {
   const sim::Slo slo{options.ttft_ms, options.tpot_ms};
   std::vector<std::string> policies = options.policies;
   if (policies.empty()) policies.emplace_back("throughput");
-  std::vector<sim::Result> results;
+  std::vector<sim::SimulatedRun> results;
   for (const std::string& policy : policies) {
     auto result = sim::simulate(setup, policy);
     if (!result) return failed(result.error().message);
@@ -266,7 +266,8 @@ int simulate(const SimulateOptions& options) {
                 {"training", setup.training},
                 {"jobs", options.jobs},
                 {"results", Json::array()}};
-    for (const sim::Result& result : results) out["results"].push_back(result_json(result, slo));
+    for (const sim::SimulatedRun& result : results)
+      out["results"].push_back(result_json(result, slo));
     fmt::print("{}\n", out.dump(2));
     return 0;
   }
@@ -301,7 +302,7 @@ sim::Setup test_setup() {
 }
 
 void print_test(const std::string& specification, const sim::Setup& setup,
-                const sim::Result& result, std::size_t finished, double us) {
+                const sim::SimulatedRun& result, std::size_t finished, double us) {
   fmt::print(
       "{}, on a simulated H200 (132 SMs)\n"
       "tried     {} requests, ten each half second, to {} clients that prefill and {} that decode; "
