@@ -167,26 +167,26 @@ Context* make_context_now(NativeContext handle, int ordinal) {
   stats::DevicePage& counters = device_page(static_cast<unsigned>(ordinal));
   counters.ordinal = static_cast<std::uint32_t>(ordinal);
   counters.used.store(1, std::memory_order_relaxed);
-  Configuration configuration = interpose::configuration();
-  configuration.dispatch.page = &counters;
-  configuration.dispatch.audit = make_audit(ordinal);
-  configuration.dispatch.blocking_covers_legacy = blocking_covers_legacy();
+  ProcessOptions options = process_options();
+  options.dispatch.page = &counters;
+  options.dispatch.audit = make_audit(ordinal);
+  options.dispatch.blocking_covers_legacy = blocking_covers_legacy();
 
   auto device = open_device(ordinal, handle);
   if (!device) return degrade(device.error().message.c_str()), nullptr;
-  auto policy = make_policy(configuration);
+  auto policy = make_policy(options);
   if (!policy) return degrade(policy.error().message.c_str()), nullptr;
-  configuration.dispatch.trace = make_trace(ordinal, (*device)->info(), configuration);
-  set_up_profile(configuration.dispatch, (*device)->info().name, ordinal);
+  options.dispatch.trace = make_trace(ordinal, (*device)->info(), options);
+  set_up_profile(options.dispatch, (*device)->info().name, ordinal);
   // Registered behind the runtime's own start, so this comes before its end.
   [[maybe_unused]] static const int registered =
       std::atexit([] { for_each_context(&before_runtime_ends); });
-  if (configuration.dispatch.audit)
-    *device = runtime::Audit::watch(configuration.dispatch.audit, std::move(*device));
+  if (options.dispatch.audit)
+    *device = runtime::Audit::watch(options.dispatch.audit, std::move(*device));
   const auto legacy = legacy_stream(handle);
   if (!legacy) return degrade(legacy.error().message.c_str()), nullptr;
   auto made =
-      runtime::VirtualContext::create(std::move(*device), *policy, configuration.dispatch, *legacy);
+      runtime::VirtualContext::create(std::move(*device), *policy, options.dispatch, *legacy);
   if (!made) return degrade(made.error().message.c_str()), nullptr;
 
   auto context = std::make_unique<Context>();

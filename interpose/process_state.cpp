@@ -271,8 +271,8 @@ void start_managing() {
   managing.store(true, std::memory_order_relaxed);
 }
 
-Configuration configuration() {
-  Configuration result;
+ProcessOptions process_options() {
+  ProcessOptions result;
   result.dispatch.make_arbiter = &make_arbiter;
   if (!daemon_socket().empty()) {
     const char* const cooperative = std::getenv(environment::kCooperative);
@@ -323,15 +323,15 @@ std::shared_ptr<runtime::Audit> make_audit(int ordinal) {
 }
 
 std::shared_ptr<runtime::trace::Recorder> make_trace(int ordinal, const hal::DeviceInfo& info,
-                                                     const Configuration& configuration) {
+                                                     const ProcessOptions& options) {
   const char* directory = std::getenv(environment::kTrace);
   if (directory == nullptr || *directory == '\0') return nullptr;
   runtime::trace::Header header;
   header.ordinal = static_cast<std::uint32_t>(ordinal);
-  header.seed = configuration.seed;
-  configuration.policy.copy(header.policy, sizeof header.policy - 1);
+  header.seed = options.seed;
+  options.policy.copy(header.policy, sizeof header.policy - 1);
   std::strncpy(header.program, ::program_invocation_short_name, sizeof header.program - 1);
-  describe(header, info, configuration.dispatch.pool);
+  describe(header, info, options.dispatch.pool);
   std::shared_ptr<runtime::trace::Recorder> trace =
       runtime::trace::Recorder::create(directory, header);
   if (trace == nullptr) {
@@ -380,11 +380,11 @@ void set_up_profile(runtime::DispatchOptions& options, const std::string& model,
   };
 }
 
-hal::Result<runtime::MakeArbiter> make_policy(const Configuration& configuration) {
-  auto policy = client::local_arbiter(configuration.policy, configuration.seed,
+hal::Result<runtime::MakeArbiter> make_policy(const ProcessOptions& options) {
+  auto policy = client::local_arbiter(options.policy, options.seed,
                                       [](const char* line) { warn(Problem::kPolicy, "%s", line); });
-  if (policy) page().policy.set(configuration.policy.c_str());
-  page().window_ns.set(configuration.dispatch.window.ahead_ns);
+  if (policy) page().policy.set(options.policy.c_str());
+  page().window_ns.set(options.dispatch.window.ahead_ns);
   return policy;
 }
 

@@ -73,22 +73,22 @@ void refuse_alone(const char* why);
 void start_managing();
 
 // The policy that was asked for and how to dispatch. Each device gets a policy of its own.
-struct Configuration {
+struct ProcessOptions {
   std::string policy;
   std::uint64_t seed = 0;
   runtime::DispatchOptions dispatch;
 };
-Configuration configuration();
+ProcessOptions process_options();
 // Where processes on one GPU keep what they share out; empty: nowhere.
 std::string lock_directory();
 // Null unless VITAMIN_AUDIT names a directory.
 std::shared_ptr<runtime::Audit> make_audit(int ordinal);
 // Null unless VITAMIN_TRACE names a directory.
 std::shared_ptr<runtime::trace::Recorder> make_trace(int ordinal, const hal::DeviceInfo& info,
-                                                     const Configuration& configuration);
+                                                     const ProcessOptions& options);
 
 // What is known and what is to be learnt of kernels' times on a GPU of this model.
 void set_up_profile(runtime::DispatchOptions& options, const std::string& model, int ordinal);
-hal::Result<runtime::MakeArbiter> make_policy(const Configuration& configuration);
+hal::Result<runtime::MakeArbiter> make_policy(const ProcessOptions& options);
 
 }  // namespace vitamin::interpose

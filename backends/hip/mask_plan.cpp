@@ -76,7 +76,7 @@ hal::Result<MaskPlan> MaskPlan::make(const DeviceShape& shape, int hip_version) 
   const std::vector<MaskBit> order = mask_order(shape);
   for (std::uint32_t bit = 0; bit < order.size(); ++bit) {
     if (!order[bit].real) continue;
-    const Place& place = order[bit].place;
+    const CuPosition& place = order[bit].place;
     rows[{place.cu / (shape.pairs ? 2 : 1), place.array}].push_back(bit);
     engines.insert({place.xcc, place.engine});
   }

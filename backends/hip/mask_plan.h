@@ -46,15 +46,15 @@ struct DeviceShape {
                           std::uint32_t cus, bool pairs);
 };
 
-struct Place {
+struct CuPosition {
   std::uint32_t xcc = 0, engine = 0, array = 0, cu = 0;
-  friend bool operator==(const Place&, const Place&) = default;
+  friend bool operator==(const CuPosition&, const CuPosition&) = default;
 };
 
 // Element i: the CU that bit i of the driver's mask enables. `real` is false for a bit without a CU
 // (the XCC whose turn it is has none left).
 struct MaskBit {
-  Place place;
+  CuPosition place;
   bool real = false;
 };
 std::vector<MaskBit> mask_order(const DeviceShape& shape);

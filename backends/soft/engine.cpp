@@ -28,7 +28,7 @@ bool valid(const DeviceDescription& device, std::string* why) {
 
 void Block::AlignedDelete::operator()(unsigned char* at) const { std::free(at); }
 
-Engine::Impl::Impl(EngineOptions given, std::unique_ptr<Ledger> ledger)
+Engine::Impl::Impl(EngineOptions given, std::unique_ptr<ResidencyLedger> ledger)
     : options(std::move(given)),
       real(options.clock == Clock::kReal),
       whole_rule(std::make_shared<const ClusterRule>(options.device.whole_rule())),
@@ -63,11 +63,11 @@ hal::Result<std::unique_ptr<Engine>> Engine::create(EngineOptions options) {
   std::string why;
   if (!valid(options.device, &why))
     return hal::fail(hal::Errc::kInvalidArgument, "the device description is not valid: " + why);
-  std::unique_ptr<Ledger> ledger;
+  std::unique_ptr<ResidencyLedger> ledger;
   if (!options.ledger_path.empty()) {
     if (options.clock != Clock::kReal)
       return hal::fail(hal::Errc::kInvalidArgument, "a device in virtual time cannot be shared");
-    auto attached = Ledger::attach(options.ledger_path, options.device.sms());
+    auto attached = ResidencyLedger::attach(options.ledger_path, options.device.sms());
     if (!attached) return tl::unexpected(attached.error());
     ledger = std::move(*attached);
   }
@@ -501,7 +501,7 @@ void Engine::give_memory(std::size_t bytes) {
 
 bool Engine::Impl::take_memory(std::size_t bytes) {
   const std::size_t limit = options.device.memory_bytes;
-  if (Ledger* const ledger = residency.ledger()) {
+  if (ResidencyLedger* const ledger = residency.ledger()) {
     if (!ledger->take_memory(bytes, limit)) return false;
   } else if (bytes > limit - memory_used) {
     return false;
@@ -511,7 +511,7 @@ bool Engine::Impl::take_memory(std::size_t bytes) {
 }
 
 void Engine::Impl::give_memory(std::size_t bytes) {
-  if (Ledger* const ledger = residency.ledger()) ledger->give_memory(bytes);
+  if (ResidencyLedger* const ledger = residency.ledger()) ledger->give_memory(bytes);
   memory_used -= bytes;
 }
 
@@ -541,15 +541,15 @@ void Engine::find_allocation(const void* address, void** base, std::size_t* byte
 
 std::size_t Engine::memory_used() const {
   const Lock lock(impl_->mutex);
-  Ledger* const ledger = impl_->residency.ledger();
+  ResidencyLedger* const ledger = impl_->residency.ledger();
   return ledger != nullptr ? ledger->memory_used() : impl_->memory_used;
 }
 
-Ledger* Engine::ledger() const { return impl_->residency.ledger(); }
+ResidencyLedger* Engine::ledger() const { return impl_->residency.ledger(); }
 
 std::vector<SmSharing> Engine::sharing() const {
   const Lock lock(impl_->mutex);
-  Ledger* const ledger = impl_->residency.ledger();
+  ResidencyLedger* const ledger = impl_->residency.ledger();
   if (ledger == nullptr) return {};
   ledger->lock();
   std::vector<SmSharing> result = ledger->sharing();

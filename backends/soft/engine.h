@@ -39,7 +39,7 @@
 
 namespace vitamin::soft {
 
-class Ledger;  // ledger.h
+class ResidencyLedger;  // ledger.h
 
 using Nanoseconds = std::uint64_t;
 
@@ -446,7 +446,7 @@ class Engine {
   // The allocation that holds `address`; base stays null when there is none.
   void find_allocation(const void* address, void** base, std::size_t* bytes) const;
   std::size_t memory_used() const;  // by all processes of the ledger
-  Ledger* ledger() const;           // null: none
+  ResidencyLedger* ledger() const;  // null: none
 
   // One element an SM; empty without a ledger.
   std::vector<SmSharing> sharing() const;

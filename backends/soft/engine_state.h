@@ -205,7 +205,7 @@ struct HostCall {
 using Lock = std::unique_lock<std::mutex>;
 
 struct Engine::Impl {
-  explicit Impl(EngineOptions given, std::unique_ptr<Ledger> ledger);
+  explicit Impl(EngineOptions given, std::unique_ptr<ResidencyLedger> ledger);
   ~Impl();
 
   enum class Step : std::uint8_t { kMoved, kIdle, kBlocked, kLater };
@@ -299,7 +299,7 @@ struct Engine::Impl {
   std::uint64_t outstanding = 0;
   void set_outstanding(std::uint64_t operations) {
     outstanding = operations;
-    if (Ledger* const ledger = residency.ledger()) ledger->set_outstanding(operations);
+    if (ResidencyLedger* const ledger = residency.ledger()) ledger->set_outstanding(operations);
   }
   std::uint64_t queue_serial = 0;
 

@@ -53,7 +53,7 @@ SmUsage& SmUsage::operator-=(const SmUsage& other) {
 }
 
 // Of one process, in shared memory. The atomics are looked at without the lock.
-struct Ledger::Process {
+struct ResidencyLedger::Process {
   std::uint64_t memory, parked_memory;  // on the device, on the host
   std::atomic<ProcessState> state;
   std::atomic<std::uint32_t> calls;  // threads inside of the driver
@@ -91,7 +91,7 @@ struct LedgerFile {
   pthread_mutex_t mutex;
   struct Row {
     ProcessKey owner;
-    Ledger::Process process;
+    ResidencyLedger::Process process;
     SmUsage used[SmSet::kMaxSms];
   } rows[kRows];
   SmUsage totals[SmSet::kMaxSms];
@@ -153,10 +153,11 @@ hal::Result<LedgerFile*> map_file(const std::string& path, std::uint32_t sms) {
 
 }  // namespace
 
-hal::Result<std::unique_ptr<Ledger>> Ledger::attach(const std::string& path, std::uint32_t sms) {
+hal::Result<std::unique_ptr<ResidencyLedger>> ResidencyLedger::attach(const std::string& path,
+                                                                      std::uint32_t sms) {
   auto file = map_file(path, sms);
   if (!file) return tl::unexpected(file.error());
-  std::unique_ptr<Ledger> ledger(new Ledger(*file, kRows));
+  std::unique_ptr<ResidencyLedger> ledger(new ResidencyLedger(*file, kRows));
   ledger->lock();
   ledger->reclaim_dead();
   for (std::uint32_t row = 0; row < kRows && ledger->row_ == kRows; ++row) {
@@ -171,7 +172,7 @@ hal::Result<std::unique_ptr<Ledger>> Ledger::attach(const std::string& path, std
   return ledger;
 }
 
-Ledger::~Ledger() {
+ResidencyLedger::~ResidencyLedger() {
   if (row_ != kRows) {
     lock();
     drop_row(row_);
@@ -180,17 +181,17 @@ Ledger::~Ledger() {
   ::munmap(file_, sizeof(LedgerFile));
 }
 
-void Ledger::lock() {
+void ResidencyLedger::lock() {
   if (pthread_mutex_lock(&file_->mutex) != EOWNERDEAD) return;
   pthread_mutex_consistent(&file_->mutex);
   rebuild_totals();
 }
 
-void Ledger::unlock() { pthread_mutex_unlock(&file_->mutex); }
+void ResidencyLedger::unlock() { pthread_mutex_unlock(&file_->mutex); }
 
-SmUsage* Ledger::totals() { return file_->totals; }
+SmUsage* ResidencyLedger::totals() { return file_->totals; }
 
-void Ledger::change_presence(std::uint32_t sm, int change) {
+void ResidencyLedger::change_presence(std::uint32_t sm, int change) {
   LedgerFile::Presence& presence = file_->presence[sm];
   const Nanoseconds now = monotonic_ns();
   if (presence.processes >= 2) presence.shared_ns += now - presence.changed_at;
@@ -199,7 +200,7 @@ void Ledger::change_presence(std::uint32_t sm, int change) {
   presence.processes_max = std::max(presence.processes_max, presence.processes);
 }
 
-void Ledger::take(std::uint32_t sm, const SmUsage& usage) {
+void ResidencyLedger::take(std::uint32_t sm, const SmUsage& usage) {
   SmUsage& mine = file_->rows[row_].used[sm];
   const bool first = mine.blocks == 0;
   mine += usage;
@@ -208,14 +209,14 @@ void Ledger::take(std::uint32_t sm, const SmUsage& usage) {
   if (first) change_presence(sm, 1);
 }
 
-void Ledger::release(std::uint32_t sm, const SmUsage& usage) {
+void ResidencyLedger::release(std::uint32_t sm, const SmUsage& usage) {
   SmUsage& mine = file_->rows[row_].used[sm];
   mine -= usage;
   file_->totals[sm] -= usage;
   if (mine.blocks == 0) change_presence(sm, -1);
 }
 
-void Ledger::drop_row(std::uint32_t row) {
+void ResidencyLedger::drop_row(std::uint32_t row) {
   LedgerFile::Row& entry = file_->rows[row];
   for (std::uint32_t sm = 0; sm < file_->sms; ++sm) {
     if (entry.used[sm].blocks == 0) continue;
@@ -231,7 +232,7 @@ void Ledger::drop_row(std::uint32_t row) {
   process.outstanding = 0;
 }
 
-bool Ledger::reclaim_dead() {
+bool ResidencyLedger::reclaim_dead() {
   bool freed = false;
   for (std::uint32_t row = 0; row < kRows; ++row) {
     const ProcessKey owner = file_->rows[row].owner;
@@ -243,7 +244,7 @@ bool Ledger::reclaim_dead() {
   return freed;
 }
 
-void Ledger::rebuild_totals() {
+void ResidencyLedger::rebuild_totals() {
   for (std::uint32_t sm = 0; sm < file_->sms; ++sm) {
     SmUsage total;
     std::uint32_t present = 0;
@@ -256,7 +257,7 @@ void Ledger::rebuild_totals() {
   }
 }
 
-bool Ledger::take_memory(std::size_t bytes, std::size_t limit) {
+bool ResidencyLedger::take_memory(std::size_t bytes, std::size_t limit) {
   const std::lock_guard held(*this);
   std::size_t used = sum_of_memory();
   if (used + bytes > limit && reclaim_dead()) used = sum_of_memory();
@@ -265,18 +266,18 @@ bool Ledger::take_memory(std::size_t bytes, std::size_t limit) {
   return true;
 }
 
-void Ledger::give_memory(std::size_t bytes) {
+void ResidencyLedger::give_memory(std::size_t bytes) {
   const std::lock_guard held(*this);
   file_->rows[row_].process.memory -= bytes;
 }
 
-std::size_t Ledger::memory_used() {
+std::size_t ResidencyLedger::memory_used() {
   const std::lock_guard held(*this);
   reclaim_dead();
   return sum_of_memory();
 }
 
-std::size_t Ledger::sum_of_memory() const {
+std::size_t ResidencyLedger::sum_of_memory() const {
   std::size_t used = 0;
   for (const LedgerFile::Row& row : file_->rows) used += row.process.memory;
   return used;
@@ -284,7 +285,7 @@ std::size_t Ledger::sum_of_memory() const {
 
 // Counts first and looks then, as a process that locks this one sets the state first: one of the
 // two sees the other.
-void Ledger::enter_call() {
+void ResidencyLedger::enter_call() {
   Process& process = file_->rows[row_].process;
   for (;;) {
     ++process.calls;
@@ -295,57 +296,57 @@ void Ledger::enter_call() {
   }
 }
 
-void Ledger::leave_call() { --file_->rows[row_].process.calls; }
+void ResidencyLedger::leave_call() { --file_->rows[row_].process.calls; }
 
-void Ledger::set_outstanding(std::uint64_t operations) {
+void ResidencyLedger::set_outstanding(std::uint64_t operations) {
   file_->rows[row_].process.outstanding.store(operations);
 }
 
-Ledger::Process* Ledger::find(std::int64_t pid) {
+ResidencyLedger::Process* ResidencyLedger::find(std::int64_t pid) {
   for (LedgerFile::Row& row : file_->rows)
     if (pid != 0 && row.owner.pid == pid && start_time(pid) == row.owner.started)
       return &row.process;
   return nullptr;
 }
 
-std::optional<ProcessState> Ledger::state_of(std::int64_t pid) {
+std::optional<ProcessState> ResidencyLedger::state_of(std::int64_t pid) {
   const std::lock_guard held(*this);
   const Process* const process = find(pid);
   if (process == nullptr) return std::nullopt;
   return process->state.load();
 }
 
-void Ledger::set_state(std::int64_t pid, ProcessState state) {
+void ResidencyLedger::set_state(std::int64_t pid, ProcessState state) {
   const std::lock_guard held(*this);
   if (Process* const process = find(pid)) process->state = state;
 }
 
-bool Ledger::is_busy(std::int64_t pid) {
+bool ResidencyLedger::is_busy(std::int64_t pid) {
   const std::lock_guard held(*this);
   const Process* const process = find(pid);
   return process != nullptr && (process->calls != 0 || process->outstanding != 0);
 }
 
-void Ledger::move_to_host(std::int64_t pid) {
+void ResidencyLedger::move_to_host(std::int64_t pid) {
   const std::lock_guard held(*this);
   if (Process* const process = find(pid))
     process->parked_memory = std::exchange(process->memory, 0);
 }
 
-bool Ledger::fits_back(std::int64_t pid, std::size_t limit) {
+bool ResidencyLedger::fits_back(std::int64_t pid, std::size_t limit) {
   const std::lock_guard held(*this);
   reclaim_dead();
   const Process* const process = find(pid);
   return process == nullptr || sum_of_memory() + process->parked_memory <= limit;
 }
 
-void Ledger::move_to_device(std::int64_t pid) {
+void ResidencyLedger::move_to_device(std::int64_t pid) {
   const std::lock_guard held(*this);
   if (Process* const process = find(pid))
     process->memory = std::exchange(process->parked_memory, 0);
 }
 
-std::vector<SmSharing> Ledger::sharing() const {
+std::vector<SmSharing> ResidencyLedger::sharing() const {
   std::vector<SmSharing> result;
   for (std::uint32_t sm = 0; sm < file_->sms; ++sm) {
     const LedgerFile::Presence& presence = file_->presence[sm];

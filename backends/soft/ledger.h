@@ -2,11 +2,11 @@
 //
 // What is resident on each SM, for one engine or for every process that shares the device.
 //
-// Residency is the table that block placement reads and writes. Ledger is the same table in a file
-// that several processes map: one row a process, totals over all rows, a robust process-shared
-// mutex. A process that died is found by its process id and start time and its row is taken out.
-// The rows also have the device memory of each process, and what checkpoints need of it: whether it
-// is locked, and what it is doing.
+// Residency is the table that block placement reads and writes. ResidencyLedger is the same table
+// in a file that several processes map: one row a process, totals over all rows, a robust
+// process-shared mutex. A process that died is found by its process id and start time and its row
+// is taken out. The rows also have the device memory of each process, and what checkpoints need of
+// it: whether it is locked, and what it is doing.
 #pragma once
 
 #include <pthread.h>
@@ -41,13 +41,14 @@ struct LedgerFile;  // the layout of the mapped file, ledger.cpp
 // The values are those of CUprocessState. Parked: its device memory is on the host.
 enum class ProcessState : std::uint32_t { kRunning, kLocked, kParked };
 
-class Ledger {
+class ResidencyLedger {
  public:
   // Maps `path`, which is made when it is not there, and takes a row.
-  static hal::Result<std::unique_ptr<Ledger>> attach(const std::string& path, std::uint32_t sms);
-  ~Ledger();  // gives the row back
-  Ledger(const Ledger&) = delete;
-  Ledger& operator=(const Ledger&) = delete;
+  static hal::Result<std::unique_ptr<ResidencyLedger>> attach(const std::string& path,
+                                                              std::uint32_t sms);
+  ~ResidencyLedger();  // gives the row back
+  ResidencyLedger(const ResidencyLedger&) = delete;
+  ResidencyLedger& operator=(const ResidencyLedger&) = delete;
 
   void lock();
   void unlock();
@@ -84,7 +85,7 @@ class Ledger {
  private:
   Process* find(std::int64_t pid);
   std::size_t sum_of_memory() const;
-  Ledger(LedgerFile* file, std::uint32_t row) : file_(file), row_(row) {}
+  ResidencyLedger(LedgerFile* file, std::uint32_t row) : file_(file), row_(row) {}
   void change_presence(std::uint32_t sm, int change);
   void drop_row(std::uint32_t row);
   void rebuild_totals();
@@ -96,7 +97,7 @@ class Ledger {
 // Placement's view. Without a ledger the table is private and lock() does nothing.
 class Residency {
  public:
-  Residency(std::uint32_t sms, const SmLimits& limits, std::unique_ptr<Ledger> ledger)
+  Residency(std::uint32_t sms, const SmLimits& limits, std::unique_ptr<ResidencyLedger> ledger)
       : limits_(limits),
         own_(ledger == nullptr ? sms : 0),
         ledger_(std::move(ledger)),
@@ -126,13 +127,13 @@ class Residency {
     else
       table_[sm] -= block;
   }
-  Ledger* ledger() const { return ledger_.get(); }
+  ResidencyLedger* ledger() const { return ledger_.get(); }
   const SmLimits& limits() const { return limits_; }
 
  private:
   SmLimits limits_;
   std::vector<SmUsage> own_;
-  std::unique_ptr<Ledger> ledger_;
+  std::unique_ptr<ResidencyLedger> ledger_;
   SmUsage* table_;
 };
 

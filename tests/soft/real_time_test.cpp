@@ -330,7 +330,7 @@ TEST_CASE("what a killed process held is given to the others") {
 TEST_CASE("a process that dies inside the ledger's lock leaves it usable") {
   LedgerPath path;
   const pid_t victim = in_child([&] {
-    auto ledger = Ledger::attach(path.path(), 8);
+    auto ledger = ResidencyLedger::attach(path.path(), 8);
     if (!ledger) return false;
     (*ledger)->lock();
     (*ledger)->take(3, SmUsage{1024, 1, 4096, 0});
@@ -340,7 +340,7 @@ TEST_CASE("a process that dies inside the ledger's lock leaves it usable") {
   int status = 0;
   REQUIRE(waitpid(victim, &status, 0) == victim);
   REQUIRE(WIFSIGNALED(status));
-  auto ledger = Ledger::attach(path.path(), 8);
+  auto ledger = ResidencyLedger::attach(path.path(), 8);
   REQUIRE(ledger.has_value());
   (*ledger)->lock();
   CHECK((*ledger)->totals()[3].blocks == 0);

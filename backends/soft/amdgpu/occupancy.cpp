@@ -13,7 +13,7 @@ constexpr SmUsage kResident{.threads = 0, .blocks = 1, .shared_bytes = 0, .regis
 
 Occupancy::Occupancy(const std::string& path, std::uint32_t cus) {
   if (path.empty()) return;
-  auto ledger = Ledger::attach(path, cus);
+  auto ledger = ResidencyLedger::attach(path, cus);
   if (ledger) {
     ledger_ = std::move(*ledger);
     return;

@@ -24,7 +24,7 @@ class Occupancy {
 
  private:
   mutable std::mutex mutex_;  // the ledger's own is between processes
-  std::unique_ptr<Ledger> ledger_;
+  std::unique_ptr<ResidencyLedger> ledger_;
 };
 
 }  // namespace vitamin::soft::amdgpu

@@ -23,14 +23,14 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 struct CheckpointedOn {
-  Ledger* ledger;
+  ResidencyLedger* ledger;
   std::size_t limit;
 };
 
 // The devices of this process that `pid` uses, too; INVALID_VALUE: none.
 CUresult devices_of(int pid, std::vector<CheckpointedOn>* devices, ProcessState* state) {
   for (const auto& device : driver().devices) {
-    Ledger* const ledger = device->engine->ledger();
+    ResidencyLedger* const ledger = device->engine->ledger();
     if (ledger == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
     const auto found = ledger->state_of(pid);
     if (!found) continue;

@@ -13,7 +13,7 @@
 #include "backends/soft/libcuda/cuda_api.h"
 
 namespace vitamin::soft {
-class Ledger;
+class ResidencyLedger;
 }
 
 namespace vitamin::soft::driver {
@@ -57,7 +57,7 @@ class ApiCall {
   EntryId id_;
   EntryId outer_id_;
   bool outer_per_thread_;
-  Ledger* ledger_ = nullptr;  // where the call is counted
+  ResidencyLedger* ledger_ = nullptr;  // where the call is counted
 };
 
 // The exported symbol that this thread is inside of; the outermost one.
