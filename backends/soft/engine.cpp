@@ -223,7 +223,7 @@ void Engine::Impl::make_ready_from_outside(Queue& queue) {
   wake_device();
 }
 
-Operation* Engine::Impl::append(Queue& queue, OperationKind kind) {
+Operation* Engine::Impl::append(Queue& queue, EngineOperationKind kind) {
   order_implicitly(queue);
   Operation* operation = operations.make();
   operation->kind = kind;
@@ -303,7 +303,7 @@ Status Engine::launch(Queue* queue, const Launch& launch) {
     run->launch_hash = hash_bytes(launch.attributes, launch.attribute_bytes, hash);
   }
   run->launch.attributes = nullptr;  // borrowed until here
-  Operation* const operation = impl.append(*queue, OperationKind::kKernel);
+  Operation* const operation = impl.append(*queue, EngineOperationKind::kKernel);
   operation->run = run;
   impl.commit(*queue, operation);
   return kOk;
@@ -313,7 +313,7 @@ Status Engine::work(Queue* queue, Task<void()> function, Nanoseconds duration) {
   const Lock lock(impl_->mutex);
   const Status status = impl_->begin_enqueue(FaultPoint::kSubmit, *queue);
   if (status != kOk) return status;
-  Operation* const operation = impl_->append(*queue, OperationKind::kWork);
+  Operation* const operation = impl_->append(*queue, EngineOperationKind::kWork);
   operation->task = std::move(function);
   operation->duration = duration;
   impl_->commit(*queue, operation);
@@ -326,7 +326,7 @@ Status Engine::record(Queue* queue, Event* event) {
   if (status != kOk) return status;
   impl_->drop(event->newest);
   event->newest = impl_->records.make();
-  Operation* const operation = impl_->append(*queue, OperationKind::kRecord);
+  Operation* const operation = impl_->append(*queue, EngineOperationKind::kRecord);
   operation->record = event->newest;
   ++event->newest->references;
   impl_->commit(*queue, operation);
@@ -337,7 +337,7 @@ Status Engine::wait(Queue* queue, Event* event) {
   const Lock lock(impl_->mutex);
   const Status status = impl_->begin_enqueue(FaultPoint::kSubmit, *queue);
   if (status != kOk) return status;
-  Operation* const operation = impl_->append(*queue, OperationKind::kWait);
+  Operation* const operation = impl_->append(*queue, EngineOperationKind::kWait);
   operation->record = event->newest;
   if (event->newest != nullptr) ++event->newest->references;
   impl_->commit(*queue, operation);
@@ -348,7 +348,7 @@ Status Engine::host_function(Queue* queue, Task<void(Status)> function, bool eve
   const Lock lock(impl_->mutex);
   const Status status = impl_->begin_enqueue(FaultPoint::kSubmit, *queue);
   if (status != kOk) return status;
-  Operation* const operation = impl_->append(*queue, OperationKind::kHostFunction);
+  Operation* const operation = impl_->append(*queue, EngineOperationKind::kHostFunction);
   operation->host = std::move(function);
   operation->even_on_error = even_on_error;
   impl_->commit(*queue, operation);
@@ -360,7 +360,7 @@ Status Engine::wait_value(Queue* queue, const void* address, std::uint64_t value
   const Lock lock(impl_->mutex);
   const Status status = impl_->begin_enqueue(FaultPoint::kSubmit, *queue);
   if (status != kOk) return status;
-  Operation* const operation = impl_->append(*queue, OperationKind::kValueWait);
+  Operation* const operation = impl_->append(*queue, EngineOperationKind::kValueWait);
   operation->address = const_cast<void*>(address);
   operation->value = value;
   operation->width = width;
@@ -373,7 +373,7 @@ Status Engine::write_value(Queue* queue, void* address, std::uint64_t value, Wid
   const Lock lock(impl_->mutex);
   const Status status = impl_->begin_enqueue(FaultPoint::kSubmit, *queue);
   if (status != kOk) return status;
-  Operation* const operation = impl_->append(*queue, OperationKind::kValueWrite);
+  Operation* const operation = impl_->append(*queue, EngineOperationKind::kValueWrite);
   operation->address = address;
   operation->value = value;
   operation->width = width;
@@ -385,7 +385,7 @@ Status Engine::wait_gate(Queue* queue, Gate* gate) {
   const Lock lock(impl_->mutex);
   const Status status = impl_->begin_enqueue(FaultPoint::kSubmit, *queue);
   if (status != kOk) return status;
-  Operation* const operation = impl_->append(*queue, OperationKind::kGate);
+  Operation* const operation = impl_->append(*queue, EngineOperationKind::kGate);
   operation->gate = gate;
   ++gate->references;
   impl_->commit(*queue, operation);
@@ -396,7 +396,7 @@ Status Engine::marker(Queue* queue) {
   const Lock lock(impl_->mutex);
   const Status status = impl_->begin_enqueue(FaultPoint::kSubmit, *queue);
   if (status != kOk) return status;
-  impl_->commit(*queue, impl_->append(*queue, OperationKind::kMarker));
+  impl_->commit(*queue, impl_->append(*queue, EngineOperationKind::kMarker));
   return kOk;
 }
 

@@ -267,7 +267,7 @@ struct Launch {
 enum class Compare : std::uint8_t { kGreaterOrEqual, kEqual, kAnd, kNor };  // as CU_STREAM_WAIT_*
 enum class Width : std::uint8_t { k32, k64 };
 
-enum class OperationKind : std::uint8_t {
+enum class EngineOperationKind : std::uint8_t {
   kKernel,
   kWork,
   kRecord,
@@ -284,7 +284,7 @@ enum class OperationKind : std::uint8_t {
 struct TraceRecord {
   enum class Phase : std::uint8_t { kEnqueue, kStart, kEnd };
   Phase phase = Phase::kEnqueue;
-  OperationKind kind = OperationKind::kMarker;
+  EngineOperationKind kind = EngineOperationKind::kMarker;
   Status status = kOk;  // kEnd: how it ended
   Nanoseconds at = 0;
   std::uint64_t queue = 0;  // serial number of the queue

@@ -131,7 +131,7 @@ struct Block {
 };
 
 struct Operation {
-  OperationKind kind = OperationKind::kMarker;
+  EngineOperationKind kind = EngineOperationKind::kMarker;
   bool implicit = false;  // legacy order: waits for `await_ticket` of `await_queue`; not traced
   enum class State : std::uint8_t { kQueued, kStarted, kFinished } state = State::kQueued;
   bool even_on_error = false;
@@ -212,7 +212,7 @@ struct Engine::Impl {
 
   // engine.cpp: enqueuing and waiting.
   Status begin_enqueue(FaultPoint point, const Queue& queue);
-  Operation* append(Queue& queue, OperationKind kind);
+  Operation* append(Queue& queue, EngineOperationKind kind);
   void commit(Queue& queue, Operation* operation);
   void order_implicitly(Queue& queue);
   void await(Queue& queue, Queue& target);

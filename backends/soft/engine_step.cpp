@@ -179,7 +179,7 @@ void Engine::Impl::process(Lock& lock, Queue& queue) {
     return start(lock, queue, operation);
   }
   switch (operation.kind) {
-    case OperationKind::kWork:
+    case EngineOperationKind::kWork:
       operation.state = Operation::State::kFinished;
       if (operation.late && fault == kOk) {
         lock.unlock();
@@ -187,10 +187,10 @@ void Engine::Impl::process(Lock& lock, Queue& queue) {
         lock.lock();
       }
       return complete(queue);
-    case OperationKind::kRecord:
+    case EngineOperationKind::kRecord:
       finish_record(*operation.record);
       return complete(queue);
-    case OperationKind::kWait:
+    case EngineOperationKind::kWait:
       if (fault == kOk && !operation.record->done) return;
       return complete(queue);
     default:
@@ -199,7 +199,7 @@ void Engine::Impl::process(Lock& lock, Queue& queue) {
 }
 
 void Engine::Impl::start(Lock& lock, Queue& queue, Operation& operation) {
-  if (operation.kind == OperationKind::kKernel) return start_kernel(lock, queue, operation);
+  if (operation.kind == EngineOperationKind::kKernel) return start_kernel(lock, queue, operation);
   operation.state = Operation::State::kStarted;
   if (operation.implicit) {
     if (operation.await_queue->completed >= operation.await_ticket) return complete(queue);
@@ -208,34 +208,34 @@ void Engine::Impl::start(Lock& lock, Queue& queue, Operation& operation) {
   }
   if (sink) trace(TraceRecord::Phase::kStart, queue, operation);
   switch (operation.kind) {
-    case OperationKind::kWork:
+    case EngineOperationKind::kWork:
       return start_work(lock, queue, operation);
-    case OperationKind::kRecord:
+    case EngineOperationKind::kRecord:
       if (const Nanoseconds late = event_delay()) return schedule(queue, now + late);
       finish_record(*operation.record);
       return complete(queue);
-    case OperationKind::kWait:
+    case EngineOperationKind::kWait:
       if (operation.record == nullptr || operation.record->done || fault != kOk)
         return complete(queue);
       queue.next_waiter = std::exchange(operation.record->waiters, &queue);
       return;
-    case OperationKind::kGate:
+    case EngineOperationKind::kGate:
       if (fault != kOk) return complete(queue);
       if (operation.gate->open && operation.gate->opened_at > now)
         return schedule(queue, operation.gate->opened_at);
       if (operation.gate->open) return complete(queue);
       queue.next_waiter = std::exchange(operation.gate->waiters, &queue);
       return;
-    case OperationKind::kHostFunction:
+    case EngineOperationKind::kHostFunction:
       if (fault != kOk && !operation.even_on_error) return complete(queue);
       host_calls.push_back({&queue, std::move(operation.host), fault});
       if (real) host_changed.notify_one();
       return;
-    case OperationKind::kValueWait:
+    case EngineOperationKind::kValueWait:
       if (fault != kOk || value_matches(operation)) return complete(queue);
       polled.push_back(&queue);
       return;
-    case OperationKind::kValueWrite:
+    case EngineOperationKind::kValueWrite:
       if (fault == kOk && operation.width == Width::k32)
         __atomic_store_n(static_cast<std::uint32_t*>(operation.address),
                          static_cast<std::uint32_t>(operation.value), __ATOMIC_RELEASE);

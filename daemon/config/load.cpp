@@ -208,15 +208,16 @@ Loaded load(const Sources& sources) {
 }
 
 Loaded load_text(std::string_view text, const std::string& name, const std::string& host) {
-  const Text alone{name, text};
+  const ConfigText alone{name, text};
   return load_texts({&alone, 1}, {}, host);
 }
 
-Loaded load_texts(std::span<const Text> files, std::span<const SettingOverride> assignments,
+Loaded load_texts(std::span<const ConfigText> files, std::span<const SettingOverride> assignments,
                   const std::string& host) {
   Loaded loaded;
   Merge merge;
-  for (const Text& file : files) merge.add(read_toml(file.text, file.name, host, loaded.problems));
+  for (const ConfigText& file : files)
+    merge.add(read_toml(file.text, file.name, host, loaded.problems));
   for (const SettingOverride& assignment : assignments)
     merge.add(read_assignment(assignment, loaded.problems));
   merge.finish(loaded);

@@ -77,11 +77,11 @@ Sources sources(const std::string& file, const std::vector<std::string>& overrid
 
 Loaded load(const Sources& sources);
 // load() of texts, each as a file of that name, the later winning: for tests and fuzzing.
-struct Text {
+struct ConfigText {
   std::string name;
   std::string_view text;
 };
-Loaded load_texts(std::span<const Text> files, std::span<const SettingOverride> assignments,
+Loaded load_texts(std::span<const ConfigText> files, std::span<const SettingOverride> assignments,
                   const std::string& host);
 Loaded load_text(std::string_view text, const std::string& name, const std::string& host);
 

@@ -280,7 +280,7 @@ void Estimator::settled(std::span<const Client> clients, std::uint64_t now_ns) {
   told_ = true;
 }
 
-Block Estimator::next(std::uint64_t now_ns, bool exclusive_open) {
+MeasurementBlock Estimator::next(std::uint64_t now_ns, bool exclusive_open) {
   now_ns = std::max(now_ns, now_ns_);
   if (workload_ == nullptr || workload_->candidate_count == 0) {
     configuration_.clear();

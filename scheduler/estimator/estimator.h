@@ -76,7 +76,7 @@ struct Candidate {
 enum class Purpose : std::uint8_t { kOnly, kAlone, kRace, kKeep, kLook };
 
 // The configuration of now, and when to ask again.
-struct Block {
+struct MeasurementBlock {
   std::span<const Assignment> configuration;  // valid until the next call
   std::uint64_t wake_ns = kNever;
   std::uint64_t number = 0;  // grows with every block
@@ -161,7 +161,7 @@ class Estimator final : public Estimates {
   // What to run now. Closes a block that has ended, with the counters that enter() was given.
   // `exclusive_open`: no exclusive grant is pending or revoked. While one is, a block does not
   // begin to count.
-  Block next(std::uint64_t now_ns, bool exclusive_open = true);
+  MeasurementBlock next(std::uint64_t now_ns, bool exclusive_open = true);
   // For tests: the present block's allocation is in force. In production next() finds that out.
   void settled(std::span<const Client> clients, std::uint64_t now_ns);
 

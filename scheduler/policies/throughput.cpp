@@ -23,7 +23,7 @@ class Measured final : public AllocationPolicy {
         });
     if (estimator_.enter(snapshot.clients, objective_, now))
       estimator_.offer(configurations_.generate(snapshot.clients, objective_, estimator_));
-    const Block block = estimator_.next(now, exclusive_open);
+    const MeasurementBlock block = estimator_.next(now, exclusive_open);
     std::size_t active = 0;
     bool distributed = false;
     for (const Client& client : snapshot.clients) {

@@ -80,7 +80,7 @@ void Device::add_training(const Program& step) {
   add_client(Role::kTraining, hal::fnv1a(step.name()), {}).program = &step;
 }
 
-void Device::add_job(const Job& job, std::vector<ServiceRequest> requests) {
+void Device::add_job(const RecordedJob& job, std::vector<ServiceRequest> requests) {
   scheduler::ClientTerms terms;
   // A latency class without a bound, as vitamind makes it.
   if (job.serves() && options_.latency_class) terms.slo.latency_ns = scheduler::kAsAloneNs;
@@ -94,10 +94,10 @@ void Device::add_job(const Job& job, std::vector<ServiceRequest> requests) {
     played.times[i].output_tokens = played.requests[i].output_tokens;
   std::vector<double> launches(job.kernels.size());
   played.work_ns.resize(job.kernels.size());
-  for (const Job::Part& part : job.parts) {
+  for (const RecordedJob::Part& part : job.parts) {
     played.usual_ns.push_back(alone_ns(job, part, sms(runtime::kWholeDevice)));
-    for (const Job::Operation& operation : part.operations)
-      if (operation.call == Job::Call::kKernel) {
+    for (const RecordedJob::Operation& operation : part.operations)
+      if (operation.call == RecordedJob::Call::kKernel) {
         played.work_ns[operation.of] += operation.ns + job.gap_ns;
         launches[operation.of] += 1;
       }
@@ -120,7 +120,7 @@ SimulatedRun Device::run() {
   for (SimulatedClient& client : clients_)
     if (client.role == Role::kTraining && client.played == kNone) begin_program(client, false);
   for (Played& played : played_) {
-    const Job& job = played.player.job();
+    const RecordedJob& job = played.player.job();
     if (job.serves()) continue;
     // Two steps at most are under way.
     for (int i = 0; i < 2; ++i) played.player.play(job.parts[0], 0);
@@ -330,7 +330,7 @@ void Device::take_turns() {
 
 // --- recorded jobs ---------------------------------------------------------------------------
 
-void Device::begin_part(Played& played, const Job::Part& part, bool iteration_end) {
+void Device::begin_part(Played& played, const RecordedJob::Part& part, bool iteration_end) {
   SimulatedClient& client = clients_[played.client];
   played.part = &part;
   played.iteration_end = iteration_end;
@@ -343,7 +343,7 @@ void Device::begin_part(Played& played, const Job::Part& part, bool iteration_en
 }
 
 void Device::begin_request(Played& played, double at_ns) {
-  const Job& job = played.player.job();
+  const RecordedJob& job = played.player.job();
   const ServiceRequest& request = played.requests[played.request];
   played.serving = true;
   played.tokens_left = request.output_tokens - 1;
@@ -355,7 +355,7 @@ void Device::begin_request(Played& played, double at_ns) {
 
 // The device has ended a step, or what gives a token, which the host sees somewhat later.
 void Device::part_ended(Played& played) {
-  const Job& job = played.player.job();
+  const RecordedJob& job = played.player.job();
   SimulatedClient& client = clients_[played.client];
   if (!job.serves()) {
     ++client.steps_done;
@@ -411,11 +411,11 @@ void Device::kernel_ended(SimulatedClient& client) {
 // Starts what may start by now.
 void Device::play(Played& played) {
   SimulatedClient& client = clients_[played.client];
-  const Job& job = played.player.job();
+  const RecordedJob& job = played.player.job();
   played.player.copy(now_ns_, &link_free_ns_);
   played.wake_ns = played.player.next_copy_ns();
   const PartitionId partition = client.leaving ? client.on : client.open;
-  const Job::Operation* const operation = played.player.next();
+  const RecordedJob::Operation* const operation = played.player.next();
   if (client.running || operation == nullptr) return;
   if (partition == kNoPartition) {
     if (!client.wanting)
@@ -559,7 +559,7 @@ SimulatedRun Device::collect() {
            1e9 / client.program->total_ns(client.program->sms())});
     }
   for (const Played& played : played_) {
-    const Job& job = played.player.job();
+    const RecordedJob& job = played.player.job();
     if (job.serves()) {
       for (std::size_t i = 0; i < played.times.size(); ++i)
         if (played.requests[i].at_s >= options_.warm_up_s)
@@ -569,7 +569,9 @@ SimulatedRun Device::collect() {
     const SimulatedClient& client = clients_[played.client];
     const double kernels = static_cast<double>(
         std::count_if(job.parts[0].operations.begin(), job.parts[0].operations.end(),
-                      [](const Job::Operation& each) { return each.call == Job::Call::kKernel; }));
+                      [](const RecordedJob::Operation& each) {
+                        return each.call == RecordedJob::Call::kKernel;
+                      }));
     result.training.push_back({job.name,
                                static_cast<double>(client.launched) / kernels / result.simulated_s,
                                1e9 / played.usual_ns[0]});

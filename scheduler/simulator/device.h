@@ -87,7 +87,7 @@ class Device {
   void add_training(const Program& step);
   // A recorded job, which outlives this: it repeats its step for ever, or it answers requests, one
   // after the other, of as many tokens as asked for (its prompts are as they were recorded).
-  void add_job(const Job& job, std::vector<ServiceRequest> requests = {});
+  void add_job(const RecordedJob& job, std::vector<ServiceRequest> requests = {});
   SimulatedRun run();
 
  private:
@@ -136,17 +136,17 @@ class Device {
     double deadline_ns = 0;
     // Of a recorded job.
     std::size_t played = kNone;
-    const Job::Kernel* kernel = nullptr;  // that runs
-    double length = 0;                    // of it, at rate 1; `position` counts from 0
-    double moved = 0;                     // share of the bandwidth, lately
-    double alone_until = 0;               // it takes all places until that position
-    double ended_ns = 0;                  // the one before it
-    bool leaving = false;                 // its grant is revoked; it has `on` until
-    std::uint32_t leave_after = 0;        // so many more kernels have ended
+    const RecordedJob::Kernel* kernel = nullptr;  // that runs
+    double length = 0;                            // of it, at rate 1; `position` counts from 0
+    double moved = 0;                             // share of the bandwidth, lately
+    double alone_until = 0;                       // it takes all places until that position
+    double ended_ns = 0;                          // the one before it
+    bool leaving = false;                         // its grant is revoked; it has `on` until
+    std::uint32_t leave_after = 0;                // so many more kernels have ended
   };
 
   struct Played {
-    Played(const Job& job, std::vector<ServiceRequest> asked)
+    Played(const RecordedJob& job, std::vector<ServiceRequest> asked)
         : player(job), requests(std::move(asked)), times(requests.size()) {}
     PlayedJob player;
     std::vector<ServiceRequest> requests;
@@ -154,9 +154,9 @@ class Device {
     std::size_t client = 0;
     std::size_t request = 0;  // next or under way
     bool serving = false;
-    const Job::Part* part = nullptr;  // that the device is at
-    bool iteration_end = false;       // one ended before it
-    double part_ns = 0;               // it began then
+    const RecordedJob::Part* part = nullptr;  // that the device is at
+    bool iteration_end = false;               // one ended before it
+    double part_ns = 0;                       // it began then
     std::uint32_t tokens_left = 0;
     double first_ns = 0, token_ns = 0;  // when the host saw the first token, the last one
     double wake_ns = 0;                 // when something of it may start
@@ -209,7 +209,7 @@ class Device {
   double next_event() const;
   void play(Played& played);
   void begin_request(Played& played, double at_ns);
-  void begin_part(Played& played, const Job::Part& part, bool iteration_end);
+  void begin_part(Played& played, const RecordedJob::Part& part, bool iteration_end);
   void kernel_ended(SimulatedClient& client);
   void part_ended(Played& played);
   void take_turns();

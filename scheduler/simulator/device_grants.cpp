@@ -136,7 +136,7 @@ void Device::ask(Played& played) {
 }
 
 Device::Said Device::said_of(const Played& played) const {
-  const Job::Part& part = *played.part;
+  const RecordedJob::Part& part = *played.part;
   const auto number = static_cast<std::size_t>(&part - played.player.job().parts.data());
   const double usual = played.usual_ns[number];
   Said said;
@@ -264,7 +264,7 @@ void Device::drain(SimulatedClient& client) {
   client.leaving = true;
   client.leave_after = 0;
   for (std::size_t i = 1, asked = player.asked(now_ns_); i < asked && left > 0; ++i) {
-    const Job::Operation& operation = player.ahead(i);
+    const RecordedJob::Operation& operation = player.ahead(i);
     left -= player.job().gap_ns +
             operation.ns * static_cast<double>(player.job().kernels[operation.of].stretch[width]);
     ++client.leave_after;

@@ -20,7 +20,7 @@ constexpr std::string_view kFirst = "vitamin-job 1";
 // Reads line by line into a job; each function answers what is wrong, or "".
 class Reader {
  public:
-  Job job;
+  RecordedJob job;
 
   std::string line(const std::string& text) {
     std::istringstream words(text);
@@ -36,19 +36,19 @@ class Reader {
     if (word == "kernel") return kernel(words);
     if (word == "part") return part(words);
     if (job.parts.empty()) return "'" + word + "' before the first part";
-    if (word == "k") return operation(words, Job::Call::kKernel);
-    if (word == "c") return operation(words, Job::Call::kCopy);
-    if (word == "w") return operation(words, Job::Call::kWait);
+    if (word == "k") return operation(words, RecordedJob::Call::kKernel);
+    if (word == "c") return operation(words, RecordedJob::Call::kCopy);
+    if (word == "w") return operation(words, RecordedJob::Call::kWait);
     if (word == "end") return time(words, &job.parts.back().end_ns);
     return "'" + word + "' is unknown";
   }
 
   std::string finish() {
     if (job.parts.empty()) return "there is no part";
-    for (Job::Part& part : job.parts) {
+    for (RecordedJob::Part& part : job.parts) {
       bool any = false;
       for (std::size_t i = 0; i < part.operations.size(); ++i)
-        if (part.operations[i].call == Job::Call::kKernel) any = true, part.last_kernel = i;
+        if (part.operations[i].call == RecordedJob::Call::kKernel) any = true, part.last_kernel = i;
       if (!any) return "part " + part.name + " has no kernel";
     }
     if (job.parts.size() > 2 ||
@@ -67,7 +67,7 @@ class Reader {
   std::string kernel(std::istringstream& words) {
     std::size_t number = 0;
     runtime::KernelProfile known;
-    Job::Kernel kernel;
+    RecordedJob::Kernel kernel;
     if (!(words >> number >> known.blocks >> known.resident >> kernel.memory >> kernel.beside) ||
         kernel.memory < 0 || kernel.memory > 1 || !(kernel.beside >= 1) || kernel.beside > 100)
       return "a kernel needs a number, blocks, blocks a processor holds, a share of the bandwidth, "
@@ -104,7 +104,7 @@ class Reader {
   }
 
   std::string part(std::istringstream& words) {
-    Job::Part part;
+    RecordedJob::Part part;
     words >> part.name;
     if (part.name == "prefill")
       part.kind = StepKind::kPrefill;
@@ -117,11 +117,11 @@ class Reader {
     return "";
   }
 
-  std::string operation(std::istringstream& words, Job::Call call) {
-    std::vector<Job::Operation>& operations = job.parts.back().operations;
-    Job::Operation operation;
+  std::string operation(std::istringstream& words, RecordedJob::Call call) {
+    std::vector<RecordedJob::Operation>& operations = job.parts.back().operations;
+    RecordedJob::Operation operation;
     operation.call = call;
-    const bool wait = call == Job::Call::kWait;
+    const bool wait = call == RecordedJob::Call::kWait;
     if (!wait && !(words >> operation.of)) return "a number is missing";
     if (std::string wrong = time(words, &operation.host_ns); !wrong.empty()) return wrong;
     if (!wait)
@@ -131,9 +131,9 @@ class Reader {
         operation.after >= static_cast<std::int64_t>(operations.size()))
       return "it waits for an operation that is not before it";
     if (operation.after >= 0 &&
-        operations[static_cast<std::size_t>(operation.after)].call == Job::Call::kWait)
+        operations[static_cast<std::size_t>(operation.after)].call == RecordedJob::Call::kWait)
       return "it waits for a wait";
-    if (call == Job::Call::kKernel && operation.of >= job.kernels.size())
+    if (call == RecordedJob::Call::kKernel && operation.of >= job.kernels.size())
       return "the kernel is unknown";
     operations.push_back(operation);
     return "";
@@ -143,18 +143,18 @@ class Reader {
 }  // namespace
 
 // Blocks come in waves; the last one fills the places that it needs.
-double Job::Kernel::full(double part) const {
+double RecordedJob::Kernel::full(double part) const {
   const double all = std::ceil(waves / part);
   return all > 0 ? (all - 1) / all : 0;
 }
 
-double Job::Kernel::share(double part) const {
+double RecordedJob::Kernel::share(double part) const {
   if (waves == 0) return 0;
   const double last = waves / part - std::floor(waves / part);
   return last > 0 ? last : 1;
 }
 
-hal::Result<Job> parse_job(std::string_view text) {
+hal::Result<RecordedJob> parse_job(std::string_view text) {
   Reader reader;
   std::size_t number = 0;
   auto failed = [&](const std::string& why) {
@@ -175,7 +175,7 @@ hal::Result<Job> parse_job(std::string_view text) {
   return std::move(reader.job);
 }
 
-hal::Result<Job> read_job(const std::string& path) {
+hal::Result<RecordedJob> read_job(const std::string& path) {
   const auto text = hal::read_file(path);
   if (!text)
     return hal::fail(Errc::kUnavailable, "job " + path + ": " + std::strerror(errno), errno);

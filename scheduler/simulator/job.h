@@ -35,7 +35,7 @@
 
 namespace vitamin::sim {
 
-struct Job {
+struct RecordedJob {
   enum class Call : std::uint8_t { kKernel, kCopy, kWait };
   struct Operation {
     Call call = Call::kKernel;
@@ -74,7 +74,7 @@ struct Job {
 };
 
 // Errors name the line and what is wrong with it.
-hal::Result<Job> parse_job(std::string_view text);
-hal::Result<Job> read_job(const std::string& path);
+hal::Result<RecordedJob> parse_job(std::string_view text);
+hal::Result<RecordedJob> read_job(const std::string& path);
 
 }  // namespace vitamin::sim

@@ -5,19 +5,19 @@
 
 namespace vitamin::sim {
 
-PlayedJob::PlayedJob(const Job& job) : job_(job) {
+PlayedJob::PlayedJob(const RecordedJob& job) : job_(job) {
   std::size_t longest = 0;
   std::uint32_t streams = 0;
-  for (const Job::Part& part : job.parts) {
+  for (const RecordedJob::Part& part : job.parts) {
     longest = std::max(longest, part.operations.size());
-    for (const Job::Operation& operation : part.operations)
-      if (operation.call == Job::Call::kCopy) streams = std::max(streams, operation.of + 1);
+    for (const RecordedJob::Operation& operation : part.operations)
+      if (operation.call == RecordedJob::Call::kCopy) streams = std::max(streams, operation.of + 1);
   }
   ends_.resize(4 * longest, kForever);
   stream_ns_.resize(streams, 0);
 }
 
-void PlayedJob::play(const Job::Part& part, double at_ns, double pace) {
+void PlayedJob::play(const RecordedJob::Part& part, double at_ns, double pace) {
   parts_.push_back({&part, at_ns, pace});
   run_host();
 }
@@ -29,7 +29,7 @@ double PlayedJob::end_of(std::uint64_t serial) const {
 
 void PlayedJob::run_host() {
   while (!parts_.empty()) {
-    const Job::Part& part = *parts_.front().part;
+    const RecordedJob::Part& part = *parts_.front().part;
     const double pace = parts_.front().pace;
     if (call_ == 0) host_ns_ = std::max(host_ns_, parts_.front().at_ns);
     if (call_ == part.operations.size()) {
@@ -39,11 +39,11 @@ void PlayedJob::run_host() {
       parts_.pop_front();
       continue;
     }
-    const Job::Operation& operation = part.operations[call_];
+    const RecordedJob::Operation& operation = part.operations[call_];
     const std::uint64_t serial = first_ + call_;
     const std::uint64_t after =
         operation.after < 0 ? kNothing : first_ + static_cast<std::uint64_t>(operation.after);
-    if (operation.call == Job::Call::kWait) {
+    if (operation.call == RecordedJob::Call::kWait) {
       const double end = end_of(after);
       if (end == kForever) return;
       host_ns_ = std::max(host_ns_ + operation.host_ns * pace, end + job_.return_ns);
@@ -51,7 +51,7 @@ void PlayedJob::run_host() {
     } else {
       host_ns_ += operation.host_ns * pace;
       set_end(serial, kForever);
-      if (operation.call == Job::Call::kKernel) {
+      if (operation.call == RecordedJob::Call::kKernel) {
         kernels_.push_back({&operation, serial, after, host_ns_, call_ == part.last_kernel});
       } else {
         copies_.push_back({&operation, serial, after, host_ns_, false});
@@ -65,7 +65,7 @@ double PlayedJob::ready_ns(const Issued& issued) const {
   return std::max(issued.at_ns + job_.launch_ns, end_of(issued.after));
 }
 
-const Job::Operation* PlayedJob::next() const {
+const RecordedJob::Operation* PlayedJob::next() const {
   return kernels_.empty() ? nullptr : kernels_.front().operation;
 }
 
@@ -107,7 +107,7 @@ std::size_t PlayedJob::asked(double by_ns) const {
   return static_cast<std::size_t>(end - kernels_.begin());
 }
 
-double alone_ns(const Job& job, const Job::Part& part, std::uint32_t sms) {
+double alone_ns(const RecordedJob& job, const RecordedJob::Part& part, std::uint32_t sms) {
   constexpr unsigned kTimes = 6, kCounted = 3;
   PlayedJob played(job);
   double now = 0, link = 0, counted_from = 0;
@@ -115,7 +115,7 @@ double alone_ns(const Job& job, const Job::Part& part, std::uint32_t sms) {
   played.play(part, 0);
   for (unsigned ended = 0; ended < kTimes;) {
     played.copy(now, &link);
-    const Job::Operation* operation = played.next();
+    const RecordedJob::Operation* operation = played.next();
     const double ready = operation == nullptr ? kForever : played.ready_ns();
     if (ready == kForever) {
       now = std::max(now, played.next_copy_ns());
@@ -127,7 +127,7 @@ double alone_ns(const Job& job, const Job::Part& part, std::uint32_t sms) {
       now = std::max(now, played.next_copy_ns());
       continue;
     }
-    const Job::Kernel& kernel = job.kernels[operation->of];
+    const RecordedJob::Kernel& kernel = job.kernels[operation->of];
     now = std::max(now + job.gap_ns, ready) + operation->ns * kernel.stretch[sms];
     if (!played.ended(now)) continue;
     if (++ended == kTimes - kCounted) counted_from = now;

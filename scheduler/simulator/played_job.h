@@ -24,15 +24,15 @@ inline constexpr double kForever = std::numeric_limits<double>::infinity();  // 
 
 class PlayedJob {
  public:
-  explicit PlayedJob(const Job& job);
+  explicit PlayedJob(const RecordedJob& job);
 
   // The host goes on with this part once it has issued what came before, `at_ns` at the earliest.
   // `pace`: times what its host was recorded to need.
-  void play(const Job::Part& part, double at_ns, double pace = 1);
+  void play(const RecordedJob::Part& part, double at_ns, double pace = 1);
 
   // The next kernel in order, not yet begun; null: the host has not got so far. When it may start:
   // never before anything that it waits for is known to end.
-  const Job::Operation* next() const;
+  const RecordedJob::Operation* next() const;
   double ready_ns() const;
   double issued_ns() const { return kernels_.front().at_ns; }  // when its host asked for it
   // It ends at `now_ns`. True: and with it its part, of which the host may yet wait for the end.
@@ -44,21 +44,21 @@ class PlayedJob {
   void copy(double now_ns, double* link_free_ns);
   double next_copy_ns() const;  // when there is one to start
 
-  const Job& job() const { return job_; }
+  const RecordedJob& job() const { return job_; }
   // Kernels that have been asked for by then and have not ended, next() included.
   std::size_t asked(double by_ns) const;
-  const Job::Operation& ahead(std::size_t i) const { return *kernels_[i].operation; }
+  const RecordedJob::Operation& ahead(std::size_t i) const { return *kernels_[i].operation; }
 
  private:
   struct Issued {
-    const Job::Operation* operation;
+    const RecordedJob::Operation* operation;
     std::uint64_t serial;
     std::uint64_t after;  // serial; kNothing
     double at_ns;
     bool last;  // kernel of its part
   };
   struct Playing {
-    const Job::Part* part;
+    const RecordedJob::Part* part;
     double at_ns;
     double pace;
   };
@@ -69,7 +69,7 @@ class PlayedJob {
   void set_end(std::uint64_t serial, double ns) { ends_[serial % ends_.size()] = ns; }
   double ready_ns(const Issued& issued) const;
 
-  const Job& job_;
+  const RecordedJob& job_;
   std::deque<Playing> parts_;  // [0]: the host is in it
   std::size_t call_ = 0;       // of the host in it
   std::uint64_t first_ = 0;    // serial of its first operation
@@ -81,6 +81,6 @@ class PlayedJob {
 };
 
 // Nanoseconds of a part that is repeated alone on so many SMs, two at most under way.
-double alone_ns(const Job& job, const Job::Part& part, std::uint32_t sms);
+double alone_ns(const RecordedJob& job, const RecordedJob::Part& part, std::uint32_t sms);
 
 }  // namespace vitamin::sim

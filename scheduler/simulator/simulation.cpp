@@ -21,7 +21,7 @@ std::string problem(const Setup& setup) {
     }
   const std::uint32_t sms = h200().sms;
   for (const Setup::Recorded& recorded : setup.jobs) {
-    const Job& job = recorded.job;
+    const RecordedJob& job = recorded.job;
     if (job.sms != sms)
       return "job " + job.name + " was recorded on " + std::to_string(job.sms) +
              " SMs; what is simulated has " + std::to_string(sms);
@@ -38,7 +38,7 @@ hal::Result<SimulatedRun> run_device(const Setup& setup, unsigned gpu, const std
   runtime::Profile profile;
   library.measure(profile, layout);
   for (const Setup::Recorded& recorded : setup.jobs)
-    for (const Job::Part& part : recorded.job.parts) {
+    for (const RecordedJob::Part& part : recorded.job.parts) {
       profile.describe(part.key, recorded.job.name + " " + part.name, 0, 0);
       for (const runtime::Partition& partition : layout.partitions())
         profile.merge(part.key,

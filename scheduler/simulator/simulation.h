@@ -18,7 +18,7 @@ struct Setup {
   unsigned services = 1;              // on each GPU; requests go round robin over all of them
   std::vector<std::string> training;  // on each GPU; names of Library::training_names()
   struct Recorded {
-    Job job;
+    RecordedJob job;
     std::vector<ServiceRequest> requests;  // for a job that serves
   };
   std::vector<Recorded> jobs;  // on each GPU

@@ -59,7 +59,7 @@ void read_again(const config::Loaded& loaded) {
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   std::string_view rest(reinterpret_cast<const char*>(data), size);
-  std::vector<config::Text> files;
+  std::vector<config::ConfigText> files;
   std::vector<config::SettingOverride> words;
   for (bool more = true; more;) {
     const std::size_t end = std::min(rest.find(kSeparator), rest.size());

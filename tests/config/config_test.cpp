@@ -382,7 +382,7 @@ TEST_CASE("a weight under a policy that ignores weights is reported as having no
 }
 
 TEST_CASE("the command line changes keys of classes of a file") {
-  const std::vector<Text> files = {
+  const std::vector<ConfigText> files = {
       {"v.toml",
        "policy.name = \"slo\"\n[[class]]\nname = \"a.b\"\nkind = \"latency\"\ntpot = \"9ms\"\n"}};
   const auto load = [&](const std::string& path, const std::string& text) {

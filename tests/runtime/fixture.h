@@ -142,7 +142,7 @@ class Fixture {
       most_outstanding_ = std::max(most_outstanding_, ++held);
     else if (r.phase == soft::TraceRecord::Phase::kEnd && held > 0)
       --held;
-    if (r.kind != soft::OperationKind::kKernel) return;
+    if (r.kind != soft::EngineOperationKind::kKernel) return;
     const auto key = std::pair(r.queue, r.ticket);
     if (r.phase == soft::TraceRecord::Phase::kEnqueue) {
       open_[key] = {r.queue, r.queue_tag, r.launch_hash, r.at,

@@ -283,7 +283,7 @@ void Execution::open() {
   flags_.assign(program_.flags, 0);
   engine_->set_trace([this](const soft::TraceRecord& record) {
     if (record.phase == soft::TraceRecord::Phase::kEnd &&
-        record.kind == soft::OperationKind::kKernel)
+        record.kind == soft::EngineOperationKind::kKernel)
       arrived_hashes_.push_back(record.launch_hash);
   });
 }

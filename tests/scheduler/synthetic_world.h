@@ -111,7 +111,7 @@ class World {
   void step(std::uint64_t end) {
     if (estimator.enter(clients_, objective, clock()))
       estimator.offer(configurations_.generate(clients_, objective, estimator));
-    const scheduler::Block block = estimator.next(clock());
+    const scheduler::MeasurementBlock block = estimator.next(clock());
     apply(block);
     const std::uint64_t wake = block.wake_ns == scheduler::kNever
                                    ? end
@@ -177,7 +177,7 @@ class World {
     return scratch_;
   }
 
-  void apply(const scheduler::Block& block) {
+  void apply(const scheduler::MeasurementBlock& block) {
     purpose_ = block.purpose;
     const std::vector<Assignment> next(block.configuration.begin(), block.configuration.end());
     if (purpose_ == scheduler::Purpose::kKeep || purpose_ == scheduler::Purpose::kOnly)

@@ -26,7 +26,7 @@ std::string step(const std::string& name, unsigned blocks, unsigned kernels, uns
   return text + "end 0\n";
 }
 
-Job made(const std::string& text) {
+RecordedJob made(const std::string& text) {
   auto job = parse_job(text);
   REQUIRE_MESSAGE(job.has_value(), (job ? "" : job.error().message));
   return std::move(*job);

@@ -110,7 +110,7 @@ CUresult check_peer(CUcontext handle) {
 CUresult other_legacy_streams(const Stream& stream, const CopyCommand& copy,
                               std::vector<Stream*>* others) {
   for (const unsigned char* side : {static_cast<const unsigned char*>(copy.target), copy.source}) {
-    const Allocation* allocation = find_allocation(reinterpret_cast<std::uintptr_t>(side));
+    const MemoryAllocation* allocation = find_allocation(reinterpret_cast<std::uintptr_t>(side));
     if (allocation == nullptr || place_of(side) != Place::kDevice) continue;
     if (allocation->context->root == stream.context->root) continue;
     Stream* legacy = nullptr;

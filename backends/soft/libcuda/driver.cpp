@@ -134,11 +134,11 @@ std::vector<std::uint32_t> family_groups(const Context& root) {
   return groups;
 }
 
-Allocation* find_allocation(std::uintptr_t address) {
+MemoryAllocation* find_allocation(std::uintptr_t address) {
   auto& allocations = driver().allocations;
   auto next = allocations.upper_bound(address);
   if (next == allocations.begin()) return nullptr;
-  Allocation& candidate = std::prev(next)->second;
+  MemoryAllocation& candidate = std::prev(next)->second;
   return address - candidate.base < candidate.bytes ? &candidate : nullptr;
 }
 

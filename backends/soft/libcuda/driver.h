@@ -257,7 +257,7 @@ struct Backing {
   void* handle = nullptr;  // the PhysicalMemory of it, while there is one
 };
 
-struct Allocation {
+struct MemoryAllocation {
   std::uintptr_t base = 0;
   std::size_t bytes = 0;
   MemoryKind kind = MemoryKind::kDevice;
@@ -318,7 +318,7 @@ class Driver {
   std::deque<std::unique_ptr<Context>> contexts;
   std::deque<Context*> buried;  // green ones, in the order in which they were destroyed
   std::vector<struct ResourceDescriptor*> descriptors;
-  std::map<std::uintptr_t, Allocation> allocations;  // by base
+  std::map<std::uintptr_t, MemoryAllocation> allocations;  // by base
   std::uint64_t next_id = 1;
   std::uint32_t next_sync_group = 1;
   std::uint32_t next_split = 1;
@@ -408,6 +408,6 @@ void bury_green_context(Context& context);
 CUresult retain_primary(Device& device);
 
 // The allocation that holds an address, or null.
-Allocation* find_allocation(std::uintptr_t address);
+MemoryAllocation* find_allocation(std::uintptr_t address);
 
 }  // namespace vitamin::soft::driver

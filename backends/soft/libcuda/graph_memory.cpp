@@ -151,7 +151,7 @@ CUresult make_graph_block(Graph& graph, const std::vector<GraphNode*>& dependenc
   if (block == nullptr) {
     block = reserve_block(rounded);
     if (block == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-    Allocation allocation;
+    MemoryAllocation allocation;
     allocation.base = block->base;
     allocation.bytes = rounded;
     allocation.kind = MemoryKind::kGraph;

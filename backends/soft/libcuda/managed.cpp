@@ -42,7 +42,7 @@ CUresult api::cuStreamAttachMemAsync(CUstream handle, CUdeviceptr pointer, size_
   std::unique_lock lock(driver().mutex);
   Stream* stream = nullptr;
   if (const CUresult error = resolve_stream(handle, &stream); error != CUDA_SUCCESS) return error;
-  const Allocation* allocation = find_allocation(static_cast<std::uintptr_t>(pointer));
+  const MemoryAllocation* allocation = find_allocation(static_cast<std::uintptr_t>(pointer));
   if (allocation == nullptr || allocation->kind != MemoryKind::kManaged)
     return CUDA_ERROR_INVALID_VALUE;
   if (stream->capture != nullptr) return refuse_in_capture(*stream);

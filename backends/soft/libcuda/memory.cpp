@@ -31,7 +31,7 @@ CUdeviceptr pointer_of(std::uintptr_t address) { return static_cast<CUdeviceptr>
 
 void publish(std::uintptr_t base, std::size_t bytes, MemoryKind kind, Context* context,
              unsigned flags) {
-  Allocation allocation;
+  MemoryAllocation allocation;
   allocation.base = base;
   allocation.bytes = bytes;
   allocation.kind = kind;
@@ -74,7 +74,7 @@ CUresult allocate_on_host(void** pointer, std::size_t bytes, unsigned flags) {
 }
 
 // Gives an allocation's memory back. The caller waited for all work that might use it.
-void give_back(const Allocation& allocation) {
+void give_back(const MemoryAllocation& allocation) {
   void* address = reinterpret_cast<void*>(allocation.base);
   switch (allocation.kind) {
     case MemoryKind::kDevice:
@@ -139,14 +139,14 @@ CUresult free_synchronously(std::uintptr_t base, CUresult when_unknown,
   const std::lock_guard lock(driver().mutex);
   const auto found = driver().allocations.find(base);
   if (found == driver().allocations.end()) return when_unknown;
-  const Allocation allocation = found->second;
+  const MemoryAllocation allocation = found->second;
   driver().allocations.erase(found);
   give_back(allocation);
   return CUDA_SUCCESS;
 }
 
 Place place_of(const void* address) {
-  const Allocation* allocation = find_allocation(reinterpret_cast<std::uintptr_t>(address));
+  const MemoryAllocation* allocation = find_allocation(reinterpret_cast<std::uintptr_t>(address));
   if (allocation == nullptr) return Place::kPageable;
   const bool host =
       allocation->kind == MemoryKind::kHost || allocation->kind == MemoryKind::kRegistered;
@@ -155,7 +155,7 @@ Place place_of(const void* address) {
 
 bool inside_allocation(const void* address, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(address);
-  const Allocation* allocation = find_allocation(begin);
+  const MemoryAllocation* allocation = find_allocation(begin);
   return allocation != nullptr && bytes <= allocation->bytes - (begin - allocation->base);
 }
 
@@ -212,7 +212,7 @@ CUresult api::cuMemFree_v2(CUdeviceptr pointer) {
     if (found != driver().allocations.end() && found->second.kind == MemoryKind::kGraph)
       return free_graph_allocation(found->first, nullptr);
     if (found != driver().allocations.end() && found->second.kind == MemoryKind::kPool) {
-      const Allocation allocation = found->second;
+      const MemoryAllocation allocation = found->second;
       driver().allocations.erase(found);
       give_back(allocation);
       return CUDA_SUCCESS;
@@ -274,7 +274,7 @@ CUresult api::cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdevice
   const std::lock_guard lock(driver().mutex);
   Context* context = nullptr;
   if (const CUresult error = current_context(&context); error != CUDA_SUCCESS) return error;
-  const Allocation* allocation = find_allocation(static_cast<std::uintptr_t>(pointer));
+  const MemoryAllocation* allocation = find_allocation(static_cast<std::uintptr_t>(pointer));
   if (allocation == nullptr) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = pointer_of(allocation->base);
   if (bytes != nullptr) *bytes = allocation->bytes;
@@ -296,7 +296,7 @@ CUresult api::cuMemHostGetFlags(unsigned* flags, void* pointer) {
   const std::lock_guard lock(driver().mutex);
   Context* context = nullptr;
   if (const CUresult error = current_context(&context); error != CUDA_SUCCESS) return error;
-  const Allocation* allocation = find_allocation(reinterpret_cast<std::uintptr_t>(pointer));
+  const MemoryAllocation* allocation = find_allocation(reinterpret_cast<std::uintptr_t>(pointer));
   // Measured: of registered memory, too.
   if (flags == nullptr || place_of(pointer) != Place::kPinned) return CUDA_ERROR_INVALID_VALUE;
   *flags = allocation->flags;
@@ -314,8 +314,8 @@ CUresult answer(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
-CUresult pointer_attribute(void* data, CUpointer_attribute attribute, const Allocation& allocation,
-                           std::uintptr_t address) {
+CUresult pointer_attribute(void* data, CUpointer_attribute attribute,
+                           const MemoryAllocation& allocation, std::uintptr_t address) {
   const bool host =
       allocation.kind == MemoryKind::kHost || allocation.kind == MemoryKind::kRegistered;
   const bool managed = allocation.kind == MemoryKind::kManaged;
@@ -368,7 +368,7 @@ CUresult api::cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
   const std::lock_guard lock(driver().mutex);
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto address = static_cast<std::uintptr_t>(pointer);
-  const Allocation* allocation = find_allocation(address);
+  const MemoryAllocation* allocation = find_allocation(address);
   if (allocation == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return pointer_attribute(data, attribute, *allocation, address);
 }
@@ -378,7 +378,7 @@ CUresult api::cuPointerGetAttributes(unsigned count, CUpointer_attribute* attrib
   const std::lock_guard lock(driver().mutex);
   if (attributes == nullptr || data == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
   const auto address = static_cast<std::uintptr_t>(pointer);
-  const Allocation* allocation = find_allocation(address);
+  const MemoryAllocation* allocation = find_allocation(address);
   for (unsigned i = 0; i < count; ++i) {
     if (allocation != nullptr &&
         pointer_attribute(data[i], attributes[i], *allocation, address) == CUDA_SUCCESS)
@@ -474,7 +474,7 @@ CUresult api::cuMemRelease(CUmemGenericAllocationHandle handle) {
 
 CUresult api::cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   const std::lock_guard lock(driver().mutex);
-  const Allocation* mapping = find_allocation(reinterpret_cast<std::uintptr_t>(address));
+  const MemoryAllocation* mapping = find_allocation(reinterpret_cast<std::uintptr_t>(address));
   if (handle == nullptr || mapping == nullptr || mapping->backing == nullptr)
     return CUDA_ERROR_INVALID_VALUE;
   Backing& backing = *mapping->backing;

@@ -138,7 +138,7 @@ CUresult find_global(const ModuleImage& image, const char* name, CUdeviceptr* po
 void publish_global(Context& context, CUdeviceptr pointer, std::size_t bytes) {
   const auto base = static_cast<std::uintptr_t>(pointer);
   if (find_allocation(base) != nullptr) return;
-  Allocation allocation;
+  MemoryAllocation allocation;
   allocation.base = base;
   allocation.bytes = bytes;
   allocation.kind = MemoryKind::kGlobal;

@@ -136,7 +136,7 @@ CUresult allocate(CUdeviceptr* pointer, std::size_t bytes, Pool* pool, CUstream 
   block->second.state = PoolBlock::State::kUsed;
   block->second.freeing_on = nullptr;
   count_use(*pool, block->second.bytes);
-  Allocation allocation;
+  MemoryAllocation allocation;
   allocation.base = block->first;
   allocation.bytes = bytes;
   allocation.kind = MemoryKind::kPool;

@@ -26,25 +26,25 @@ std::FILE* open_once(const std::string& path) {
   return file;
 }
 
-const char* kind_name(OperationKind kind) {
+const char* kind_name(EngineOperationKind kind) {
   switch (kind) {
-    case OperationKind::kKernel:
+    case EngineOperationKind::kKernel:
       return "kernel";
-    case OperationKind::kWork:
+    case EngineOperationKind::kWork:
       return "copy";
-    case OperationKind::kRecord:
+    case EngineOperationKind::kRecord:
       return "record";
-    case OperationKind::kWait:
+    case EngineOperationKind::kWait:
       return "wait";
-    case OperationKind::kHostFunction:
+    case EngineOperationKind::kHostFunction:
       return "host";
-    case OperationKind::kValueWait:
+    case EngineOperationKind::kValueWait:
       return "value-wait";
-    case OperationKind::kValueWrite:
+    case EngineOperationKind::kValueWrite:
       return "value-write";
-    case OperationKind::kGate:
+    case EngineOperationKind::kGate:
       return "gate";
-    case OperationKind::kMarker:
+    case EngineOperationKind::kMarker:
       return "marker";
   }
   return "?";
