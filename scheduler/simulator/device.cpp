@@ -51,7 +51,8 @@ Device::Device(const runtime::PoolLayout& layout, const runtime::Profile& profil
       common_(common_sms(layout)),
       busy_(layout.size()),
       average_(layout.size()),
-      taken_(layout.size()) {
+      taken_(layout.size()),
+      width_s_(sms(runtime::kWholeDevice) + 1) {
   result_.occupancy_bin_s = options.occupancy_bin_s;
 }
 
@@ -177,12 +178,8 @@ bool Device::complete() const {
 }
 
 double Device::next_event() const {
-  double next = kForever;
-  for (const std::size_t index : running_) next = std::min(next, clients_[index].end_ns);
+  double next = std::min(end_ns_, arrival_ns_);
   for (const std::size_t index : quiet_) next = std::min(next, clients_[index].quiet_until_ns);
-  for (const Service& service : services_)
-    if (service.arrived < service.requests.size())
-      next = std::min(next, service.requests[service.arrived].at_s * 1e9);
   for (const Played& played : played_) {
     next = std::min(next, played.wake_ns);
     if (!played.serving && played.request < played.requests.size())
@@ -230,7 +227,7 @@ void Device::advance(double to_ns) {
       SimulatedClient& client = clients_[index];
       client.position += step * client.rate;
       client.busy_ns += step;
-      result_.width_s[sms(client.on)] += step * 1e-9;
+      width_s_[sms(client.on)] += step * 1e-9;
     }
   }
   now_ns_ = std::max(now_ns_, to_ns);
@@ -238,6 +235,7 @@ void Device::advance(double to_ns) {
 
 // Of what there is on each partition, what is on the SMs of this one, relative to its own.
 double Device::overlapping(const std::vector<double>& by_partition, PartitionId partition) const {
+  if (!layout_.at(partition).compute.overlaps(contested_)) return by_partition[partition];
   double sum = 0;
   for (const PartitionId other : occupied_)
     sum += by_partition[other] * common_[std::size_t{partition} * layout_.size() + other];
@@ -249,10 +247,17 @@ void Device::set_rates() {
   for (const PartitionId partition : occupied_)
     busy_[partition] = average_[partition] = taken_[partition] = 0;
   occupied_.clear();
+  hal::ComputeSet units;
+  contested_ = {};
   for (const std::size_t index : running_) {
     const SimulatedClient& client = clients_[index];
-    if (std::find(occupied_.begin(), occupied_.end(), client.on) == occupied_.end())
+    const hal::ComputeSet on = layout_.at(client.on).compute;
+    if (!on.overlaps(units) ||
+        std::find(occupied_.begin(), occupied_.end(), client.on) == occupied_.end()) {
       occupied_.push_back(client.on);
+      contested_ |= units & on;
+      units |= on;
+    }
     busy_[client.on] += client.occupancy;
     if (client.played == kNone) average_[client.on] += client.occupancy;
   }
@@ -283,6 +288,7 @@ void Device::set_rates() {
       client.slowed = 1 + std::min(1.0, client.bandwidth) * std::max(0.0, bandwidth - 1);
     }
   }
+  end_ns_ = kForever;
   for (const std::size_t index : running_) {
     SimulatedClient& client = clients_[index];
     client.rate /= client.slowed;
@@ -290,6 +296,7 @@ void Device::set_rates() {
                           : client.alone_until > 0 ? client.alone_until
                                                    : client.length;
     client.end_ns = client.rate > 0 ? now_ns_ + (length - client.position) / client.rate : kForever;
+    end_ns_ = std::min(end_ns_, client.end_ns);
   }
   rates_changed_ = false;
 }
@@ -544,6 +551,8 @@ void Device::program_ended(SimulatedClient& client) {
 SimulatedRun Device::collect() {
   SimulatedRun result = std::move(result_);
   result.simulated_s = now_ns_ * 1e-9;
+  for (std::uint32_t width = 0; width < width_s_.size(); ++width)
+    if (width_s_[width] > 0) result.width_s[width] = width_s_[width];
   for (const Service& service : services_)
     for (std::size_t i = 0; i < service.requests.size(); ++i)
       if (service.requests[i].at_s >= options_.warm_up_s ||

@@ -194,6 +194,7 @@ class Device {
 
   void advance(double to_ns);
   void arrive();
+  void arrive_at_services();
   void next_chunk(Service& service);
   double first_token_due_ns(const Service& service);
   void prompt_ended(Service& service, std::size_t request);
@@ -278,8 +279,13 @@ class Device {
   // kernels at once; what is taken by recorded jobs' kernels that began earlier.
   std::vector<double> busy_, average_, taken_;
   std::vector<runtime::PartitionId> occupied_;  // partitions on which some client runs
+  hal::ComputeSet contested_;                   // units of several of them
+  std::vector<double> width_s_;                 // Result::width_s, by width
+  std::vector<scheduler::Decision> decisions_;  // that are being followed
   std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
   double now_ns_ = 0;
+  double end_ns_ = kForever;  // of the first running client to end
+  double arrival_ns_ = 0;     // of the next request to a service
   bool rates_changed_ = false;
   SimulatedRun result_;
 };

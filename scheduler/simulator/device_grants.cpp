@@ -180,10 +180,10 @@ void Device::obey() {
     if (result_.fault_s < 0 && scheduler_.counters().faults > 0) result_.fault_s = now_ns_ * 1e-9;
     if (given.empty()) break;
     ++result_.decisions;
-    const std::vector<Decision> decisions(given.begin(), given.end());
-    for (const Decision& decision : decisions) follow(decision);
+    decisions_.assign(given.begin(), given.end());
+    for (const Decision& decision : decisions_) follow(decision);
     // A revocation may have come with another grant.
-    for (const Decision& decision : decisions)
+    for (const Decision& decision : decisions_)
       if (SimulatedClient& client = clients_[decision.client - 1]; !has_work(client)) rest(client);
   }
   for (Played& played : played_) play(played);

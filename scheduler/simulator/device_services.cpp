@@ -16,15 +16,24 @@ constexpr double kCopyNsPerToken = 2 * kKvBytesPerToken / kBandwidth * 1e9;
 
 }  // namespace
 
-void Device::arrive() {
+void Device::arrive_at_services() {
+  arrival_ns_ = kForever;
   for (Service& service : services_) {
     const bool was_idle = service.prompts.empty();
-    for (; service.arrived < service.requests.size() &&
-           service.requests[service.arrived].at_s * 1e9 <= now_ns_;
-         ++service.arrived)
+    for (; service.arrived < service.requests.size(); ++service.arrived) {
+      const double at_ns = service.requests[service.arrived].at_s * 1e9;
+      if (at_ns > now_ns_) {
+        arrival_ns_ = std::min(arrival_ns_, at_ns);
+        break;
+      }
       service.prompts.push_back(service.arrived);
+    }
     if (was_idle && !service.prompts.empty()) next_chunk(service);
   }
+}
+
+void Device::arrive() {
+  if (arrival_ns_ <= now_ns_) arrive_at_services();
   for (Played& played : played_)
     if (!played.serving && played.request < played.requests.size() &&
         played.requests[played.request].at_s * 1e9 <= now_ns_)

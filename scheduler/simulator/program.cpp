@@ -22,7 +22,8 @@ Program::Program(std::uint64_t key, std::string name, scheduler::StepKind kind,
       kind_(kind),
       kernels_(std::move(kernels)),
       bytes_(bytes),
-      sms_(sms) {
+      sms_(sms),
+      ends_(sms + 1) {
   double busy = 0;
   for (const Kernel& kernel : kernels_)
     busy +=
@@ -31,9 +32,8 @@ Program::Program(std::uint64_t key, std::string name, scheduler::StepKind kind,
 }
 
 const std::vector<double>& Program::ends(std::uint32_t sms) const {
-  const auto [at, fresh] = ends_.try_emplace(sms);
-  if (!fresh) return at->second;
-  std::vector<double>& ends = at->second;
+  std::vector<double>& ends = ends_[sms];
+  if (!ends.empty()) return ends;
   ends.reserve(kernels_.size() + 1);
   double time = 0;
   ends.push_back(0);

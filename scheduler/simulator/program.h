@@ -61,7 +61,7 @@ class Program {
   double bytes_;
   std::uint32_t sms_;
   double occupancy_ = 0;
-  mutable std::unordered_map<std::uint32_t, std::vector<double>> ends_;
+  mutable std::vector<std::vector<double>> ends_;  // by SMs; empty: not computed yet
   mutable std::unordered_map<std::uint64_t, double> stretches_;
 };
 
