@@ -73,6 +73,15 @@ void Estimator::find_members(std::span<const Client> clients) {
       next_members_.push_back({client.id, program(client.id), client.phase,
                                std::max(1e-6, static_cast<double>(client.weight)),
                                client.reports_progress});
+  // The same members as before are in the same order.
+  const auto as_before = [&](const Member& member, const auto& known) {
+    return member == members_[known.second];
+  };
+  if (std::equal(next_members_.begin(), next_members_.end(), by_client_.begin(), by_client_.end(),
+                 as_before)) {
+    next_members_ = members_;
+    return;
+  }
   std::sort(next_members_.begin(), next_members_.end(), [](const Member& a, const Member& b) {
     return a.program != b.program ? a.program < b.program : a.client < b.client;
   });
@@ -134,12 +143,12 @@ bool Estimator::enter(std::span<const Client> clients, const Objective& objectiv
   const auto read = [&] {
     now_.resize(members_.size());
     seen_.assign(members_.size(), false);
-    for (std::size_t i = 0; i < members_.size(); ++i) {
-      const auto at = std::lower_bound(clients.begin(), clients.end(), members_[i].client,
-                                       [](const Client& c, ClientId id) { return c.id < id; });
-      if (at == clients.end() || at->id != members_[i].client) continue;
-      now_[i] = at->progress;
-      seen_[i] = true;
+    auto at = clients.begin();
+    for (const auto& [client, member] : by_client_) {
+      while (at != clients.end() && at->id < client) ++at;
+      if (at == clients.end() || at->id != client) continue;
+      now_[member] = at->progress;
+      seen_[member] = true;
     }
   };
   if (!stays) {
@@ -148,17 +157,16 @@ bool Estimator::enter(std::span<const Client> clients, const Objective& objectiv
     leave(now_ns_);
   }
   members_.swap(next_members_);
-  by_client_.clear();
-  for (std::size_t i = 0; i < members_.size(); ++i) by_client_.emplace_back(members_[i].client, i);
-  std::sort(by_client_.begin(), by_client_.end());
+  if (!stays) {
+    by_client_.clear();
+    for (std::size_t i = 0; i < members_.size(); ++i)
+      by_client_.emplace_back(members_[i].client, i);
+    std::sort(by_client_.begin(), by_client_.end());
+  }
   read();
-  std::uint64_t hash = 0x636f6e74657874ULL;
   std::uint64_t terms =
       mix(static_cast<std::uint64_t>(objective.aim), bits_of(objective.min_share));
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    hash = mix(hash, mix(members_[i].program, static_cast<std::uint64_t>(members_[i].phase)));
-    terms = mix(terms, bits_of(members_[i].weight));
-  }
+  for (const Member& member : members_) terms = mix(terms, bits_of(member.weight));
   for (const Client& client : clients)
     if (client.active)
       terms =
@@ -168,6 +176,9 @@ bool Estimator::enter(std::span<const Client> clients, const Objective& objectiv
   objective_ = objective;
   if (members_.empty()) return false;
   if (!stays) {
+    std::uint64_t hash = 0x636f6e74657874ULL;
+    for (const Member& member : members_)
+      hash = mix(hash, mix(member.program, static_cast<std::uint64_t>(member.phase)));
     workload_ = &find_workload(hash);
     workload_->clients = members_;
     workload_->entered_ns = now_ns_;
