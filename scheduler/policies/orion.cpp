@@ -34,14 +34,15 @@ class Orion final : public AllocationPolicy {
         if (!high && stream.state == StreamDemand::State::kRunning) grant(client, stream, out);
       }
     }
+    const bool beside_memory = beside != nullptr && memory_bound(snapshot, *beside);
     std::uint64_t in_flight_ns = best_effort_in_flight_ns(snapshot);
     for (const Client& client : snapshot.clients) {
       if (high_priority(client)) continue;
       for (const StreamDemand& stream : client.streams) {
         if (stream.state != StreamDemand::State::kWaiting) continue;
-        if (beside != nullptr &&
-            (memory_bound(snapshot, client) == memory_bound(snapshot, *beside) ||
-             useful_sms(snapshot, client) > options_.sms || in_flight_ns >= options_.duration_ns))
+        if (beside != nullptr && (in_flight_ns >= options_.duration_ns ||
+                                  memory_bound(snapshot, client) == beside_memory ||
+                                  useful_sms(snapshot, client) > options_.sms))
           continue;
         in_flight_ns += launch_ns(&stream);
         grant(client, stream, out);
