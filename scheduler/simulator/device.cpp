@@ -272,6 +272,7 @@ void Device::set_rates() {
     }
     bandwidth += client.bandwidth * client.rate;
   }
+  end_ns_ = kForever;
   for (const std::size_t index : running_) {
     SimulatedClient& client = clients_[index];
     if (client.played != kNone) {
@@ -287,10 +288,6 @@ void Device::set_rates() {
       // Only what waits for memory waits longer.
       client.slowed = 1 + std::min(1.0, client.bandwidth) * std::max(0.0, bandwidth - 1);
     }
-  }
-  end_ns_ = kForever;
-  for (const std::size_t index : running_) {
-    SimulatedClient& client = clients_[index];
     client.rate /= client.slowed;
     const double length = client.played == kNone   ? (*client.ends)[client.stop]
                           : client.alone_until > 0 ? client.alone_until

@@ -287,6 +287,7 @@ class Device {
   double end_ns_ = kForever;  // of the first running client to end
   double arrival_ns_ = 0;     // of the next request to a service
   bool rates_changed_ = false;
+  bool told_ = true;  // the scheduler, since it decided
   SimulatedRun result_;
 };
 

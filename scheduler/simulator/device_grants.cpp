@@ -47,6 +47,7 @@ void Device::say(SimulatedClient& client, const Said& said, bool each_step) {
   scheduler::StreamDemand demand;
   demand.profile_key = said.kernel;
   demand.predicted_ns = to_ns(said.launch_ns);
+  told_ = true;
   scheduler_.wants(client.client, demand, now());
 }
 
@@ -62,6 +63,7 @@ void Device::begin_step(SimulatedClient& client, const Said& said) {
   step.work_ns = to_ns(said.work_ns);
   end_step(client);
   client.step = step.id;
+  told_ = true;
   scheduler_.step_begin(step, now());
 }
 
@@ -75,6 +77,7 @@ void Device::expect_step(SimulatedClient& client, const Said& said, double ready
   step.ready_ns = to_ns(ready_ns);
   step.due_ns = to_ns(said.due_ns);
   step.work_ns = to_ns(said.work_ns);
+  told_ = true;
   scheduler_.step_expected(step, now());
 }
 
@@ -83,6 +86,7 @@ void Device::end_step(SimulatedClient& client) {
 }
 
 void Device::say_idle(SimulatedClient& client) {
+  told_ = true;
   scheduler_.idle(client.client, 0, now());
   end_step(client);
 }
@@ -170,7 +174,8 @@ void Device::report(const SimulatedClient& client) {
 
 void Device::obey() {
   for (Played& played : played_) ask(played);
-  for (int round = 0; round < 64; ++round) {
+  for (int round = 0; round < 64 && (scheduler_.may_plan(now()) || told_); ++round) {
+    told_ = false;
     const auto start = std::chrono::steady_clock::now();
     if (reporting_ && scheduler_.may_plan(now()))
       for (const SimulatedClient& client : clients_) report(client);
@@ -240,6 +245,7 @@ void Device::take_terms(SimulatedClient& client, const Decision& decision) {
 }
 
 void Device::give_back(SimulatedClient& client, scheduler::GrantId grant) {
+  told_ = true;
   scheduler_.returned(client.client, 0, grant, now());
 }
 
