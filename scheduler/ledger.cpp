@@ -399,32 +399,34 @@ void Ledger::detach(StreamGrants& stream, std::uint32_t slot) {
 }
 
 void Ledger::take(Holder& holder, ComputeSet units) {
-  for_each_unit(units, [&](unsigned number) {
-    if (holder.grants[number]++ != 0) return;
-    holder.units |= unit(number);
-    (holders_on_[number]++ == 0 ? held_ : contested_) |= unit(number);
+  const ComputeSet first = units - holder.units;  // of the holder's grants
+  for_each_unit(units, [&](unsigned number) { ++holder.grants[number]; });
+  for_each_unit(first, [&](unsigned number) {
+    ++holders_on_[number];
     assert(holders_on_[number] <= holders_.size());
   });
+  contested_ |= held_ & first;
+  held_ |= first;
+  holder.units |= first;
 }
 
 void Ledger::release(Holder& holder, ComputeSet units) {
+  assert(holder.units.contains(units) && held_.contains(units));
+  ComputeSet last;  // of the holder's grants
   for_each_unit(units, [&](unsigned number) {
-    assert(holder.grants[number] > 0 && holder.units.overlaps(unit(number)));
-    if (--holder.grants[number] != 0) return;
-    assert(holders_on_[number] > 0 && held_.overlaps(unit(number)));
-    holder.units = holder.units - unit(number);
-    freed_ |= unit(number);
-    switch (--holders_on_[number]) {
-      case 0:
-        held_ = held_ - unit(number);
-        break;
-      case 1:
-        contested_ = contested_ - unit(number);
-        break;
-      default:
-        break;
-    }
+    assert(holder.grants[number] > 0);
+    if (--holder.grants[number] == 0) last |= unit(number);
   });
+  for_each_unit(last, [&](unsigned number) {
+    assert(holders_on_[number] > 0);
+    --holders_on_[number];
+  });
+  holder.units = holder.units - last;
+  held_ = held_ - (last - contested_);
+  for_each_unit(last & contested_, [&](unsigned number) {
+    if (holders_on_[number] == 1) contested_ = contested_ - unit(number);
+  });
+  freed_ |= last;
 }
 
 }  // namespace vitamin::scheduler
