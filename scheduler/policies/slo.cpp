@@ -70,10 +70,10 @@ bool SloPolicy::sample(const Snapshot& snapshot) {
   since.settled = chosen_ != kNone && sampled_ns_ >= changed_ns_ + kSettlesNs;
   for (Kept& kept : services_) kept.present = false;
   bool any = false;
+  auto at = services_.begin();
   for (const Client& client : snapshot.clients) {
     if (!client.slo.any()) continue;
-    auto at = std::lower_bound(services_.begin(), services_.end(), client.id,
-                               [](const Kept& k, ClientId id) { return k.service.client() < id; });
+    while (at != services_.end() && at->service.client() < client.id) ++at;
     if (at == services_.end() || at->service.client() != client.id)
       at = services_.insert(at, Kept{Service(client.id, options_.cumulative)});
     at->present = true;
