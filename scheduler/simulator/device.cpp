@@ -268,7 +268,7 @@ void Device::set_rates() {
       client.rate = kernel_rate(client);
     } else {
       const double others = overlapping(busy_, client.on) - client.occupancy;
-      client.rate = 1 / client.program->stretch(sms(client.on), std::max(0.0, others));
+      client.rate = others > 0 ? 1 / client.program->stretch(sms(client.on), others) : 1;
     }
     bandwidth += client.bandwidth * client.rate;
   }
