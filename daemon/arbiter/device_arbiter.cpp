@@ -580,7 +580,9 @@ std::vector<DeviceArbiter::GrantStatus> DeviceArbiter::held() const {
     if (client.absent) continue;
     for (const auto& [lane_id, lane] : client.lanes)
       for (const HeldGrant& held : lane.grants)
-        all.push_back({id, lane_id, held.partition, held.open, held.shared, held.adopted});
+        if (const scheduler::Grant* const grant = scheduler_.ledger().find(held.grant))
+          all.push_back({id, lane_id, held.partition, held.open, held.shared, held.adopted,
+                         grant->opened_ns});
   }
   return all;
 }

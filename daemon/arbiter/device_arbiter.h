@@ -125,8 +125,9 @@ class DeviceArbiter {
     LaneId lane;
     PartitionId partition;
     bool open;
-    bool shared;   // a shared grant: it promises nothing about other clients
-    bool adopted;  // covers earlier work
+    bool shared;              // a shared grant: it promises nothing about other clients
+    bool adopted;             // covers earlier work
+    std::uint64_t opened_ns;  // since when; of earlier work, when it was reported
   };
 
   // Under fifo, until use().

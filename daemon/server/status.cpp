@@ -23,7 +23,7 @@ using nlohmann::json;
 namespace {
 
 auto key_of(const DeviceArbiter::GrantStatus& hold) {
-  return std::tuple(hold.client, hold.partition, !hold.open);
+  return std::tuple(hold.client, hold.partition, !hold.open, hold.adopted);
 }
 
 // Grants of a client's lanes on one partition are shown as one: there may be hundreds, and all
@@ -57,13 +57,16 @@ json shares_status(const std::vector<GroupShare>& shares, std::uint32_t sms) {
 }
 
 // The grants on a device.
-json held_status(const DeviceArbiter& arbiter) {
+json held_status(const DeviceArbiter& arbiter, std::uint64_t now_ns) {
   json held = json::array();
   const std::vector<DeviceArbiter::GrantStatus> holds = grouped(arbiter.held());
   for (auto hold = holds.begin(); hold != holds.end();) {
     const auto next = std::find_if(hold, holds.end(), [&](const DeviceArbiter::GrantStatus& other) {
       return key_of(other) != key_of(*hold);
     });
+    const std::uint64_t newest_ns = std::max_element(hold, next, [](const auto& a, const auto& b) {
+                                      return a.opened_ns < b.opened_ns;
+                                    })->opened_ns;
     const runtime::Partition& partition = arbiter.layout().at(hold->partition);
     held.push_back({{"client", hold->client},
                     {"lane", hold->lane},  // the first of them
@@ -74,7 +77,9 @@ json held_status(const DeviceArbiter& arbiter) {
                     {"processors", partition.sms},
                     {"shared", hold->shared},
                     {"open", hold->open},
-                    {"adopted", hold->adopted}});
+                    {"adopted", hold->adopted},
+                    // Of the newest of them; of earlier work, since it was reported.
+                    {"age_ms", static_cast<double>(now_ns - std::min(now_ns, newest_ns)) * 1e-6}});
     hold = next;
   }
   return held;
@@ -230,7 +235,7 @@ json Server::status() const {
                {"drained", device.drained},
                {"not_clients", others_alone(device)},
                {"waiting", arbiter.scheduler().waiting()},
-               {"held", held_status(arbiter)},
+               {"held", held_status(arbiter, polled_ns_)},
                {"fault", arbiter.scheduler().fault()},
                {"requests", arbiter.counters().requests},
                {"grants", decided.grants},

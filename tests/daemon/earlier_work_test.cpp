@@ -137,6 +137,7 @@ TEST_CASE("earlier work on units that another client holds is waited for, too") 
   holding.word = protocol::lease_word(6, 3, Gate::kOpen);
   holding.partition = lease.partition;
   holding.outstanding = 1;
+  node.now += 100;
   node.arbiter.accept_earlier_work(2, static_cast<PartitionId>(holding.partition), 1'000'000);
   node.arbiter.request(2, holding, node.now);
   CHECK(node.arbiter.counters().overlaps == 1);
@@ -145,6 +146,7 @@ TEST_CASE("earlier work on units that another client holds is waited for, too") 
   CHECK(node.arbiter.held()[0].open);  // the present holder goes on
   CHECK(node.arbiter.held()[1].adopted);
   CHECK_FALSE(node.arbiter.held()[1].open);
+  CHECK(node.arbiter.held()[0].opened_ns + 100 == node.arbiter.held()[1].opened_ns);
   node.wants(3);
   node.now += 2'000;  // past the quantum
   node.arbiter.step(node.now);

@@ -19,6 +19,7 @@ sys.path[:0] = [str(BENCH), str(BENCH / "daemon")]
 
 import common  # noqa: E402
 import decisions  # noqa: E402
+import holds  # noqa: E402
 import reclaim  # noqa: E402
 
 
@@ -30,6 +31,25 @@ class Jobs(unittest.TestCase):
             job.lines()
         self.assertEqual([line["i"] for line in job.lines()], list(range(100_000)))
         self.assertEqual(job.wait(time_limit(10)).code, 0)
+
+
+class Holds(unittest.TestCase):
+    def twice(self, *changes):
+        """How many pairs of these holds, each of another client on unit 1, break the rules."""
+        usual = {"units": 2, "whole": False, "open": True, "shared": False, "adopted": False,
+                 "age_ms": 5.0}
+        held = [{**usual, "client": i, **more} for i, more in enumerate(changes)]
+        return len(list(holds.held_twice({"held": held})))
+
+    def test_only_what_was_granted_before_a_report_overlaps_earlier_work(self):
+        earlier = {"adopted": True, "open": False}
+        self.assertEqual(self.twice({}, {}), 1)
+        self.assertEqual(self.twice({}, {"open": False}), 1)
+        self.assertEqual(self.twice({}, {"units": 4}), 0)
+        self.assertEqual(self.twice(earlier, earlier), 0)
+        self.assertEqual(self.twice({"age_ms": 6.0}, earlier), 0)
+        self.assertEqual(self.twice(earlier, {"age_ms": 4.0}), 1)
+        self.assertEqual(self.twice({"age_ms": 6.0}, {"age_ms": 6.0}, earlier), 1)
 
 
 class Scripts(unittest.TestCase):

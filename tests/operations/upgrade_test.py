@@ -115,7 +115,7 @@ class Watch:
             if grants != self.grants and device and device["grants"] > 0:
                 self.longest = max(self.longest, now - self.since)
                 self.grants, self.since = grants, now
-            if any("adopted" not in hold for held in status["devices"] for hold in held["held"]):
+            if any("age_ms" not in hold for held in status["devices"] for hold in held["held"]):
                 continue  # of a release that does not say which leases are of before, and overlap
             try:
                 self.test.check_disjoint(status)
