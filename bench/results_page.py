@@ -14,10 +14,12 @@ import re
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "evaluation")]
+sys.path[:0] = [str(HERE), str(HERE / "evaluation"), str(HERE / "decision")]
 
 import load  # noqa: E402
+import serving_report  # noqa: E402
 from comparisons import by_session, cells, middle, neighbours  # noqa: E402
+from results_engines import call_rows, calls_table, serving_rows  # noqa: E402
 from results_kept import (  # noqa: E402
     EVALUATION, Files, JOBS, MIXED, MODES, PAIRS, ROW, met, newest, percent, span, table)
 from results_rows import (  # noqa: E402
@@ -248,7 +250,13 @@ def page():
         section("Bits", table(ROW, bits_rows(files)) + "\n\n"
                 "[Compatibility](compatibility.md) has the same for programs that people run."),
         section("Isolation and failures", table(ROW, isolation_rows(files))),
-        section("Cost", table(ROW, cost_rows(files))),
+        section("Cost", table(ROW, [*cost_rows(files), *call_rows(files)]) + "\n\n"
+                "Calls of one PyTorch program, in µs: natively, and the difference to that in the "
+                "same round.\n\n" + table(*calls_table(files))),
+        section("vLLM's server beside a training job", "An 8B model, 4 requests a second that "
+                "arrive at random, and Qwen3-0.6B training; then 16 clients that ask without a "
+                "pause. [The recipe](share-vllm-and-training.md) says what follows.\n\n"
+                + table(serving_report.HEADS, serving_rows(files))),
         section("Workloads alone", table(["short", "workload", "step or request, ms", "GPU busy",
                                           "most GPU memory, GiB"], alone_rows(files))),
         section("Training beside training", "Both jobs' speeds in sum, alone = 1 each; the ratio "
@@ -277,7 +285,6 @@ NOT_HERE = """* What no kept file proves is left out, among it earlier timings o
   busy machines and the p99 of windows of 80 requests that earlier versions of the README gave.
 * LithOS and MIG were not measured: the scheduler of the first is not public, the second needs the
   right to reconfigure the GPU.
-* Serving engines beside training (tokens per second, TTFT and TPOT of vLLM): not measured.
 * All runs of the paper's experiments, earlier ones included, with figures:
   `bench/results/evaluation/report.md`. All blocks of the
   paired measurements: `bench/results/decide/report.md`.
