@@ -9,8 +9,9 @@
 
 Two servers (an MPS client, and under `vitamin run --daemon`) and three training jobs (MPS, MPS with
 the lower priority, Vitamin) live from the first block to the last; an arm uses one or two of them,
-the others pause. Requests arrive at random (Poisson) whatever became of those before; then --clients
-ask without a pause for --closed seconds, which says what the server can give. Before the first block each server answers --checked requests, one at a time: texts must be equal.
+the others pause. Requests arrive at random (Poisson) whatever became of those before; then
+--clients ask without a pause for --closed seconds, which says what the server can give. Before the
+first block each server answers --checked requests, one at a time: texts must be equal.
 Raw samples: OUT/serving.jsonl. Exit codes: 0; 1 texts differ or requests failed; 2 it cannot run;
 3 the budget ended it (what was measured is kept).
 """

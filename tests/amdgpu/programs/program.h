@@ -98,6 +98,7 @@ inline std::vector<float> numbers(std::size_t count, std::uint32_t seed, float s
 using Checks = std::map<std::string, std::function<void()>>;
 
 inline int run_checks(const Checks& checks, int count, char** arguments) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // so that it is seen where a check hangs
   std::vector<std::string> wanted;
   for (int at = 1; at < count; ++at) {
     unsigned first = 0, cus = 0;
