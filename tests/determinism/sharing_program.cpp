@@ -12,12 +12,12 @@
 int main(int argc, char** argv) {
   using namespace vitamin::soft;
   constexpr std::uint32_t kSms = 132;  // of the software driver's device
-  const auto attached = Ledger::attach(argc > 1 ? argv[1] : "", kSms);
+  const auto attached = ResidencyLedger::attach(argc > 1 ? argv[1] : "", kSms);
   if (!attached) {
     std::fprintf(stderr, "%s\n", attached.error().message.c_str());
     return 1;
   }
-  Ledger& own = **attached;
+  ResidencyLedger& own = **attached;
   own.lock();
   const std::vector<SmSharing> all = own.sharing();
   own.unlock();
