@@ -19,6 +19,7 @@ import socket
 import subprocess
 import time
 
+import hang
 import harness
 import holds
 import time_limit
@@ -428,7 +429,10 @@ class Storm:
         if daemon.wait(time_limit.time_limit(10)) != 0:
             raise Broken(f"vitamind ended with {daemon.returncode}")
         del self.daemons.running[daemon]
-        time_limit.wait_until(self.is_alone, "the end of every process")
+        try:
+            time_limit.wait_until(self.is_alone, "the end of every process")
+        except AssertionError as problem:
+            raise Broken("\n".join(map(self.account_of, children(os.getpid())))) from problem
         inodes = {str(path.stat().st_ino) for path in (self.world.directory / "locks").iterdir()}
         locks = [line for line in read("/proc/locks").decode().splitlines()
                  if line.split()[-3].rpartition(":")[2] in inodes]
@@ -469,6 +473,10 @@ class Storm:
         for child in foreign:
             send(child, signal.SIGTERM)
         return not foreign
+
+    def account_of(self, pid):
+        words = read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace")
+        return f"process {pid} ({words}) has not ended: {state_of(pid)}\n{hang.stacks_of(pid)}"
 
     def is_alone(self):
         self.reap()
