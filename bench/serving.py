@@ -89,7 +89,7 @@ def free_port():
 
 def server_command(options, model, port):
     if options.device == "soft":
-        return [sys.executable, str(HERE / "evaluation" / "stand_in_server.py"), str(port)]
+        return [sys.executable, str(HERE / "evaluation" / "fake_server.py"), str(port)]
     return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model),
             "--served-model-name", "model", "--host", "127.0.0.1", "--port", str(port),
             "--dtype", "bfloat16", "--load-format", "dummy", "--max-model-len", "1024",

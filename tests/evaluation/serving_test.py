@@ -38,7 +38,7 @@ class Requests(unittest.TestCase):
 
     def start(self):
         process = subprocess.Popen(
-            [sys.executable, str(BENCH / "evaluation" / "stand_in_server.py"), str(self.port)])
+            [sys.executable, str(BENCH / "evaluation" / "fake_server.py"), str(self.port)])
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         wait_until(self.server.healthy, plenty=20)

@@ -2,7 +2,7 @@
 """Answers like vLLM's HTTP server, without a model or a GPU: token i of an answer is a function of
 the prompt and of i. For tests of what asks such a server.
 
-    stand_in_server.py PORT
+    fake_server.py PORT
 """
 
 import http.server
