@@ -3,8 +3,8 @@
 
 Earlier work may overlap earlier work, and what another client had been granted before the work was
 reported: after vitamind was stopped for a while, say, when one process reports what it did
-meanwhile and another has not connected again yet. So may shared grants, which members of a group have, and a
-shared grant beside one of another client that drains. No others overlap.
+meanwhile and another has not connected again yet. So may shared grants, which members of a group
+have, and a shared grant beside one of another client that drains. No others overlap.
 """
 import itertools
 
