@@ -479,6 +479,9 @@ class Storm:
         return f"process {pid} ({words}) has not ended: {state_of(pid)}\n{hang.stacks_of(pid)}"
 
     def is_alone(self):
+        # `vitamin run` hands SIGTSTP on: when it is killed then, its program stays stopped.
+        for child in children(os.getpid()):
+            send(child, signal.SIGCONT)
         self.reap()
         return not children(os.getpid())
 
