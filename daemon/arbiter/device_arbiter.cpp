@@ -579,10 +579,11 @@ std::vector<DeviceArbiter::GrantStatus> DeviceArbiter::held() const {
   for (const auto& [id, client] : clients_) {
     if (client.absent) continue;
     for (const auto& [lane_id, lane] : client.lanes)
-      for (const HeldGrant& held : lane.grants)
-        if (const scheduler::Grant* const grant = scheduler_.ledger().find(held.grant))
-          all.push_back({id, lane_id, held.partition, held.open, held.shared, held.adopted,
-                         grant->opened_ns});
+      for (const HeldGrant& held : lane.grants) {
+        const scheduler::Grant* const grant = scheduler_.ledger().find(held.grant);
+        all.push_back({id, lane_id, held.partition, held.open, held.shared, held.adopted,
+                       grant != nullptr ? grant->opened_ns : held.closed_ns});
+      }
   }
   return all;
 }
