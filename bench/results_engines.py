@@ -40,10 +40,8 @@ def call_rows(files):
 
 def serving_rows(files):
     """vLLM's server beside training, in one line for each arm."""
-    records = [r for _, of in files.sessions(SERVING) for r in of]
-    files.every(SERVING, lambda r: "arm" in r)
-    for row in serving_report.rows(records):
-        yield row
+    records = files.every(SERVING, lambda r: "arm" in r or "serving" in r)
+    yield from serving_report.rows(records)
 
 
 def calls_table(files):

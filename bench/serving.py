@@ -187,9 +187,8 @@ class Bench:
         """Whether every server gives the same texts when nothing shares its batches."""
         o = self.options
         draw = random.Random(11)
-        requests = [http_load.Request(0.0, tuple(draw.randrange(3, VOCABULARY) for _ in
-                                                 range(draw.randint(*PROMPT))), o.tokens)
-                    for _ in range(o.checked)]
+        requests = [http_load.Request(0.0, http_load.draw_prompt(draw, VOCABULARY, PROMPT),
+                                      o.tokens) for _ in range(o.checked)]
         texts = {}
         for setting, server in self.servers.items():
             answers = server.client.one_at_a_time(requests)

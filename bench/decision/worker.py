@@ -32,6 +32,8 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "evaluation")]
 
+import harness  # noqa: E402
+
 
 def now():
     return time.monotonic()
@@ -274,13 +276,7 @@ def main():
     parser.add_argument("--cpus", help="the first and last core, as 0-4")
     parser.add_argument("--nice", type=int, default=0, help="below 0: for root")
     options = parser.parse_args()
-    # What libraries print must not be taken for answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def answer(record):
-        answers.write(json.dumps(record) + "\n")
-        answers.flush()
+    answer = harness.answers_by_lines()
 
     try:
         os.setpriority(os.PRIO_PROCESS, 0, options.nice)

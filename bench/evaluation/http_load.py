@@ -48,6 +48,11 @@ class Answer:
                 "tpot": round(self.tpot(), 6), "tokens": self.tokens, "text": self.text}
 
 
+def draw_prompt(draw, vocabulary, prompt_tokens):
+    """prompt_tokens[0] to prompt_tokens[1] random tokens; the first three have other meanings."""
+    return tuple(draw.randrange(3, vocabulary) for _ in range(draw.randint(*prompt_tokens)))
+
+
 def draw_requests(rate, seconds, seed, vocabulary, prompt_tokens, tokens):
     """A Poisson process; prompts of prompt_tokens[0] to prompt_tokens[1] random tokens."""
     draw, at, found = random.Random(seed), 0.0, []
@@ -55,9 +60,7 @@ def draw_requests(rate, seconds, seed, vocabulary, prompt_tokens, tokens):
         at += draw.expovariate(rate)
         if at >= seconds:
             return found
-        length = draw.randint(*prompt_tokens)
-        found.append(Request(at, tuple(draw.randrange(3, vocabulary) for _ in range(length)),
-                             tokens))
+        found.append(Request(at, draw_prompt(draw, vocabulary, prompt_tokens), tokens))
 
 
 class Server:

@@ -35,6 +35,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import harness  # noqa: E402
 import load  # noqa: E402
 from job_machines import (  # noqa: E402
     BLOCK, DemoEngine, DemoMachine, DemoTraining, TorchEngine, TorchMachine, TorchTraining,
@@ -467,13 +468,7 @@ def main():
     parser.add_argument("--nice", type=int, default=0, help="below 0: for root")
     options = parser.parse_args()
 
-    # What libraries print must not be taken for answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def answer(record):
-        answers.write(json.dumps(record) + "\n")
-        answers.flush()
+    answer = harness.answers_by_lines()
 
     try:
         os.setpriority(os.PRIO_PROCESS, 0, options.nice)  # threads to come inherit it

@@ -21,7 +21,7 @@ def by_round(records):
     """Rounds that have a block of every arm: number of the command and round, arm: record."""
     command, rounds, arms = 0, {}, []
     for r in records:
-        command += "header" in r
+        command += "serving" in r
         arms = r["serving"]["arms"] if "serving" in r else arms
         if "arm" in r:
             rounds.setdefault((command, r["round"]), {})[r["arm"]] = r
