@@ -23,6 +23,7 @@ struct Marker {
   hal::Event event;
   std::uint32_t holders = 0;
   bool fired = false;          // observed; never goes back while it is held
+  bool superseded = false;     // it is behind a record for which no event may stand any more
   std::uint64_t asked_in = 0;  // the round in which it was asked for last, and had not fired
   MarkerPool* pool = nullptr;
 };
@@ -69,7 +70,7 @@ class MarkerPool {
     if (free_.empty()) return {};
     Marker* marker = free_.back();
     free_.pop_back();
-    marker->fired = false;
+    marker->fired = marker->superseded = false;
     marker->asked_in = 0;
     return MarkerRef(marker);
   }
@@ -111,7 +112,7 @@ class MarkerPool {
     for (std::size_t i = 0; i < count; ++i) {
       hal::Result<hal::Event> event = device_.create_event();
       if (!event) return;
-      all_.push_back(std::make_unique<Marker>(Marker{*event, 0, false, 0, this}));
+      all_.push_back(std::make_unique<Marker>(Marker{.event = *event, .pool = this}));
       free_.push_back(all_.back().get());
     }
   }

@@ -143,6 +143,18 @@ struct EventState {
   // records are never deferred, and only the driver knows what it means.
   std::atomic<bool> shared{false};
   std::atomic<bool> foreign{false};  // recorded by code that is not virtualised
+
+  // The marker behind its newest record, where that was made and not seen to end.
+  MarkerRef unfired() const {
+    const MarkerRef& behind = pending != nullptr ? pending->marker : point;
+    return behind && !behind->fired ? behind : MarkerRef();
+  }
+  // The event is recorded again, here or elsewhere: the driver's answers are no longer about the
+  // record that it stood for.
+  void supersede() {
+    const MarkerRef& behind = pending != nullptr ? pending->marker : point;
+    if (behind) behind->superseded = true;
+  }
 };
 
 // A predecessor that the default-stream rules add: that stream's operations up to a token. The

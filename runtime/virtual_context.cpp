@@ -323,51 +323,62 @@ NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& 
   return pipeline_->submit(lock, stream, submission);
 }
 
-// The answer of a question about an event.
-NativeStatus VirtualContext::told(EventState& event, NativeStatus answer) {
-  if (Audit* const audit = this->audit(); audit != nullptr && answer == hal::kNativeOk)
-    audit->reached(event);
+// Asks the vendor about the event, which stood for the record that `behind` is behind. Has that
+// record ended, so has all that the marker stands for, and no wait for it is made any more:
+// natively a wait for an event that has ended puts nothing onto a queue, where other work could
+// hold it up (under HIP streams share hardware queues). The event itself may be gone when the
+// answer comes.
+NativeStatus VirtualContext::ask(EventState& event, MarkerRef behind, const VendorCall& call) {
+  const NativeStatus answer = call();
+  if (answer == hal::kNativeOk)
+    if (Audit* const audit = this->audit()) audit->reached(event);
+  if (!behind) return answer;
+  const Lock lock(pipeline_->mutex());
+  if (answer == hal::kNativeOk && !behind->superseded) behind->fired = true;
+  behind.reset();
   return answer;
 }
 
 NativeStatus VirtualContext::query(EventState& event, const VendorCall& call) {
-  {
-    const Lock lock(pipeline_->mutex());
-    if (event.pending != nullptr && !event.pending->submitted) {
-      pipeline_->pump(*event.pending->stream);
-      if (!event.pending->submitted) return pipeline_->core().errors.not_ready();
-    }
+  Lock lock(pipeline_->mutex());
+  if (event.pending != nullptr && !event.pending->submitted) {
+    pipeline_->pump(*event.pending->stream);
+    if (!event.pending->submitted) return pipeline_->core().errors.not_ready();
   }
-  return told(event, call());
+  MarkerRef behind = event.unfired();
+  lock.unlock();
+  return ask(event, std::move(behind), call);
 }
 
 NativeStatus VirtualContext::synchronize(EventState& event, const VendorCall& call) {
-  MarkerRef behind;
-  {
-    Lock lock(pipeline_->mutex());
-    const std::shared_ptr<EventVersion> version = event.pending;
-    if (version != nullptr && !version->submitted) {
-      pipeline_->wait_until(lock, [&] { return version->submitted; });
-      behind = version->marker;
-    }
+  Lock lock(pipeline_->mutex());
+  const std::shared_ptr<EventVersion> version = event.pending;
+  if (version == nullptr || version->submitted) {
+    MarkerRef behind = event.unfired();
+    lock.unlock();
+    return ask(event, std::move(behind), call);
   }
-  if (!behind) return told(event, call());
+  pipeline_->wait_until(lock, [&] { return version->submitted; });
+  MarkerRef behind = version->marker;
+  lock.unlock();
+  if (!behind) return ask(event, {}, call);
   // The event may stand for another record by now, or be gone: the caller waits for the one that it
   // stood for.
   const NativeStatus answer = device_->synchronize(behind->event);
-  const Lock lock(pipeline_->mutex());
+  lock.lock();
+  if (answer == hal::kNativeOk) behind->fired = true;
   behind.reset();
   return answer;
 }
 
 void VirtualContext::settle(EventState& event) {
   Lock lock(pipeline_->mutex());
-  const std::shared_ptr<EventVersion> version = event.pending;
-  if (version == nullptr || version->submitted) return;
-  pipeline_->wait_until(lock, [&] {
-    return version->submitted ||
-           (pipeline_->deferred().flush(*version->stream, version->serial), version->submitted);
-  });
+  if (const std::shared_ptr<EventVersion> version = event.pending; version != nullptr)
+    pipeline_->wait_until(lock, [&] {
+      return version->submitted ||
+             (pipeline_->deferred().flush(*version->stream, version->serial), version->submitted);
+    });
+  event.supersede();
 }
 
 void VirtualContext::forget(EventState& event) {

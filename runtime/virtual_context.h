@@ -208,7 +208,7 @@ class VirtualContext {
   hal::NativeStatus query_allocations(Stream& stream);
   End end_of(Stream& stream, bool alone);
   hal::NativeStatus synchronize(const End& end);
-  hal::NativeStatus told(EventState& event, hal::NativeStatus answer);
+  hal::NativeStatus ask(EventState& event, MarkerRef behind, const VendorCall& call);
 
   std::unique_ptr<hal::Device> device_;
   std::unique_ptr<Pipeline> pipeline_;

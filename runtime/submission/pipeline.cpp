@@ -173,11 +173,12 @@ SubmitResult Pipeline::submit_now(Stream& stream, Submission& submission,
       own_stream ? stream.app_stream : Ordering::follow_queue(stream, kind, others_wait_for_host);
   unsigned waits = 0;
   NativeStatus status = ordering_.order(stream, *queue.queue, &queue, predecessors, waits);
-  if (status == hal::kNativeOk && submission.marker) {
-    // Also when it was seen to fire: on a real blocking stream the wait itself comes behind the
-    // legacy stream, and what follows relies on that.
+  // On a real blocking stream the wait itself comes behind the legacy stream, and what follows
+  // relies on that, also when the marker was seen to fire.
+  const bool for_nothing = submission.marker && submission.marker->fired;
+  if (status == hal::kNativeOk && submission.marker &&
+      (!for_nothing || stream.kind != StreamKind::kNonBlocking))
     status = completion_.wait_for(stream, *queue.queue, submission.marker);
-  }
   if (status == hal::kNativeOk && submission.operation != nullptr)
     status = submission.operation->submit(*queue.queue);
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
@@ -252,6 +253,7 @@ void Pipeline::recorded(Stream& stream, EventState& event) {
 }
 
 void Pipeline::drop(EventState& event) {
+  event.supersede();
   if (event.pending != nullptr) event.pending->superseded = true;
   event.pending.reset();
   event.point.reset();

@@ -106,6 +106,9 @@ class NullStream(Programs):
     def test_streams_behind_a_wait_for_an_event_answer_as_natively(self):
         self.check("event_waits")
 
+    def test_no_wait_is_made_for_an_event_that_has_ended(self):
+        self.check("ended_events")
+
     def test_the_null_stream_covers_what_it_is_behind_and_the_host_reads_its_results(self):
         self.check("chains")
 

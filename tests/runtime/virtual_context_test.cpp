@@ -331,49 +331,6 @@ TEST_CASE("A kernel is never queued behind a stranger that waits for it") {
   CHECK(f.context->synchronize(a) == 0);
 }
 
-TEST_CASE("An event query says not ready while the record is deferred, then what the driver says") {
-  Fixture f;
-  runtime::Stream& held = f.stream();
-  soft::Gate* gate = f.hold(held);
-  unsigned total = 0, one = 1;
-  unsigned* address = &total;
-  REQUIRE(f.launch(held, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
-  soft::Event* event = nullptr;
-  REQUIRE(f.engine->create_event(&event) == soft::kOk);
-  runtime::EventState state;
-  auto record =
-      call([=, &f](void* q) { return f.engine->record(static_cast<soft::Queue*>(q), event); });
-  REQUIRE(f.context->record(held, state, record) == 0);
-  // Natively an event that was never recorded would answer success here.
-  CHECK(f.context->query(state, [&] { return f.engine->query(event); }) == soft::kNotReady);
-  f.engine->open_gate(gate);
-  CHECK(f.context->synchronize(state, [&] { return f.engine->synchronize(event); }) == 0);
-  CHECK(total == 1);
-  f.context->forget(state);
-}
-
-TEST_CASE("A later record of an event is not undone by an earlier one that was deferred") {
-  Fixture f;
-  runtime::Stream& held = f.stream();
-  runtime::Stream& free = f.stream();
-  soft::Gate* gate = f.hold(held);
-  unsigned total = 0, one = 1;
-  unsigned* address = &total;
-  soft::Event* event = nullptr;
-  REQUIRE(f.engine->create_event(&event) == soft::kOk);
-  runtime::EventState state;
-  auto record =
-      call([=, &f](void* q) { return f.engine->record(static_cast<soft::Queue*>(q), event); });
-  REQUIRE(f.launch(held, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
-  REQUIRE(f.context->record(held, state, record) == 0);
-  REQUIRE(f.context->record(free, state, record) == 0);  // the newest generation, not held
-  CHECK(f.context->synchronize(state, [&] { return f.engine->synchronize(event); }) == 0);
-  f.engine->open_gate(gate);
-  CHECK(f.context->synchronize(held) == 0);
-  CHECK(f.context->query(state, [&] { return f.engine->query(event); }) == 0);
-  f.context->forget(state);
-}
-
 // Every submission of a program, the n-th refused by the device, for every n.
 TEST_CASE("A failed submission reaches the application once and leaves nothing behind") {
   for (const std::uint64_t window : {~std::uint64_t{0}, std::uint64_t{0}}) {

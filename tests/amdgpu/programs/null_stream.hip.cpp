@@ -219,6 +219,27 @@ void event_waits() {
   HIP_OK(hipEventDestroy(event));
 }
 
+// The waiting stream may share the NULL stream's hardware queue, where every packet is behind the
+// held kernel; a wait for an event that has ended makes none.
+void ended_events() {
+  Held held;
+  hipEvent_t event = nullptr;
+  HIP_OK(hipEventCreateWithFlags(&event, hipEventDisableTiming));
+  const hipStream_t waiting = streams()[2].stream, recorded_on = created(hipStreamNonBlocking);
+  int ended = 0;
+  for (int round = 0; round < 100; ++round) {
+    held.launch(nullptr);
+    HIP_OK(hipEventRecord(event, recorded_on));
+    HIP_OK(hipEventSynchronize(event));
+    HIP_OK(hipStreamWaitEvent(waiting, event, 0));
+    HIP_OK(hipStreamSynchronize(waiting));
+    ended += held.ended() ? 1 : 0;
+    held.open();
+  }
+  HIP_OK(hipEventDestroy(event));
+  report("no wait is made for an event that has ended", ended == 0);
+}
+
 // The NULL stream waits for a blocking stream, and another blocking stream is asked.
 void chains() {
   Held held;
@@ -284,6 +305,7 @@ int main(int count, char** arguments) {
                      {"synchronisations", synchronisations},
                      {"events", events},
                      {"event_waits", event_waits},
+                     {"ended_events", ended_events},
                      {"chains", chains},
                      {"threads", threads},
                      {"masked", masked}},
