@@ -330,11 +330,14 @@ NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& 
 // answer comes.
 NativeStatus VirtualContext::ask(EventState& event, MarkerRef behind, const VendorCall& call) {
   const NativeStatus answer = call();
-  if (answer == hal::kNativeOk)
-    if (Audit* const audit = this->audit()) audit->reached(event);
+  Audit* const audit = this->audit();
+  if (audit != nullptr && answer == hal::kNativeOk) audit->reached(event);
   if (!behind) return answer;
   const Lock lock(pipeline_->mutex());
-  if (answer == hal::kNativeOk && !behind->superseded) behind->fired = true;
+  if (answer == hal::kNativeOk && !behind->superseded) {
+    behind->fired = true;
+    if (audit != nullptr) audit->ended(behind->event);
+  }
   behind.reset();
   return answer;
 }

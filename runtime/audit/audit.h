@@ -99,6 +99,8 @@ class Audit {
   void reached(const Stream& stream, std::uint64_t serial);
   void reached(const EventState& event);
   void reached_all();
+  // The vendor told the host that everything ahead of a marker's record has ended.
+  void ended(hal::Event marker);
 
   std::uint64_t operations() const { return operations_; }
   // Of these, those of which the backend was asked something else, or that got lost.
