@@ -23,6 +23,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -58,6 +59,7 @@ class Arm:
     training: str = ""  # and of the training job that runs
     policy: str = ""  # of vitamind
     tpot: float = 0.030  # seconds: the bound of the server's class
+    announced: bool = False  # the server announces its steps (interpose/advice/vitamin_vllm.py)
 
 
 ARMS = {
@@ -71,14 +73,29 @@ ARMS = {
     "Vitamin, 10 ms": Arm("ours", "ours", "slo", 0.010),
     "Vitamin, throughput": Arm("ours", "ours", "throughput"),
 }
-BOUND = re.compile(r"Vitamin, ([\d.]+) ms")
+BOUND = re.compile(r"Vitamin, ([\d.]+) ms(, announced)?")
 
 
 def arm(name):
-    """ARMS, and "Vitamin, N ms" for the policy slo with any bound of a token."""
+    """ARMS, and "Vitamin, N ms" for the policy slo with any bound of a token; with ", announced" the
+    server announces its steps."""
     if name not in ARMS and (bound := BOUND.fullmatch(name)):
-        return Arm("ours", "ours", "slo", float(bound[1]) / 1e3)
+        return Arm("ours", "ours", "slo", float(bound[1]) / 1e3, bool(bound[2]))
     return ARMS[name]
+
+
+def install_plugin(directory):
+    """What `pip install vitamin-advice` leaves: a directory for PYTHONPATH."""
+    site, modules = directory / "site", harness.prefix() / "lib" / "vitamin" / "python"
+    information = site / "vitamin_advice-0.dist-info"
+    information.mkdir(parents=True)
+    for name in ("vitamin_advice.py", "vitamin_vllm.py"):
+        shutil.copy(modules / name, site)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: vitamin-advice\n"
+                                          "Version: 0\n")
+    (information / "entry_points.txt").write_text("[vllm.general_plugins]\n"
+                                                  "vitamin = vitamin_vllm:register\n")
+    return site
 
 
 def free_port():
@@ -102,12 +119,16 @@ def server_command(options, model, port):
 class Service:
     """A server process. It never answers lines; it is ready when /health says so."""
 
-    def __init__(self, setting, options, surroundings, model):
+    def __init__(self, setting, site, options, surroundings, model):
         port = free_port()
         words, environment = arms.place(surroundings, setting, 0, "tokens", True)
         environment |= {"VLLM_CACHE_ROOT": str(model / "cache"),
                         "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-        self.job = Job(f"server ({setting})", [], words, environment,
+        name = f"server ({setting}{', announced' if site else ''})"
+        if site:
+            before = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+            environment["PYTHONPATH"] = ":".join(filter(None, (str(site), before)))
+        self.job = Job(name, [], words, environment,
                        program=server_command(options, model, port))
         self.client = http_load.Server(port, "model")
 
@@ -167,14 +188,15 @@ class Bench:
         if self.options.device == "cuda":
             import vllm_programs  # sets what vLLM's environment holds without a network
             vllm_programs.write_model(self.model, SHAPE)
-        settings = lambda part: dict.fromkeys(filter(None, (getattr(a, part) for a in
-                                                            self.arms.values())))
-        for setting in settings("server"):
-            self.servers[setting] = Service(setting, self.options, self.surroundings, self.model)
+        servers = dict.fromkeys((a.server, a.announced) for a in self.arms.values() if a.server)
+        site = install_plugin(self.model) if any(announced for _, announced in servers) else None
+        for setting, announced in servers:
+            self.servers[setting, announced] = Service(
+                setting, site if announced else None, self.options, self.surroundings, self.model)
         for server in self.servers.values():
             server.wait_ready(self.limit)
         self.say("servers ready")
-        for setting in settings("training"):
+        for setting in dict.fromkeys(a.training for a in self.arms.values() if a.training):
             self.trainings[setting] = Training(setting, self.options, self.surroundings)
         for training in self.trainings.values():
             training.job.wait_ready(max(1.0, self.limit - time.monotonic()))
@@ -190,12 +212,12 @@ class Bench:
         requests = [http_load.Request(0.0, http_load.draw_prompt(draw, VOCABULARY, PROMPT),
                                       o.tokens) for _ in range(o.checked)]
         texts = {}
-        for setting, server in self.servers.items():
+        for server in self.servers.values():
             answers = server.client.one_at_a_time(requests)
             failed = [a.error for a in answers if a.error]
             if failed:
                 raise JobFailed(f"{server.job.name}: {failed[0]}; {server.job.tail()}")
-            texts[setting] = [a.text for a in answers]
+            texts[server.job.name] = [a.text for a in answers]
         self.results.add({"checked": texts})
         return len({tuple(t) for t in texts.values()}) <= 1
 
@@ -208,7 +230,7 @@ class Bench:
         if training:
             training.resume()
         time.sleep(SETTLE if o.device == "cuda" else 0.1)
-        server = self.servers[arm.server].client if arm.server else None
+        server = self.servers[arm.server, arm.announced].client if arm.server else None
         begin, answers, closed = time.monotonic(), [], None
         requests = http_load.draw_requests(o.rate, o.block, o.seed + number, VOCABULARY, PROMPT,
                                            o.tokens)
@@ -288,7 +310,8 @@ def parse():
     parser.add_argument("--analyse", metavar="FILE")
     parser.add_argument("--arms", type=words, default=list(ARMS),
                         help='separated by ";", of: ' + "; ".join(ARMS)
-                        + '; and "Vitamin, N ms" for any bound of a token')
+                        + '; and "Vitamin, N ms" for any bound of a token, with or without '
+                        '", announced": the server announces its steps')
     parser.add_argument("--train", default="D0.6", help="of bench/evaluation/training.py")
     parser.add_argument("--rate", type=float, default=3, help="requests a second")
     parser.add_argument("--block", type=float, default=12, help="seconds of arrivals in a block")

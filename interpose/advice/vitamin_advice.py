@@ -78,6 +78,11 @@ def _work(kind, processors, ready_ms, deadline_ms, queued_ms):
                               int(deadline_ms * 1e6), int(queued_ms * 1e6)))
 
 
+def offered():
+    """Whether the process runs under Vitamin, which may have no launch of it yet."""
+    return bool(_libraries)
+
+
 def active():
     """Whether launches of this process are bound by Vitamin (from its first launch on)."""
     return _tell("active")

@@ -48,6 +48,7 @@ struct Pair {
   Side source{"source"}, target{"target"};
   CUstream caller = nullptr;  // a non-blocking stream of the source's context
   std::uint8_t* host = nullptr;
+  CUdeviceptr pinned = 0;  // host memory that the source's context allocated; holds 1
 };
 
 // The source is the primary context of device 0.
@@ -57,6 +58,9 @@ Pair& prepare(Pair& pair) {
   pair.target.prepare(pair.session);
   pair.source.prepare(pair.session);
   pair.caller = pair.session.stream(CU_STREAM_NON_BLOCKING);
+  auto* const pinned = reinterpret_cast<std::uint8_t*>(pair.session.pinned(kBytes));
+  std::fill_n(pinned, kBytes, std::uint8_t{1});
+  pair.pinned = reinterpret_cast<CUdeviceptr>(pinned);
   return pair;
 }
 
@@ -291,6 +295,23 @@ VITAMIN_RULE(two_contexts_copies_of_the_others_memory,
        [](const Pair& p) { return api.cuMemcpyDtoH(bytes, p.source.memory, kBytes); }},
       {"cuMemsetD8 of the target, source current", true,
        [](const Pair& p) { return api.cuMemsetD8(p.target.memory, 3, kBytes); }}};
+  Session session;
+  const Pair pair = two_contexts(session);
+  for (const Call& call : kCalls)
+    for (const Side* side : {&pair.source, &pair.target}) {
+      ask(pair, call, *side, "legacy stream", CU_STREAM_LEGACY);
+      ask(pair, call, *side, "blocking stream", side->blocking);
+    }
+}
+
+VITAMIN_RULE(two_contexts_copies_of_pinned_memory,
+             "Which streams of two contexts of one device does a copy on a default stream of one "
+             "wait for, of pinned memory that the other allocated?") {
+  static constexpr Call kCalls[] = {
+      {"cuMemcpyAsync, NULL of the target", false,
+       [](const Pair& p) { return api.cuMemcpyAsync(p.target.memory, p.pinned, kBytes, nullptr); }},
+      {"cuMemcpy, target current", false,
+       [](const Pair& p) { return api.cuMemcpy(p.target.memory, p.pinned, kBytes); }}};
   Session session;
   const Pair pair = two_contexts(session);
   for (const Call& call : kCalls)

@@ -145,6 +145,73 @@ print(vitamin.active(), vitamin.expect(vitamin.DECODE), vitamin.deadline(3))
 """, preload=False)
         self.assertEqual(said, "False False False")
 
+    VLLM = """
+import importlib.metadata, os, sys, types
+sys.path.insert(0, os.environ["PACKAGE"])
+stream = program.make_stream()
+torch = sys.modules["torch"] = types.ModuleType("torch")
+torch.cuda = types.SimpleNamespace(
+    current_stream=lambda: types.SimpleNamespace(cuda_stream=stream))
+def execute_model(self, scheduler_output):
+    program.launch_on(stream)
+    return scheduler_output.total_num_scheduled_tokens
+WorkerWrapperBase = type("WorkerWrapperBase", (), {"execute_model": execute_model})
+for name in ("vllm", "vllm.v1", "vllm.v1.worker", "vllm.v1.worker.worker_base"):
+    sys.modules[name] = types.ModuleType(name)
+sys.modules["vllm.v1.worker.worker_base"].WorkerWrapperBase = WorkerWrapperBase
+plugin, = importlib.metadata.entry_points(group="vllm.general_plugins")
+for _ in range(2):  # as vLLM may
+    plugin.load()()
+def step(tokens, running):
+    cached = types.SimpleNamespace(req_ids=running)
+    assert WorkerWrapperBase().execute_model(types.SimpleNamespace(
+        total_num_scheduled_tokens=tokens, scheduled_cached_reqs=cached)) == tokens
+program.launch_on(stream)
+"""
+
+    def told_by_vllm(self, script, **settings):
+        with tempfile.TemporaryDirectory() as directory:
+            package = pathlib.Path(directory)
+            information = package / "vitamin_advice-0.dist-info"
+            information.mkdir()
+            (information / "METADATA").write_text("Name: vitamin-advice\nVersion: 0\n")
+            project = (SOURCE / "deploy/python/pyproject.toml").read_text()
+            group, entry = re.search(r'entry-points."(.*)"\]\n(.*)\n', project).groups()
+            (information / "entry_points.txt").write_text(
+                f"[{group}]\n{entry.replace(chr(34), '')}\n")
+            os.environ["PACKAGE"] = directory
+            return self.told(self.VLLM + script, **settings)
+
+    def test_each_step_of_vllm_is_announced_once(self):
+        _, errors, lines = self.told_by_vllm("""
+step(100, [])
+step(2, ["a"])
+step(0, [])
+step(300, ["a", "b"])
+program.finish()
+""")
+        self.assertEqual(errors, "")
+        self.assertEqual([(kind, step) for _, kind, *_, step in lines],
+                         [("unknown", "0"), ("prefill", "1"), ("decode", "2"), ("decode", "2"),
+                          ("decode", "3")])
+
+    def test_another_vllm_runs_on_with_one_line(self):
+        _, errors, lines = self.told_by_vllm("""
+del torch.cuda.current_stream
+step(100, [])
+step(2, ["a"])
+program.finish()
+""")
+        self.assertEqual(errors.count("steps are not announced: AttributeError"), 1, errors)
+        self.assertEqual([line[:2] for line in lines], [("select", "unknown")] * 3)
+
+    def test_vllm_without_vitamin_is_as_it_was(self):
+        said, errors, _ = self.told_by_vllm("""
+step(100, [])
+print(WorkerWrapperBase.execute_model is execute_model)
+""", preload=False)
+        self.assertEqual((said, errors), ("True", ""))
+
     def test_a_process_that_uses_no_gpu_may_give_advice(self):
         """As one that uses the other vendor's: both libraries are preloaded, one has no runtime."""
         script = """
