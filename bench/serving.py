@@ -77,7 +77,7 @@ BOUND = re.compile(r"Vitamin, ([\d.]+) ms(, announced)?")
 
 
 def arm(name):
-    """ARMS, and "Vitamin, N ms" for the policy slo with any bound of a token; with ", announced" the
+    """ARMS, and "Vitamin, N ms" for the policy slo with any bound of a token. ", announced": the
     server announces its steps."""
     if name not in ARMS and (bound := BOUND.fullmatch(name)):
         return Arm("ours", "ours", "slo", float(bound[1]) / 1e3, bool(bound[2]))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin of vLLM (entry point `vllm.general_plugins` of the package vitamin-advice) that announces
-each step of the engine to Vitamin: what makes first tokens alone as a prefill, any other step as a
-decode. `tpot` and `ttft` of the server's class are then bounds of a step.
+"""A plugin of vLLM (entry point `vllm.general_plugins` of the package vitamin-advice). It announces
+each step of the engine to Vitamin: one that only begins requests as a prefill, any other as a
+decode. `ttft` and `tpot` of the server's class are then bounds of a step.
 
 vLLM loads it in each of its processes; without Vitamin it changes nothing. VLLM_PLUGINS, which
 names the plugins that vLLM is to load, can leave it out. Needs vLLM 0.11 or newer; seen with 0.26.

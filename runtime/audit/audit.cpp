@@ -567,11 +567,6 @@ void Audit::reached(const EventState& event) {
   if (record != records_.end()) write_results(record->second.stream_id, record->second.serial);
 }
 
-void Audit::ended(hal::Event marker) {
-  const std::lock_guard lock(mutex_);
-  completed_.join(events_[marker.native]);
-}
-
 void Audit::reached_all() {
   const std::lock_guard lock(mutex_);
   for (const Copied& copy : copied_) write_result(copy);

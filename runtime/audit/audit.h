@@ -100,7 +100,10 @@ class Audit {
   void reached(const EventState& event);
   void reached_all();
   // The vendor told the host that everything ahead of a marker's record has ended.
-  void ended(hal::Event marker);
+  void ended(hal::Event marker) {
+    const std::lock_guard lock(mutex_);
+    completed_.join(events_[marker.native]);
+  }
 
   std::uint64_t operations() const { return operations_; }
   // Of these, those of which the backend was asked something else, or that got lost.

@@ -84,7 +84,7 @@ class Serving(unittest.TestCase):
                               capture_output=True, text=True, timeout=time_limit(120))
 
     def test_arms_take_turns_in_the_same_processes_and_answer_the_same_requests(self):
-        arms = ["server alone", "training alone", "MPS", "Vitamin, 30 ms"]
+        arms = ["server alone", "training alone", "MPS", "Vitamin, 30 ms, announced"]
         with tempfile.TemporaryDirectory(prefix="vitamin-serving-") as out:
             result = self.run_serving("--smoke", "--arms", ";".join(arms), "--out", out)
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
@@ -98,8 +98,8 @@ class Serving(unittest.TestCase):
             texts = {a: [x["text"] for x in r["answers"]] for a, r in of.items()}
             self.assertEqual(texts["training alone"], [])
             self.assertEqual(texts["server alone"], texts["MPS"])
-            self.assertEqual(texts["server alone"], texts["Vitamin, 30 ms"])
-            for a in ("training alone", "MPS", "Vitamin, 30 ms"):
+            self.assertEqual(texts["server alone"], texts["Vitamin, 30 ms, announced"])
+            for a in ("training alone", "MPS", "Vitamin, 30 ms, announced"):
                 self.assertGreater(of[a]["steps_per_s"], 0)
             self.assertNotIn("steps_per_s", of["server alone"])
 
