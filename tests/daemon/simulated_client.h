@@ -3,6 +3,7 @@
 // A client process of the simulated node: its sessions, its lanes and their operations.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -42,6 +43,7 @@ struct Operation {
   bool counted;            // counts as outstanding (runtime::Arbiter::submitted)
   bool shared;             // under a shared grant
   bool contested = false;  // reported, and not adopted or adopted beside other clients
+  bool overdue = false;    // a daemon has taken its grant back
 };
 
 struct SimulatedLane {
@@ -93,6 +95,30 @@ struct Client {
     return false;
   }
   ClientId id() const { return sessions.back()->id; }  // attached
+
+  // Marks the work of grants that a step of the daemon has taken back as overdue: those that the
+  // daemon held `before` the step and not `after` it.
+  using Held = std::vector<daemon::DeviceArbiter::GrantStatus>;
+  void mark_overdue(const Held& before, const Held& after) {
+    for (const auto& held : before) {
+      const auto is_same = [&](const auto& other) {
+        return other.client == held.client && other.lane == held.lane &&
+               other.partition == held.partition;
+      };
+      if (!has(held.client) || std::any_of(after.begin(), after.end(), is_same)) continue;
+      for (Operation& one : lanes[held.lane % kLanes].running)
+        one.overdue = one.overdue || one.partition == held.partition;
+    }
+  }
+  // Whether the lane has work there that this daemon and later ones must adopt. They need not adopt
+  // overdue work: a later daemon finds no record of it. Nor, on the whole device, what could not be
+  // reported before 1.8 (Node::attach()).
+  bool must_be_adopted(LaneId lane, PartitionId on) const {
+    const std::deque<Operation>& running = lanes[lane % kLanes].running;
+    return std::any_of(running.begin(), running.end(), [on](const Operation& one) {
+      return one.partition == on && !one.overdue && (on != kWholeDevice || one.epoch != 0);
+    });
+  }
 };
 
 }  // namespace vitamin::tests

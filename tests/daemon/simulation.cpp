@@ -215,8 +215,12 @@ class Node final : public daemon::GrantSink {
       for (std::size_t i = 0; i < c->sessions.size(); ++i)
         if (!read_requests(*c, *c->sessions[i])) return evict(*c, *c->sessions[i]);
     const std::uint64_t overdue = arbiter_->counters().overdue;
+    held_ = arbiter_->held();
     arbiter_->step(now_);
-    if (arbiter_->counters().overdue != overdue) note('o', 0, 0, 0);
+    if (arbiter_->counters().overdue != overdue) {
+      for (auto& c : clients_) c->mark_overdue(held_, arbiter_->held());
+      note('o', 0, 0, 0);
+    }
     check_leases();
   }
 
@@ -254,16 +258,11 @@ class Node final : public daemon::GrantSink {
       ++result_.adopted;
     } else if (!c.excused && !holds(session, holding)) {
       const hal::ComputeSet units = layout_.at(on).compute;
-      // It also refuses work beyond a quota, and what could not be reported before 1.8 (attach()).
-      bool others = arbiter_->counters().overdue > 0 || c.process % 5 == 4;
+      // It also refuses work beyond a quota.
+      bool others = !c.must_be_adopted(holding.head.lane, on) || c.process % 5 == 4;
       for (const auto& held : arbiter_->held())
         others = others || (!c.has(held.client) && !held.shared &&
                             layout_.at(held.partition).compute.overlaps(units));
-      const auto& running = c.lanes[holding.head.lane % kLanes].running;
-      others = others || (on == kWholeDevice &&
-                          std::all_of(running.begin(), running.end(), [](const Operation& one) {
-                            return one.partition != kWholeDevice || one.epoch == 0;
-                          }));
       if (!others)
         fail("earlier work is not adopted, though no other client holds its units: on " +
              std::to_string(on) + " epoch " + std::to_string(protocol::epoch_of(holding.word)) +
