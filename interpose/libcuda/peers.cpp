@@ -26,10 +26,15 @@ void Others::add(CUcontext handle) {
   foreign_ = foreign_ || !managed;
 }
 
+// Pinned memory of another context's is no part of that context here
+// (bench/results/differential/two_contexts_copies_of_pinned_memory.trace).
 void Others::add_owner(CUdeviceptr address) {
+  unsigned type = 0;
   CUcontext context = nullptr;
-  if (VITAMIN_REAL(cuPointerGetAttribute)(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address) ==
-      CUDA_SUCCESS)
+  const auto& ask = VITAMIN_REAL(cuPointerGetAttribute);
+  if (ask(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CUDA_SUCCESS &&
+      type == CU_MEMORYTYPE_DEVICE &&
+      ask(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address) == CUDA_SUCCESS)
     add(context);
 }
 
