@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plugin of vLLM (entry point `vllm.general_plugins` of the package vitamin-advice). It announces
-each step of the engine to Vitamin: one that only begins requests as a prefill, any other as a
-decode. `ttft` and `tpot` of the server's class are then bounds of a step.
+each step of the engine to Vitamin: one with tokens of prompts as a prefill, any other as a decode.
+`ttft` and `tpot` of the server's class are then bounds of a step.
 
 vLLM loads it in each of its processes; without Vitamin it changes nothing. VLLM_PLUGINS, which
 names the plugins that vLLM is to load, can leave it out. Needs vLLM 0.11 or newer; seen with 0.26.
@@ -17,10 +17,12 @@ _log = logging.getLogger(__name__)
 def _announce(scheduler_output):
     import torch
 
-    if scheduler_output.total_num_scheduled_tokens == 0:
+    tokens = scheduler_output.total_num_scheduled_tokens
+    if tokens == 0:
         return
-    running = scheduler_output.scheduled_cached_reqs.req_ids  # requests that have had a step before
-    vitamin_advice.expect(vitamin_advice.DECODE if running else vitamin_advice.PREFILL,
+    guessed = sum(map(len, scheduler_output.scheduled_spec_decode_tokens.values()))
+    of_prompts = tokens > len(scheduler_output.num_scheduled_tokens) + guessed
+    vitamin_advice.expect(vitamin_advice.PREFILL if of_prompts else vitamin_advice.DECODE,
                           stream=torch.cuda.current_stream().cuda_stream)
 
 
