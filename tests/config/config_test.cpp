@@ -514,7 +514,8 @@ TEST_CASE("sizes have binary and decimal units, and the shortest text is the uni
                                                                     {"7B", 7}}) {
     const auto bound = memory_bound(text);
     const std::string size = text;
-    REQUIRE_MESSAGE(bound.has_value(), size);
+    CHECK_MESSAGE(bound.has_value(), size);
+    if (!bound) continue;
     CHECK(bound->bytes == bytes);
     CHECK(memory_bound(memory_text(*bound)) == bound);
   }

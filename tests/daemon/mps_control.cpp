@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -167,10 +168,13 @@ void ask() {
 
 }  // namespace
 
-int main(int count, char** arguments) {
+int main(int count, char** arguments) try {
   if (count == 2 && std::strcmp(arguments[1], "-d") == 0)
     serve();
   else
     ask();
   return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "mps_control: %s\n", error.what());
+  return 1;
 }

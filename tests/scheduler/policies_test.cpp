@@ -253,12 +253,15 @@ TEST_CASE("random draws every part in its range, the same for the same seed") {
 
 TEST_CASE("random below the narrowest part draws narrowest parts, and launches move") {
   const PoolLayout layout = h200();
-  for (const auto& [low, high, expected] :
-       {std::tuple{1U, 4U, 8U}, std::tuple{10U, 12U, 12U}, std::tuple{17U, 19U, 20U}}) {
-    CAPTURE(low);
+  struct Case {
+    std::uint32_t low, high, expected;
+  };
+  for (const Case& of : {Case{1, 4, 8}, Case{10, 12, 12}, Case{17, 19, 20}}) {
+    const std::uint32_t expected = of.expected;
+    CAPTURE(of.low);
     RandomOptions options;
-    options.min_sms = low;
-    options.max_sms = high;
+    options.min_sms = of.low;
+    options.max_sms = of.high;
     Scheduler scheduler(layout.partitions(), make_random(options));
     std::set<PartitionId> seen;
     std::uint64_t now = 1;

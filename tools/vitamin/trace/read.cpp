@@ -116,7 +116,7 @@ hal::Result<std::vector<Trace>> read_traces(const std::string& directory) {
   for (const fs::path& path : paths) {
     auto trace = read_one(path);
     if (!trace) return tl::unexpected(trace.error());
-    if (*trace) traces.push_back(std::move(**trace));
+    if (std::optional<Trace>& found = *trace) traces.push_back(std::move(*found));
   }
   if (traces.size() < paths.size()) {
     const std::string lost = fmt::format(

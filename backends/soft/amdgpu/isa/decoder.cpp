@@ -305,6 +305,7 @@ void execute_permuted(Wave& wave, const Instruction& instruction) {
   std::uint32_t* const to = wave.row(kPermutedRow);
   const std::uint32_t* const from = wave.row(static_cast<unsigned>(instruction.offset));
   for (unsigned lane = 0; lane < wave.width; ++lane) {
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): negative is no lane
     const int source = permutation.source[lane];
     const bool valid = source >= 0 && source < static_cast<int>(wave.width) &&
                        (permutation.fetch_inactive || (exec >> source & 1) != 0);
