@@ -20,6 +20,8 @@ SETTINGS = {"random": ("random", None), "static": ("static", None), "fifo": ("fi
             "strict": ("fifo", "0")}
 POLICIES = tuple(SETTINGS)
 BATCH = 20
+WRONG = 2  # exit code of the program when memory holds wrong values; sanitizers end with others
+LIMIT_MS, SHUT_DOWN_S = 6000, 60  # of a program, by itself; of what comes behind the last one
 # A preloaded program may take so much longer than bare, besides its share of a busy machine.
 SLOWER, SLACK_S = 10, 2.0
 SLOW = "took"  # how the difference of a program begins that took longer
@@ -65,38 +67,58 @@ def environment(policy, seed):
     return env
 
 
+def run_to_its_end(command, env, seconds):
+    """(what it printed, what it wrote to stderr, how it ended: "" with an answer)"""
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, errors="replace") as process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return *process.communicate(), f"no end within {seconds:.0f} s"
+    if process.returncode in (0, WRONG):
+        return out, err, ""
+    if process.returncode < 0:
+        return out, err, f"signal {-process.returncode}"
+    return out, err, f"exit code {process.returncode}"
+
+
+def what_was_said(err):
+    """The line of stderr that says most: a sanitizer's last one says little."""
+    lines = err.strip().splitlines()
+    summary = [line for line in lines if line.startswith("SUMMARY: ")]
+    return ": " + (summary or lines)[-1] if lines else ""
+
+
 def execute(first, count, policy, options, scale=1.0):
-    """{seed: Run} of the programs up to the first one in which the process ended."""
-    limit = int(6000 * scale * time_scale())
+    """{seed: Run} of the programs from the first one to the one in which the process ended."""
+    limit = int(LIMIT_MS * scale * time_scale())
     command = [os.environ["PROGRAM"], str(first), str(count), "--limit-ms", str(limit), *options]
-    done = subprocess.run(command, env=environment(policy, first), capture_output=True, text=True,
-                          errors="replace", timeout=count * limit / 1000 + 60, check=False)
-    runs, seed = {}, None
-    for line in done.stdout.splitlines():
-        if line.startswith("program "):
-            seed = int(line.split()[1])
-            runs[seed] = Run([])
-        elif line.startswith("# "):
-            runs[seed].seconds = float(line.split()[1]) / 1e6
-        elif seed is not None:
-            runs[seed].lines.append(line)
-    if done.returncode not in (0, 1) or (done.stderr and not policy):
-        said = done.stderr.strip().splitlines()
-        seed = first if seed is None else seed
-        if runs.get(seed) and runs[seed].seconds:
-            seed += 1
-        runs.setdefault(seed, Run([])).end = (f"exit code {done.returncode}"
-                                              + (f": {said[-1]}" if said else ""))
+    out, err, end = run_to_its_end(command, environment(policy, first),
+                                   count * limit / 1000 + SHUT_DOWN_S)
+    if err and not policy:
+        end = end or "wrote to stderr"
+    runs, finished = {}, first
+    for line in out.splitlines():
+        if line == f"program {first + len(runs)}":
+            runs[first + len(runs)] = Run([])
+        elif line.startswith("# ") and finished in runs:
+            runs[finished].seconds = float(line.split()[1]) / 1e6
+            finished += 1
+        elif runs:
+            runs[first + len(runs) - 1].lines.append(line)
+    if finished < first + count:
+        runs.setdefault(finished, Run([])).end = (end or "no result") + what_was_said(err)
+    elif end:
+        runs[finished - 1].end = f"{end} after the last program{what_was_said(err)}"
     return runs
 
 
 def execute_all(first, count, policy, options):
     """The same for all, with a new process behind one that ended early."""
-    runs, at = {}, first
-    while at < first + count:
-        some = execute(at, first + count - at, policy, options)
-        runs |= some
-        at = max(some, default=at) + 1
+    runs = {}
+    while len(runs) < count:
+        runs |= execute(first + len(runs), count - len(runs), policy, options)
     return runs
 
 

@@ -5,6 +5,7 @@
 //   random_cuda_programs FIRST COUNT [--limit-ms N] [--drop I,J,...] [--without KIND,...]
 //                        [--only KIND,...]
 //
+// Exit code 2: memory holds wrong values. AddressSanitizer ends a program with 1.
 // Environment: RANDOM_KERNELS names the module of kernels.
 #include <cstdio>
 #include <cstdlib>
@@ -81,5 +82,5 @@ int main(int count, char** words) {
     }
   }
   world.shut_down();
-  return right ? 0 : 1;
+  return right ? 0 : 2;
 }

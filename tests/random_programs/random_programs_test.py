@@ -8,7 +8,9 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
@@ -66,6 +68,51 @@ class RandomPrograms(unittest.TestCase):
         os.environ["LIBRARY"] = os.environ["UNBRIDGED"]
         found = compare.compare(1, 400, options=["--only", "noise"], stop=True)
         self.assertTrue(found)
+
+    # Prints the number of each program. Under a policy it ends early, as the test wants.
+    EARLY = """#!/bin/sh
+seed=$1 end=$(($1 + $2))
+while [ $seed -lt $end ]; do
+  [ "$VITAMIN_POLICY" ] && [ $seed = 3 ] && {{ {in_it}; }}
+  echo "program $seed"; echo "memory $seed"; echo "# 1 us"
+  seed=$((seed + 1))
+done
+[ "$VITAMIN_POLICY" ] && {{ {behind}; }}
+exit 0
+"""
+
+    def early(self, in_it=":", behind=":"):
+        """Sets a program up that makes this in its third one, or behind the last one."""
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        program = pathlib.Path(directory.name, "program")
+        program.write_text(self.EARLY.format(in_it=in_it, behind=behind))
+        program.chmod(0o700)
+        changes = mock.patch.dict(os.environ, {"PROGRAM": str(program), "LIBRARY": "", "FIRST": ""})
+        changes.start()
+        self.addCleanup(changes.stop)
+
+    def test_a_program_that_ends_without_a_result_differs(self):
+        cases = {"exit 0": "no result", "exit 1": "exit code 1", "kill -9 $$": "signal 9",
+                 "echo program 3; echo why >&2; exit 7": "exit code 7: why",
+                 "echo SUMMARY: leak >&2; echo end >&2; exit 1": "exit code 1: SUMMARY: leak"}
+        for in_it, said in cases.items():
+            with self.subTest(in_it=in_it):
+                self.early(in_it)
+                found = compare.compare(1, 5, ("fifo",))
+                self.assertEqual([(one.seed, one.line, one.bare) for one in found],
+                                 [(3, said, "memory 3")])
+
+    def test_a_process_that_ends_wrongly_behind_its_last_program_differs(self):
+        self.early(behind="exit 66")
+        found = compare.compare(1, 5, ("fifo",))
+        self.assertEqual([(one.seed, one.line, one.bare) for one in found],
+                         [(5, "exit code 66 after the last program", "")])
+
+    def test_a_process_that_does_not_end_differs(self):
+        self.early("exec sleep 1000")
+        with mock.patch.multiple(compare, LIMIT_MS=10, SHUT_DOWN_S=1):
+            self.assertRegex(compare.execute(3, 1, "fifo", [])[3].end, "^no end within 1 s")
 
 
 if __name__ == "__main__":
