@@ -84,6 +84,9 @@ struct Call {
   const char* name;
   bool from_source;  // whose context is current
   CUresult (*make)(const Pair& pair);
+  bool on_caller = false;  // on the stream `caller`; else on the current context's legacy stream
+
+  CUstream stream(const Pair& pair) const { return on_caller ? pair.caller : CU_STREAM_LEGACY; }
 };
 
 CUresult copy_3d(const Pair& pair, bool async) {
@@ -126,22 +129,27 @@ CUresult peer_async(const Pair& pair, CUstream stream) {
 
 constexpr Call kAsynchronous[] = {
     {"cuMemcpyPeerAsync, source's stream", true,
-     [](const Pair& p) { return peer_async(p, p.caller); }},
+     [](const Pair& p) { return peer_async(p, p.caller); }, true},
     {"cuMemcpyPeerAsync, NULL of the source", true,
      [](const Pair& p) { return peer_async(p, nullptr); }},
     {"cuMemcpyPeerAsync, NULL of the target", false,
      [](const Pair& p) { return peer_async(p, nullptr); }},
-    {"cuMemcpy3DPeerAsync, source's stream", true, [](const Pair& p) { return copy_3d(p, true); }},
+    {"cuMemcpy3DPeerAsync, source's stream", true, [](const Pair& p) { return copy_3d(p, true); },
+     true},
     {"cuMemcpyAsync, source's stream", true,
      [](const Pair& p) {
        return api.cuMemcpyAsync(p.target.memory, p.source.memory, kBytes, p.caller);
-     }},
-    {"cuMemcpyDtoDAsync, source's stream", true, [](const Pair& p) {
+     },
+     true},
+    {"cuMemcpyDtoDAsync, source's stream", true,
+     [](const Pair& p) {
        return api.cuMemcpyDtoDAsync(p.target.memory, p.source.memory, kBytes, p.caller);
-     }}};
+     },
+     true}};
 
 // Work that is given to a non-blocking stream of `side` now, and what it reads there. A copy that
-// nothing holds races with it: the read is repeated until it sees the copy.
+// nothing holds may end later than ask() waited for: the read is repeated until it sees the
+// copy.
 std::string later_work(const Pair& pair, const Side& side) {
   side.make_current();
   CUresult ended = CUDA_SUCCESS;
@@ -167,6 +175,8 @@ void ask(const Pair& pair, const Call& call, const Side& side, const char* kind,
   if (gate.is_open()) {
     Say{"{}; {} of the {} held: {}", call.name, kind, side.name, answer};
   } else {
+    // A read beside a copy that nothing holds would race with it. One that is held does not end.
+    static_cast<void>(soon([&] { return api.cuStreamQuery(call.stream(pair)); }));
     const std::string beside_target = later_work(pair, pair.target);
     const std::string beside_source = later_work(pair, pair.source);
     Say{"{}; {} of the {} held: {}; later work of the target {}, of the source {}",
