@@ -158,6 +158,8 @@ class Programs(UnderDaemon):
     def test_without_a_daemon_the_program_starts_one_which_ends(self):
         expected = self.alone("demo-train")
         socket = os.path.join(self.directory.name, "own")
+        # Of one GPU the machine has one vitamind, and all tests have the same GPU.
+        self.environment["VITAMIN_CONFIG_DAEMON_LOCK_DIRECTORY"] = self.directory.name
         output, _ = self.finish(self.run_under(None, "demo-train", 0, socket=socket))
         self.assertEqual(hash_of(output), expected)
         self.assertTrue(os.path.exists(socket))
