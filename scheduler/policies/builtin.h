@@ -42,7 +42,8 @@ struct OrionOptions {
 };
 Policy make_orion(const OrionOptions& options = {});
 
-// Another partition for every launch: the verifier's policies.
+// Another partition for every launch: the verifier's policies. A seed repeats what is drawn; which
+// launches are drawn for is up to who asks (a launch that is flushed keeps the last partition).
 struct RandomOptions {
   std::uint64_t seed = 1;
   std::uint32_t every = 1;       // draw anew after this many launches of a stream
