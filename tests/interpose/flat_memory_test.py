@@ -32,6 +32,10 @@ LONG = os.environ.get("VITAMIN_TEST_LONG") == "1"
 MEASURED = ("device",) if os.environ["SANITIZED"] == "1" else ("resident", "device")
 ROUNDS, WARM_UP = 10, 2
 ROUNDS_AGAIN = 4 * ROUNDS
+# The device's pool has a block for each free that is behind when the next allocation comes: of how
+# many objects at most that may be (flat_memory.cpp waits so often), and how large one is.
+BEHIND, BLOCK = 8, 4096
+ALLOCATED_ELSEWHERE = ("pool_memory_used_elsewhere",)
 # In a round: two queues of the pool over the software driver.
 USUAL_NOISE = 32 << 10
 BYTES_PER_OBJECT = 4
@@ -83,7 +87,12 @@ class Flat(unittest.TestCase):
                 break
         where = (kind, at_a_time, policy, audited, ours.rounds, bare.rounds)
         self.assertLessEqual(grown, most, where)
-        self.assertEqual(ours.at_end("device"), bare.at_end("device"), where)
+        self.assertEqual(ours.at_end("trimmed"), bare.at_end("trimmed"), where)
+        if kind in ALLOCATED_ELSEWHERE:  # the speed of the device decides, natively too
+            self.assertLessEqual(max(one["device"] for one in ours.rounds),
+                                 bare.at_end("trimmed") + (at_a_time + BEHIND) * BLOCK, where)
+        else:
+            self.assertEqual(ours.at_end("device"), bare.at_end("device"), where)
         if not LONG or audited:  # an audit's log is a file that is mapped
             return
         for what in MEASURED:

@@ -4,12 +4,13 @@
 // process and the device hold:
 //
 //   flat_memory KIND OBJECTS ROUNDS AT_A_TIME
-//     ->   "heap <bytes> resident <bytes> device <bytes>" a round
+//     ->   "heap <bytes> resident <bytes> device <bytes> trimmed <bytes>" a round
 //   flat_memory pool SCENARIO SEED
 //     ->   the most that the device's pool held while memory was allocated and freed in stream
 //     order
 //
-// Without arguments, the kinds. `heap`: what malloc() gave out and has not got back.
+// Without arguments, the kinds. `heap`: what malloc() gave out and has not got back. `trimmed`: of
+// the device, without what its pool keeps for allocations to come.
 #include <malloc.h>
 #include <unistd.h>
 
@@ -45,6 +46,12 @@ std::size_t device_bytes() {
   std::size_t free = 0, total = 0;
   check(cuMemGetInfo(&free, &total));
   return total - free;
+}
+
+void trim_pool(CUdevice device) {
+  CUmemoryPool pool = nullptr;
+  check(cuDeviceGetMemPool(&pool, device));
+  check(cuMemPoolTrimTo(pool, 0));
 }
 
 // What a kind's objects are made in, and a stream on which something has run.
@@ -445,8 +452,10 @@ int main(int count, char** words) {
     for (int i = 0; i < 4; ++i) kind->second(place)();
     check(drv.cuCtxSynchronize());
     ::malloc_trim(0);
-    std::printf("heap %zu resident %zu device %zu\n", heap_bytes(), resident_bytes(),
+    std::printf("heap %zu resident %zu device %zu ", heap_bytes(), resident_bytes(),
                 device_bytes());
+    trim_pool(place.device);
+    std::printf("trimmed %zu\n", device_bytes());
     std::fflush(stdout);
   }
   return 0;
