@@ -73,7 +73,7 @@ struct Gate {
   std::size_t operation = 0;
   bool closed = true;  // of the directing thread
   std::atomic<bool> flag{false};
-  volatile Word* word = nullptr;
+  Word* word = nullptr;
 };
 
 struct GraphModel {

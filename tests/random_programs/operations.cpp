@@ -394,7 +394,7 @@ void Program::open_gate(Gate& gate) {
   if (gate.kind == Gate::Kind::kHostFunction)
     gate.flag = true;
   else
-    *gate.word = 1;
+    __atomic_store_n(gate.word, 1, __ATOMIC_RELEASE);  // the device looks at it meanwhile
 }
 
 void Program::open_gates_of(const Set& set) {
