@@ -411,12 +411,11 @@ struct Layout {
     std::array<ParameterInfo, kCount> result{};
     [[maybe_unused]] std::uint32_t end = 0;
     [[maybe_unused]] std::size_t i = 0;
-    // NOLINTBEGIN(bugprone-sizeof-expression): a pointer is a value here
     ((result[i] =
-          ParameterInfo{align(end, alignof(Parameters)), sizeof(Parameters), alignof(Parameters)},
+          // NOLINTNEXTLINE(bugprone-sizeof-expression): a pointer is a value here
+      ParameterInfo{align(end, alignof(Parameters)), sizeof(Parameters), alignof(Parameters)},
       end = result[i].offset + result[i].size, ++i),
      ...);
-    // NOLINTEND(bugprone-sizeof-expression)
     return result;
   }
   static constexpr std::uint32_t align(std::uint32_t end, std::size_t alignment) {

@@ -162,10 +162,11 @@ sys.modules["vllm.v1.worker.worker_base"].WorkerWrapperBase = WorkerWrapperBase
 plugin, = importlib.metadata.entry_points(group="vllm.general_plugins")
 for _ in range(2):  # as vLLM may
     plugin.load()()
-def step(tokens, running):
-    cached = types.SimpleNamespace(req_ids=running)
+def step(of_requests, guessed={}):
+    tokens = sum(of_requests.values())
     assert WorkerWrapperBase().execute_model(types.SimpleNamespace(
-        total_num_scheduled_tokens=tokens, scheduled_cached_reqs=cached)) == tokens
+        total_num_scheduled_tokens=tokens, num_scheduled_tokens=of_requests,
+        scheduled_spec_decode_tokens=guessed)) == tokens
 program.launch_on(stream)
 """
 
@@ -184,22 +185,23 @@ program.launch_on(stream)
 
     def test_each_step_of_vllm_is_announced_once(self):
         _, errors, lines = self.told_by_vllm("""
-step(100, [])
-step(2, ["a"])
-step(0, [])
-step(300, ["a", "b"])
+step({"a": 100})
+step({"a": 1})
+step({})
+step({"a": 1, "b": 299})
+step({"a": 1, "b": 4}, {"b": [7, 8, 9]})
 program.finish()
 """)
         self.assertEqual(errors, "")
         self.assertEqual([(kind, step) for _, kind, *_, step in lines],
                          [("unknown", "0"), ("prefill", "1"), ("decode", "2"), ("decode", "2"),
-                          ("decode", "3")])
+                          ("prefill", "3"), ("decode", "4")])
 
     def test_another_vllm_runs_on_with_one_line(self):
         _, errors, lines = self.told_by_vllm("""
 del torch.cuda.current_stream
-step(100, [])
-step(2, ["a"])
+step({"a": 100})
+step({"a": 1})
 program.finish()
 """)
         self.assertEqual(errors.count("steps are not announced: AttributeError"), 1, errors)
@@ -207,7 +209,7 @@ program.finish()
 
     def test_vllm_without_vitamin_is_as_it_was(self):
         said, errors, _ = self.told_by_vllm("""
-step(100, [])
+step({"a": 100})
 print(WorkerWrapperBase.execute_model is execute_model)
 """, preload=False)
         self.assertEqual((said, errors), ("True", ""))
