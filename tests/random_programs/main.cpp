@@ -57,9 +57,9 @@ int main(int count, char** words) {
         options.dropped.insert(static_cast<unsigned>(std::stoul(word)));
   }
   options.child_limit_ms = limit_ms / 2;
-  // Both outlive main: what is queued may still look at them.
-  Log& log = *new Log;
-  World& world = *new World(log, image());
+  // Both outlive main: what is queued may still look at them. Static, so that they are no leak.
+  static Log& log = *new Log;
+  static World& world = *new World(log, image());
   bool right = true;
   world.start();
   {
