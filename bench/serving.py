@@ -49,7 +49,6 @@ VOCABULARY = 32000
 GRAPHS = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY",
           "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32]}
 PROMPT = (64, 400)  # tokens
-TTFT = 0.5  # seconds: the bound of a class that no program here is of
 PAUSE_TIMEOUT, SETTLE = 60, 1.0  # seconds; a training job runs SETTLE before requests come
 
 
@@ -121,7 +120,8 @@ class Service:
 
     def __init__(self, setting, site, options, surroundings, model):
         port = free_port()
-        words, environment = arms.place(surroundings, setting, 0, "tokens", True)
+        words, environment = arms.place(surroundings, setting, 0, "steps" if site else "tokens",
+                                        True)
         environment |= {"VLLM_CACHE_ROOT": str(model / "cache"),
                         "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
         name = f"server ({setting}{', announced' if site else ''})"
@@ -203,7 +203,8 @@ class Bench:
         self.say("training jobs ready")
         self.results.add({"serving": {
             k: getattr(self.options, k)
-            for k in ("arms", "train", "rate", "block", "clients", "closed", "tokens")}})
+            for k in ("arms", "train", "rate", "block", "clients", "closed", "tokens", "ttft",
+                      "percentile")}})
 
     def check(self):
         """Whether every server gives the same texts when nothing shares its batches."""
@@ -224,7 +225,8 @@ class Bench:
     def block(self, name, number):
         arm, o = self.arms[name], self.options
         if arm.policy:
-            self.surroundings.daemon.slo = (TTFT, arm.tpot)
+            self.surroundings.daemon.slo = (o.ttft, arm.tpot)
+            self.surroundings.daemon.percentile = o.percentile
             self.surroundings.daemon.switch(arm.policy)
         training = self.trainings.get(arm.training)
         if training:
@@ -313,6 +315,10 @@ def parse():
                         + '; and "Vitamin, N ms" for any bound of a token, with or without '
                         '", announced": the server announces its steps')
     parser.add_argument("--train", default="D0.6", help="of bench/evaluation/training.py")
+    parser.add_argument("--ttft", type=float, default=0.5,
+                        help="seconds: the bound of a step with prompts, where steps are announced")
+    parser.add_argument("--percentile", type=int, default=75,
+                        help="percent of the announced steps that are to meet their bound")
     parser.add_argument("--rate", type=float, default=3, help="requests a second")
     parser.add_argument("--block", type=float, default=12, help="seconds of arrivals in a block")
     parser.add_argument("--clients", type=int, default=16, help="that ask without a pause")

@@ -110,12 +110,15 @@ def parts(policy):
 
 
 # Of workload, as vitamin.toml has them. "latency": as fast as it would be alone; "tokens": each
-# within the target; "prompts": the first token within its target; "batch": best effort, and of
-# MPS's lower priority; "plain": none of these.
+# within the target; "prompts": the first token within its target; "steps": each announced step
+# within the target of its kind; "batch": best effort, and of MPS's lower priority; "plain": none of
+# these.
 CLASSES = {"latency": 'kind = "latency"\n', "tokens": 'kind = "latency"\ntpot = "{tpot}"\n',
            "prompts": 'kind = "latency"\nttft = "{ttft}"\n',
+           "steps": 'kind = "latency"\nttft = "{ttft}"\ntpot = "{tpot}"\n'
+                    'percentile = {percentile}\n',
            "batch": 'kind = "batch"\n', "plain": ""}
-URGENT = ("latency", "tokens")  # before others, where a mode knows such a thing
+URGENT = ("latency", "tokens", "steps")  # before others, where a mode knows such a thing
 
 
 class Daemon:
@@ -123,7 +126,7 @@ class Daemon:
 
     def __init__(self, directory, environment, slo=load.SLO["interactive"]):
         self.directory, self.socket = pathlib.Path(directory), f"{directory}/vitamind.sock"
-        self.slo = slo
+        self.slo, self.percentile = slo, 99  # of the class "steps"
         self.file, self.policy = self.directory / "vitamin.toml", None
         self.environment = harness.environment_with(environment)
         self.process = None
@@ -137,7 +140,8 @@ class Daemon:
         self.file.write_text(
             f'[policy]\nname = "{name}"\nparameters = {{ {quoted} }}\n\n[mps]\nmode = "external"\n'
             + "".join(f'\n[[class]]\nname = "{class_}"\ncommand = ["no-program"]\n'
-                      + more.format(ttft=ttft, tpot=tpot) for class_, more in CLASSES.items()))
+                      + more.format(ttft=ttft, tpot=tpot, percentile=self.percentile)
+                      for class_, more in CLASSES.items()))
 
     def _log(self):
         return (self.directory / "vitamind.log").read_text(errors="replace")
