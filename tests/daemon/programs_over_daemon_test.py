@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -163,11 +164,39 @@ class Programs(UnderDaemon):
         output, _ = self.finish(self.run_under(None, "demo-train", 0, socket=socket))
         self.assertEqual(hash_of(output), expected)
         self.assertTrue(os.path.exists(socket))
+        status = self.end_daemon(socket)
+        self.assertGreater(status["devices"][0]["grants"], 0, status)
+
+    def end_daemon(self, socket):
+        """The last status of one that a program started."""
         status = json.loads(subprocess.run(
             [os.environ["VITAMIN"], "status", "--json", "--socket", socket], text=True,
             capture_output=True, timeout=time_limit(10), check=True).stdout)
         os.kill(status["daemon"]["process"], signal.SIGTERM)
         self.until(lambda: not os.path.exists(socket))
+        return status
+
+    def test_a_daemon_that_is_slow_to_start_is_waited_for(self):
+        """Longer than the 5 s after which it is said."""
+        tree = pathlib.Path(self.directory.name) / "tree"
+        (tree / "bin").mkdir(parents=True)
+        real = pathlib.Path(os.environ["VITAMIN"]).resolve().parent
+        (tree / "lib").symlink_to(real.parent / "lib")
+        shutil.copy(real / "vitamin", tree / "bin")
+        slow = tree / "bin/vitamind"
+        slow.write_text(f'#!/bin/sh\nsleep 6\nexec {real}/vitamind "$@"\n')
+        slow.chmod(0o755)
+        socket = os.path.join(self.directory.name, "own")
+        environment = self.environment | {
+            "VITAMIN_CONFIG_DAEMON_LOCK_DIRECTORY": self.directory.name}
+        done = subprocess.run([tree / "bin/vitamin", "run", "--daemon", "--socket", socket, "--",
+                               *self.program("demo-train")], env=environment, text=True,
+                              capture_output=True, timeout=time_limit(90), check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("vitamind was started and does not answer yet: waiting up to 30 s",
+                      done.stderr)
+        status = self.end_daemon(socket)
+        self.assertGreater(status["devices"][0]["grants"], 0, done.stderr)
 
     def test_a_program_that_uses_no_device_does_not_connect(self):
         daemon = self.daemon("--policy", "random:max_sms=32")

@@ -406,6 +406,11 @@ class Wheel(Directory):
         said = run(self.directory / "venv/bin/python", "-c", "import vitamin_advice as v; print("
                    "v.__file__, v.active())", cwd=self.directory)
         self.assertRegex(said, rf"^{self.directory}/venv/.* False$")
+        said = run(self.directory / "venv/bin/python", "-c", """
+import importlib.metadata
+plugin, = importlib.metadata.entry_points(group="vllm.general_plugins")
+print(plugin.name, plugin.load()())""", cwd=self.directory)
+        self.assertEqual(said.strip(), "vitamin None")
 
 
 class Development(Directory):

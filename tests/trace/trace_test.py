@@ -315,11 +315,7 @@ class OfPrograms(TraceTest):
                 self.assertGreaterEqual(event["ts"] + 0.0015, event["args"]["submitted_us"])
 
     def test_a_program_and_its_vitamind_are_recorded_together(self):
-        for _ in range(20):
-            recorded = self.record("demo-train", 40, "--daemon", "--policy", "random:max_sms=32")
-            if "vitamind was started and does not answer" not in recorded.stderr:
-                break
-            shutil.rmtree(self.trace)  # this machine needs more than 5 s to start it
+        recorded = self.record("demo-train", 40, "--daemon", "--policy", "random:max_sms=32")
         self.assertEqual(len(list(self.trace.glob("*.trace"))), 2, recorded.stderr)
         result = vitamin("trace", "replay", self.trace)
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -16,16 +16,25 @@
 #include <cstring>
 #include <filesystem>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "daemon/protocol/answer.h"
 #include "daemon/protocol/paths.h"
 #include "daemon/protocol/socket.h"
 #include "tools/vitamin/interrupts.h"
+#include "tools/vitamin/text.h"
 
 namespace vitamin::tools {
 
 using std::chrono::milliseconds;
+
+namespace {
+
+// How long a vitamind that was started may take until it listens, and until that is said.
+constexpr std::chrono::seconds kStartWithin{30}, kStartSoon{5};
+
+}  // namespace
 
 std::string daemon_socket(const std::string& given) {
   if (!given.empty()) return given;
@@ -156,17 +165,25 @@ hal::Status start_daemon(const std::string& socket, const DaemonStart& start) {
   if (error != 0)
     return hal::fail(hal::Errc::kUnavailable, fmt::format("vitamind cannot be started ({}: {})",
                                                           program, std::strerror(error)));
-  for (const auto until = std::chrono::steady_clock::now() + milliseconds(5000);
-       std::chrono::steady_clock::now() < until && interrupted() == 0;
-       std::this_thread::sleep_for(milliseconds(5))) {
+  const auto begin = std::chrono::steady_clock::now();
+  bool said = false;
+  for (auto passed = begin - begin; passed < kStartWithin && interrupted() == 0;
+       std::this_thread::sleep_for(milliseconds(5)),
+            passed = std::chrono::steady_clock::now() - begin) {
     if (protocol::connect_to(socket)) return {};
+    if (passed > kStartSoon && !std::exchange(said, true))
+      say(fmt::format(
+          "vitamind was started and does not answer yet: waiting up to {} s; its log is "
+          "{}",
+          kStartWithin.count(), log));
     // Two at once: one listens, the other ends, and that is fine too.
     int status = 0;
     if (::waitpid(process, &status, WNOHANG) == process && !protocol::connect_to(socket))
       return hal::fail(hal::Errc::kUnavailable,
                        fmt::format("vitamind ended at once; {} says why", log));
   }
-  return hal::fail(hal::Errc::kUnavailable, "vitamind was started and does not answer");
+  return hal::fail(hal::Errc::kUnavailable,
+                   fmt::format("vitamind was started and does not answer; its log is {}", log));
 }
 
 }  // namespace vitamin::tools
