@@ -47,9 +47,12 @@ bool Machine::fails(FaultPoint point) {
 }
 
 void Machine::lose(Gpu& gpu, const char* why) {
-  if (gpu.lost.exchange(true)) return;
-  std::fprintf(stderr, "software AMD GPU: the device is lost: %s\n", why);
-  trace.line("lost gpu=%u reason=%s", gpu.number, why);
+  // Before any thread sees it: the runtime ends the program then.
+  if (!gpu.told_lost.exchange(true)) {
+    std::fprintf(stderr, "software AMD GPU: the device is lost: %s\n", why);
+    trace.line("lost gpu=%u reason=%s", gpu.number, why);
+  }
+  gpu.lost = true;
 }
 
 // Leaked on purpose. What must be said at the end is said from a destructor function, which runs
