@@ -105,15 +105,18 @@ bool DeviceArbiter::adopt(ClientId id, Client& client, LaneId lane_id, HeldGrant
 }
 
 // Until when work that the client reports there may last; 0: the report is not accepted. Leases of
-// this daemon's epoch are transferred from an older session or not accepted at all.
+// this daemon's epoch are transferred from an older session; of one that is not there any more,
+// work is accepted on the fallback partition only, whose report it may be part of (one report for
+// each partition, under a daemon's word where there is one).
 std::uint64_t DeviceArbiter::accepted_until(ClientId id, const Client& client,
                                             PartitionId partition, LeaseWord word,
                                             std::uint64_t now_ns) const {
-  if (protocol::epoch_of(word) == epoch_) return 0;
+  const bool of_this_daemon = protocol::epoch_of(word) == epoch_;
   if (const auto before = client.before.find(partition);
-      before != client.before.end() && now_ns < before->second)
+      !of_this_daemon && before != client.before.end() && now_ns < before->second)
     return before->second;
-  if (protocol::epoch_of(word) != 0 || client.traits.process == 0) return 0;
+  if (!of_this_daemon && protocol::epoch_of(word) != 0) return 0;
+  if (client.traits.process == 0) return 0;
   if (partition == runtime::kWholeDevice) return 0;  // as a fallback partition it is shared
   const bool was_fallback = std::any_of(clients_.begin(), clients_.end(), [&](const auto& other) {
     return other.first != id && other.second.traits.process == client.traits.process &&

@@ -224,6 +224,27 @@ TEST_CASE("grants of an older session are transferred to the newer one in one st
   }
 }
 
+// The client lost the daemon while a grant of the same units drained, and that grant was taken back
+// as overdue meanwhile: the client reports both under the grant's word.
+TEST_CASE("work on a fallback partition is waited for, also under the word of an overdue grant") {
+  for (const std::uint64_t units : {0b0001, 0b0010}) {
+    CAPTURE(units);
+    Node node(0b0011);
+    node.arbiter.attach(1, {.process = 40});
+    node.arbiter.attach(2, {.process = 50});
+    node.arbiter.attach(3, {.process = 40});
+    protocol::Holding holding;
+    holding.word = protocol::lease_word(7, 9, Gate::kOpen);  // of this daemon
+    holding.partition = node.layout.find(hal::ComputeSet(units));
+    holding.outstanding = 1;
+    node.arbiter.request(3, holding, node.now);
+    node.arbiter.step(node.now);
+    const bool is_fallback = units == 0b0001;
+    CHECK(node.arbiter.held().size() == (is_fallback ? 1 : 0));
+    CHECK(node.arbiter.counters().stale == (is_fallback ? 0 : 1));
+  }
+}
+
 // The daemon started, was told of earlier work, and was stopped before that had ended.
 TEST_CASE("earlier work that an older session reported is transferred, too, in any order") {
   for (const std::uint64_t process : {40, 41}) {
