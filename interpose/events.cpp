@@ -88,14 +88,14 @@ ApiStatus join_capture(const Destination& destination, runtime::Operation& wait)
 }  // namespace
 
 ApiStatus record_managed(const Destination& destination, EventRecord& event,
-                         runtime::Operation& operation) {
+                         runtime::Operation& operation, bool exact) {
   event.captured.store(false, std::memory_order_relaxed);
   const ReentrancyGuard ours;
   // An event belongs to the context where it was recorded last; its record in the one before is
   // over.
   if (event.state.recorded_in != nullptr && event.state.recorded_in != &destination.context())
     event.state.recorded_in.load()->forget(event.state);
-  return result(destination.context().record(destination.stream(), event.state, operation));
+  return result(destination.context().record(destination.stream(), event.state, operation, exact));
 }
 
 void recorded_outside(const Destination& destination, NativeStream stream, bool per_thread,

@@ -27,9 +27,9 @@ ApiStatus event_elapsed_time(EntryPoint<ApiStatus(float*, NativeEvent, NativeEve
 // Before code that is not virtualised looks at the event.
 void settle(EventRecord& event);
 struct Destination;
-// Records the event on a managed stream by `operation`.
+// Records the event on a managed stream by `operation`. `exact`: as VirtualContext::record().
 ApiStatus record_managed(const Destination& destination, EventRecord& event,
-                         runtime::Operation& operation);
+                         runtime::Operation& operation, bool exact = true);
 // The driver recorded the event, on a stream that is foreign or captured: `stream` as the
 // application named it.
 void recorded_outside(const Destination& destination, NativeStream stream, bool per_thread,

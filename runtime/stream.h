@@ -144,8 +144,13 @@ struct EventState {
   std::atomic<bool> shared{false};
   std::atomic<bool> foreign{false};  // recorded by code that is not virtualised
 
-  // The marker behind its newest record, where that was made and not seen to end.
+  // The vendor makes its newest record and no other, so what it answers about the event is about
+  // what is ahead of the marker behind that record.
+  bool exact = false;
+
+  // The marker behind its newest record, where that is exact, made, and not seen to end.
   MarkerRef unfired() const {
+    if (!exact || shared) return {};
     const MarkerRef& behind = pending != nullptr ? pending->marker : point;
     return behind && !behind->fired ? behind : MarkerRef();
   }
@@ -192,6 +197,7 @@ struct Submission {
   KernelRef kernel;                 // of a launch
   Host host = Host::kReturns;
   bool must_not_defer = false;
+  bool exact = false;     // a record, EventState::exact
   bool flushing = false;  // it is flushed: it does not wait for a cheap move
 
   EventState* event = nullptr;            // of a record or a wait, while its call lasts

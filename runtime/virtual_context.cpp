@@ -287,12 +287,14 @@ NativeStatus VirtualContext::begin_capture(Stream& stream, Operation& begin) {
 
 // --- events ----------------------------------------------------------------------------------
 
-NativeStatus VirtualContext::record(Stream& stream, EventState& event, Operation& record) {
+NativeStatus VirtualContext::record(Stream& stream, EventState& event, Operation& record,
+                                    bool exact) {
   const bool now = event.shared;
   Lock lock(pipeline_->mutex());
   Submission submission(now ? OperationKind::kBridgePlaceless : OperationKind::kRecord, &record);
   submission.must_not_defer = now;
   submission.event = &event;
+  submission.exact = exact;
   return pipeline_->submit(lock, stream, submission);
 }
 
@@ -355,14 +357,16 @@ NativeStatus VirtualContext::query(EventState& event, const VendorCall& call) {
 
 NativeStatus VirtualContext::synchronize(EventState& event, const VendorCall& call) {
   Lock lock(pipeline_->mutex());
-  const std::shared_ptr<EventVersion> version = event.pending;
+  std::shared_ptr<EventVersion> version = event.pending;
   if (version == nullptr || version->submitted) {
     MarkerRef behind = event.unfired();
+    version.reset();  // it holds markers, which are the lock's
     lock.unlock();
     return ask(event, std::move(behind), call);
   }
   pipeline_->wait_until(lock, [&] { return version->submitted; });
   MarkerRef behind = version->marker;
+  version.reset();
   lock.unlock();
   if (!behind) return ask(event, {}, call);
   // The event may stand for another record by now, or be gone: the caller waits for the one that it

@@ -142,7 +142,8 @@ class VirtualContext {
   // --- events --------------------------------------------------------------------------------
   // `record` makes the vendor's record of `event` on the queue it is given. Shared events are
   // recorded on the program's own stream, at once: what is deferred is flushed ahead of the record.
-  hal::NativeStatus record(Stream& stream, EventState& event, Operation& record);
+  // `exact`: `record` is the vendor's only record of what the event stands for now.
+  hal::NativeStatus record(Stream& stream, EventState& event, Operation& record, bool exact = true);
   // A wait for a record that was made here waits for a marker of ours at the same place; any other
   // is `wait`, the vendor's own, which is made before this returns.
   hal::NativeStatus wait(Stream& stream, EventState& event, Operation& wait);

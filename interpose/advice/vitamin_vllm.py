@@ -4,7 +4,8 @@ each step of the engine to Vitamin: one with tokens of prompts as a prefill, any
 `ttft` and `tpot` of the server's class are then bounds of a step.
 
 vLLM loads it in each of its processes; without Vitamin it changes nothing. VLLM_PLUGINS, which
-names the plugins that vLLM is to load, can leave it out. Needs vLLM 0.11 or newer; seen with 0.26.
+names the plugins that vLLM is to load, can leave it out. Seen with vLLM 0.26; workers of Ray call
+the model without this step, and announce nothing.
 """
 import functools
 import logging
@@ -48,7 +49,10 @@ def register():
     """Called by vLLM, more than once in a process too."""
     if not vitamin_advice.offered():
         return
-    from vllm.v1.worker.worker_base import WorkerWrapperBase
+    try:
+        from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-    if not hasattr(WorkerWrapperBase.execute_model, "announces"):
-        WorkerWrapperBase.execute_model = _announcing(WorkerWrapperBase.execute_model)
+        if not hasattr(WorkerWrapperBase.execute_model, "announces"):
+            WorkerWrapperBase.execute_model = _announcing(WorkerWrapperBase.execute_model)
+    except (ImportError, AttributeError) as problem:
+        _log.warning("vitamin: steps are not announced: %r", problem)

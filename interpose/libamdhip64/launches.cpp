@@ -33,6 +33,8 @@ hipError_t launched_extended(hipStream_t stream, hal::KernelLaunch launch,
                              hip::ExtendedLaunch& extended, Call call) {
   launch.form = hal::LaunchForm::kExtended;
   launch.attributes = {&extended, 1};
+  for (hipEvent_t handle : {extended.start, extended.stop})
+    if (handle != nullptr) settle(find_event(handle));
   const hipError_t answer = route_launch(stream, false, launch, call);
   if (answer != hipSuccess) return answer;
   const Destination destination = destination_of(stream, false);
@@ -44,7 +46,8 @@ hipError_t launched_extended(hipStream_t stream, hal::KernelLaunch launch,
       continue;
     }
     auto nothing = runtime::call([](void*) { return hal::kNativeOk; });
-    static_cast<void>(record_managed(destination, event, nothing));
+    // The launch has made the real record, ahead of the kernel or right behind it.
+    static_cast<void>(record_managed(destination, event, nothing, /*exact=*/false));
     event.launched_on.store(destination.record, std::memory_order_relaxed);
   }
   return answer;

@@ -19,6 +19,7 @@ namespace {
 template <class Call>
 CUresult record_all(CUevent handle, Call call) {
   EventRecord& event = find_event(handle);
+  settle(event);
   const CUresult answer = flush_deferred_then([&] { return hal::NativeStatus(call()); });
   if (answer == CUDA_SUCCESS) mark_foreign(event);
   return answer;

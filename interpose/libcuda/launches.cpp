@@ -78,6 +78,7 @@ CUresult launch_kernel_ex(EntryPoint<decltype(::cuLaunchKernelEx)> entry,
     // The launch records an event. On the program's own stream, and the event once more behind
     // the kernel, so that waiting for it means what the event's record always means here. That is
     // later than the launch asked for, never earlier.
+    settle(find_event(attributes.recorded));
     const CUresult answer = bridge_launch(destination, kernel, stats::UnboundReason::kOther, call);
     if (answer != CUDA_SUCCESS) return answer;
     auto record = runtime::call([event = attributes.recorded](void* native) {

@@ -33,7 +33,7 @@ void Others::add_owner(CUdeviceptr address) {
   CUcontext context = nullptr;
   const auto& ask = VITAMIN_REAL(cuPointerGetAttribute);
   if (ask(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CUDA_SUCCESS &&
-      type == CU_MEMORYTYPE_DEVICE &&
+      type != CU_MEMORYTYPE_HOST &&
       ask(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address) == CUDA_SUCCESS)
     add(context);
 }

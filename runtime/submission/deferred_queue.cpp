@@ -64,6 +64,7 @@ SubmitResult DeferredQueue::submit_front(Stream& stream, bool own_stream) {
   if (front.kind == OperationKind::kRecord) {
     EventVersion& version = *front.version;
     version.marker = completion_.tail_marker(stream);
+    if (result.status != hal::kNativeOk && version.marker) version.marker->superseded = true;
     completion_.close_batch(stream);
     if (completion_.waits_for_host(stream)) version.host_wait = stream.submitted.host_wait;
     version.submitted = true;

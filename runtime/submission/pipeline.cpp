@@ -152,7 +152,7 @@ SubmitResult Pipeline::issue(Stream& stream, Submission& submission,
   }
   ordering_.default_streams().issue(stream);
   if (submission.event != nullptr && submission.kind != OperationKind::kWait)
-    recorded(stream, *submission.event);
+    recorded(stream, submission);
   return result;
 }
 
@@ -234,6 +234,7 @@ void Pipeline::defer(Stream& stream, Submission& submission) {
     event.pending = std::make_shared<EventVersion>();
     event.pending->stream = &stream;
     event.pending->serial = submission.serial;
+    event.exact = submission.exact;
     submission.version = event.pending;
   }
   submission.event = nullptr;
@@ -244,8 +245,10 @@ void Pipeline::defer(Stream& stream, Submission& submission) {
   submission.operation = nullptr;
 }
 
-void Pipeline::recorded(Stream& stream, EventState& event) {
+void Pipeline::recorded(Stream& stream, const Submission& submission) {
+  EventState& event = *submission.event;
   drop(event);
+  event.exact = submission.exact;
   event.recorded_in = owner_;
   event.point = completion_.tail_marker(stream);
   completion_.close_batch(stream);  // there is a marker, and work ahead is seen to end sooner
@@ -254,6 +257,7 @@ void Pipeline::recorded(Stream& stream, EventState& event) {
 
 void Pipeline::drop(EventState& event) {
   event.supersede();
+  event.exact = false;
   if (event.pending != nullptr) event.pending->superseded = true;
   event.pending.reset();
   event.point.reset();

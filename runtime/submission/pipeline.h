@@ -79,7 +79,7 @@ class Pipeline final : private SubmitsNow {
   hal::NativeStatus submit_blocking(Lock& lock, Stream& stream, Submission& submission,
                                     bool per_thread);
   // The event stands for the newest operation of the stream, which was submitted.
-  void recorded(Stream& stream, EventState& event);
+  void recorded(Stream& stream, const Submission& submission);
   // Forgets what the event stood for.
   static void drop(EventState& event);
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <mutex>
 #include <string_view>
 
 namespace vitamin::soft::amdgpu {
@@ -47,11 +48,12 @@ bool Machine::fails(FaultPoint point) {
 }
 
 void Machine::lose(Gpu& gpu, const char* why) {
+  static std::mutex once;
+  const std::lock_guard lock(once);
+  if (gpu.lost) return;
   // Before any thread sees it: the runtime ends the program then.
-  if (!gpu.told_lost.exchange(true)) {
-    std::fprintf(stderr, "software AMD GPU: the device is lost: %s\n", why);
-    trace.line("lost gpu=%u reason=%s", gpu.number, why);
-  }
+  std::fprintf(stderr, "software AMD GPU: the device is lost: %s\n", why);
+  trace.line("lost gpu=%u reason=%s", gpu.number, why);
   gpu.lost = true;
 }
 

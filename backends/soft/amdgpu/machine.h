@@ -36,7 +36,7 @@ struct Gpu {
   const unsigned number;  // from 0; its node is one more
   Occupancy occupancy;
   isa::GridBarrier barrier;  // one resource of the GPU; grids that use it run one at a time
-  std::atomic<bool> lost{false}, told_lost{false};  // and whether that was said
+  std::atomic<bool> lost{false};
   std::atomic<std::uint64_t> preemptions{0}, queues{0}, masks{0}, dispatches{0}, instructions{0};
 };
 
