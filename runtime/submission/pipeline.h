@@ -78,7 +78,7 @@ class Pipeline final : private SubmitsNow {
   // per-thread handle.
   hal::NativeStatus submit_blocking(Lock& lock, Stream& stream, Submission& submission,
                                     bool per_thread);
-  // The event stands for the newest operation of the stream, which was submitted.
+  // The event of the record stands for it from now on: the stream's newest operation.
   void recorded(Stream& stream, const Submission& submission);
   // Forgets what the event stood for.
   static void drop(EventState& event);
