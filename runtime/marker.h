@@ -23,7 +23,7 @@ struct Marker {
   hal::Event event;
   std::uint32_t holders = 0;
   bool fired = false;          // observed; never goes back while it is held
-  bool superseded = false;     // it is behind a record for which no event may stand any more
+  bool superseded = false;     // no answer about an event is about the record ahead of it
   std::uint64_t asked_in = 0;  // the round in which it was asked for last, and had not fired
   MarkerPool* pool = nullptr;
 };

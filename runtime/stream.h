@@ -148,17 +148,16 @@ struct EventState {
   // what is ahead of the marker behind that record.
   bool exact = false;
 
+  const MarkerRef& marker() const { return pending != nullptr ? pending->marker : point; }
   // The marker behind its newest record, where that is exact, made, and not seen to end.
   MarkerRef unfired() const {
-    if (!exact || shared) return {};
-    const MarkerRef& behind = pending != nullptr ? pending->marker : point;
-    return behind && !behind->fired ? behind : MarkerRef();
+    const MarkerRef& behind = marker();
+    return exact && !shared && behind && !behind->fired ? behind : MarkerRef();
   }
   // The event is recorded again, here or elsewhere: the driver's answers are no longer about the
   // record that it stood for.
   void supersede() {
-    const MarkerRef& behind = pending != nullptr ? pending->marker : point;
-    if (behind) behind->superseded = true;
+    if (const MarkerRef& behind = marker()) behind->superseded = true;
   }
 };
 

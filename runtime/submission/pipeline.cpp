@@ -175,9 +175,9 @@ SubmitResult Pipeline::submit_now(Stream& stream, Submission& submission,
   NativeStatus status = ordering_.order(stream, *queue.queue, &queue, predecessors, waits);
   // On a real blocking stream the wait itself comes behind the legacy stream, and what follows
   // relies on that, also when the marker was seen to fire.
-  const bool for_nothing = submission.marker && submission.marker->fired;
-  if (status == hal::kNativeOk && submission.marker &&
-      (!for_nothing || stream.kind != StreamKind::kNonBlocking))
+  const bool waits_for_marker =
+      submission.marker && (!submission.marker->fired || stream.kind != StreamKind::kNonBlocking);
+  if (status == hal::kNativeOk && waits_for_marker)
     status = completion_.wait_for(stream, *queue.queue, submission.marker);
   if (status == hal::kNativeOk && submission.operation != nullptr)
     status = submission.operation->submit(*queue.queue);

@@ -15,6 +15,17 @@ VITAMIN_KERNEL(add_once_kernel, unsigned* total, unsigned amount) {
   VITAMIN_ONCE { vitamin::kernel::atomic_add(total, amount); }
 }
 
+soft::Event* make_event(Fixture& f) {
+  soft::Event* event = nullptr;
+  REQUIRE(f.engine->create_event(&event) == soft::kOk);
+  return event;
+}
+
+auto record_of(Fixture& f, soft::Event* event) {
+  return call(
+      [event, &f](void* q) { return f.engine->record(static_cast<soft::Queue*>(q), event); });
+}
+
 TEST_CASE("An event query says not ready while the record is deferred, then what the driver says") {
   Fixture f;
   runtime::Stream& held = f.stream();
@@ -22,11 +33,9 @@ TEST_CASE("An event query says not ready while the record is deferred, then what
   unsigned total = 0, one = 1;
   unsigned* address = &total;
   REQUIRE(f.launch(held, VITAMIN_SOFT_KERNEL(add_once_kernel), {&address, &one}) == 0);
-  soft::Event* event = nullptr;
-  REQUIRE(f.engine->create_event(&event) == soft::kOk);
+  soft::Event* const event = make_event(f);
   runtime::EventState state;
-  auto record =
-      call([=, &f](void* q) { return f.engine->record(static_cast<soft::Queue*>(q), event); });
+  auto record = record_of(f, event);
   REQUIRE(f.context->record(held, state, record) == 0);
   // Natively an event that was never recorded would answer success here.
   CHECK(f.context->query(state, [&] { return f.engine->query(event); }) == soft::kNotReady);
@@ -45,8 +54,7 @@ TEST_CASE("No wait is made for an event that the host was told has ended") {
     runtime::Stream& recorded_on = f.stream();
     runtime::Stream& waiting = f.stream();
     soft::Gate* const gate = f.engine->create_gate();
-    soft::Event* event = nullptr;
-    REQUIRE(f.engine->create_event(&event) == soft::kOk);
+    soft::Event* const event = make_event(f);
     runtime::EventState state;
     auto record = call([=, &f](void* q) {
       auto* const queue = static_cast<soft::Queue*>(q);
@@ -79,12 +87,10 @@ TEST_CASE("An answer about another record of an event says nothing about the one
     Fixture f;
     runtime::Stream& held = f.stream(StreamKind::kBlocking);
     runtime::Stream& free = f.stream();
-    soft::Event* event = nullptr;
-    REQUIRE(f.engine->create_event(&event) == soft::kOk);
+    soft::Event* const event = make_event(f);
     runtime::EventState state;
     state.shared = kind == "shared";
-    auto record =
-        call([=, &f](void* q) { return f.engine->record(static_cast<soft::Queue*>(q), event); });
+    auto record = record_of(f, event);
     unsigned total = 0, one = 1;
     unsigned* address = &total;
     soft::Gate* const gate = f.engine->create_gate();
@@ -114,11 +120,9 @@ TEST_CASE("A later record of an event is not undone by an earlier one that was d
   soft::Gate* gate = f.hold(held);
   unsigned total = 0, one = 1;
   unsigned* address = &total;
-  soft::Event* event = nullptr;
-  REQUIRE(f.engine->create_event(&event) == soft::kOk);
+  soft::Event* const event = make_event(f);
   runtime::EventState state;
-  auto record =
-      call([=, &f](void* q) { return f.engine->record(static_cast<soft::Queue*>(q), event); });
+  auto record = record_of(f, event);
   REQUIRE(f.launch(held, VITAMIN_SOFT_KERNEL(add_once_kernel), {&address, &one}) == 0);
   REQUIRE(f.context->record(held, state, record) == 0);
   REQUIRE(f.context->record(free, state, record) == 0);  // the newest generation, not held

@@ -173,8 +173,7 @@ hal::Status start_daemon(const std::string& socket, const DaemonStart& start) {
     if (protocol::connect_to(socket)) return {};
     if (passed > kStartSoon && !std::exchange(said, true))
       say(fmt::format(
-          "vitamind was started and does not answer yet: waiting up to {} s; its log is "
-          "{}",
+          "vitamind was started and does not answer yet: waiting up to {} s; its log is {}",
           kStartWithin.count(), log));
     // Two at once: one listens, the other ends, and that is fine too.
     int status = 0;
