@@ -41,7 +41,7 @@
 namespace vitamin::runtime::stats {
 
 inline constexpr std::uint64_t kMagic = 0x76697461'6d696e53;  // "vitaminS"
-inline constexpr std::uint32_t kVersion = 5;
+inline constexpr std::uint32_t kVersion = 6;
 inline constexpr unsigned kDevices = 16;
 inline constexpr unsigned kWidths = 256;
 inline constexpr unsigned kLibraries = 64;
@@ -86,8 +86,7 @@ enum class WholeReason : std::uint32_t {
   kPolicy,       // the policy chose it
   kCluster,      // its cluster fits no partition
   kCooperative,  // its cooperative grid fits no partition
-  kResident,     // a kernel that waits for its own blocks (by name, list, watchdog, or doubt), or
-                 // for kernels of other processes: a collective
+  kResident,     // a kernel that waits for its own blocks (by name, list, watchdog, or doubt)
   kNoEligiblePartition,  // no partition of the pool can take it unchanged, for another reason
   kNoQueue,              // every queue of the eligible partitions was owned by another stream
   kHostWait,             // behind a host function, value wait or external wait not yet complete
@@ -96,6 +95,7 @@ enum class WholeReason : std::uint32_t {
   kCapture,              // a capture is open
   kPoolMissing,          // the pool could not be made
   kFlushed,              // it waited for a grant or its window when it was flushed
+  kCollective,           // it waits for kernels of other processes
   kCount,
 };
 inline constexpr unsigned kWholeReasons = static_cast<unsigned>(WholeReason::kCount);
@@ -114,12 +114,13 @@ inline constexpr const char* kWholeReasonText[kWholeReasons] = {
     "stream capture",
     "no pool",
     "flushed before a grant",
+    "collective",
 };
 // The same as keys of the JSON report.
 inline constexpr const char* kWholeReasonKey[kWholeReasons] = {
     "policy",       "cluster",    "cooperative",   "resident",           "no_eligible_entry",
     "no_queue",     "host_gated", "entry_refused", "unsupported_layout", "capture",
-    "pool_missing", "flushed",
+    "pool_missing", "flushed",    "collective",
 };
 
 // Why a launch was bridged or passed instead of bound.
@@ -127,18 +128,16 @@ enum class UnboundReason : std::uint32_t {
   kForeignContext,  // current context is not the primary context of a device that we manage
   kCapture,         // on the legacy stream while a capture is open, or a node that kernels change
   kNoPool,          // the runtime failed to start; see `message`
-  kUnused,          // never counted; it keeps the places of those behind it in the page
   kOther,
   kConfined,  // a stream that the application itself confined to a part of the device
   kCount,
 };
 inline constexpr unsigned kUnboundReasons = static_cast<unsigned>(UnboundReason::kCount);
 inline constexpr const char* kUnboundReasonText[kUnboundReasons] = {
-    "foreign context", "stream capture", "no pool",
-    "unused",          "other",          "stream with a mask of its own",
+    "foreign context", "stream capture", "no pool", "other", "stream with a mask of its own",
 };
 inline constexpr const char* kUnboundReasonKey[kUnboundReasons] = {
-    "foreign_context", "capture", "no_pool", "unused", "other", "confined",
+    "foreign_context", "capture", "no_pool", "other", "confined",
 };
 
 // Why a launch of a graph ran on the whole device, on the program's own stream.

@@ -87,7 +87,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
     binding.queue = &stream.app_stream;
     // On the program's own stream though nothing forbade to keep it: it cannot be copied.
     const bool cannot_be_kept = submission.kept == nullptr && !submission.must_not_defer;
-    binding.reason = collective       ? WholeReason::kResident
+    binding.reason = collective       ? WholeReason::kCollective
                      : cannot_be_kept ? WholeReason::kUnsupportedLayout
                      : others_wait_for_host || completion_.waits_for_host(stream)
                          ? WholeReason::kHostWait

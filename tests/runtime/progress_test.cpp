@@ -125,6 +125,8 @@ TEST_CASE("launches of collectives are told, and no others") {
   CHECK(p.f.context->synchronize(p.stream) == 0);
   CHECK(p.reports.collectives == 2);
   CHECK(p.total == 10);
+  // A collective runs on the whole device although a partition is granted.
+  CHECK(p.f.page.whole[static_cast<unsigned>(runtime::stats::WholeReason::kCollective)].get() == 2);
 }
 
 TEST_CASE("launches that have not ended are not reported") {
