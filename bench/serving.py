@@ -240,10 +240,13 @@ class Bench:
             answers = server.open_loop(requests)
         time.sleep(max(0.0, begin + o.block - time.monotonic()))
         end = time.monotonic()
+        explained = self.surroundings.daemon.explain() if arm.policy else {}
         if server:
             closed = server.closed_loop(requests, o.clients, o.closed)
         last = time.monotonic()
         record = {"round": number, "arm": name, "answers": [a.record() for a in answers]}
+        if arm.policy:
+            record["explain"] = explained
         if training:
             # A step that has begun ends: the marks cover the block.
             time.sleep(0.5 if o.device == "cuda" else 0.1)

@@ -164,8 +164,15 @@ class Daemon:
 
     def status(self):
         """Empty where the daemon does not answer."""
+        return self._ask("status")
+
+    def explain(self):
+        """Why each client has what it has; empty where the daemon does not answer."""
+        return self._ask("explain")
+
+    def _ask(self, verb):
         try:
-            answer = subprocess.run(harness.vitamin("status", "--socket", self.socket, "--json"),
+            answer = subprocess.run(harness.vitamin(verb, "--socket", self.socket, "--json"),
                                     capture_output=True, text=True, timeout=30,
                                     env=self.environment)
             return json.loads(answer.stdout)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/arbiter/devices.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -204,6 +205,7 @@ void Devices::start_trace(Device& device, const ArbiterSettings& settings) {
   header.answer_within_ns = settings.answer_within_ns;
   device.policy.copy(header.policy, sizeof header.policy - 1);
   describe(header, device.info, device.pool);
+  ::mkdir(settings_.trace.c_str(), 0700);  // where it fails, create() says why
   device.trace = runtime::trace::Recorder::create(settings_.trace.c_str(), header);
   if (device.trace == nullptr)
     log::error("the trace cannot be written to {} ({}); nothing is recorded [{}]", settings_.trace,

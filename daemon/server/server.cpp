@@ -378,7 +378,7 @@ void Server::read_configuration() {
     configured_ns_ = polled_ns_;
     mps_->apply(settings_.configuration);
     memory_quotas_.apply(settings_.configuration);
-    apply_limits(polled_ns_);
+    apply_terms(polled_ns_);
     log::info("the configuration was read again ({} files)", loaded.files.size());
     return;
   }

@@ -147,7 +147,7 @@ class Server final : public GrantSink {
   void forget_groups();
   // `cgroup`: cgroup_of() the peer.
   Member member_of(const protocol::Peer& peer, const std::string& cgroup) const;
-  void apply_limits(std::uint64_t now_ns);
+  void apply_terms(std::uint64_t now_ns);
   protocol::Welcome welcome_of(const Session& session,
                                const DeviceArbiter::Fallback& fallback) const;
   void receive(FirstMessage first, std::uint64_t now_ns);

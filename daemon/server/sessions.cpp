@@ -90,7 +90,7 @@ std::string Server::execute_operator(const std::string& name, const std::string&
       return error_text(begun.error().message);
     }
     log::info("claim {}", rest);
-    apply_limits(polled_ns_);  // its clients may have come back before it was told again
+    apply_terms(polled_ns_);  // its clients may have come back before it was told again
     return json_text(nlohmann::json{{"schema", 1}});
   }
   if (name == "claim-end") {
@@ -250,10 +250,11 @@ Server::Entitlement Server::entitlement_of(const Session& session) {
   return entitlement;
 }
 
-// After a reload, or when a claim is told: applies the shares of classes and claims to existing
-// clients. Everything else stays as it was when the client connected, but for a client that came
-// before its claim was told, as after a restart: it gets the class of the claim, too.
-void Server::apply_limits(std::uint64_t now_ns) {
+// After a reload, or when a claim is told: applies the weight, shares and latency bounds of classes
+// and claims to existing clients. A client stays in the class with which it connected, but for one
+// that came before its claim was told, as after a restart: it gets the class of the claim. Where
+// that class is no longer configured, its weight and bounds stay.
+void Server::apply_terms(std::uint64_t now_ns) {
   for (const auto& [id, session] : sessions_) {
     if (session->dying) continue;
     Entitlement& known = session->entitlement;
@@ -262,9 +263,11 @@ void Server::apply_limits(std::uint64_t now_ns) {
     if (known.job.empty() && !now.job.empty()) {
       known.job = now.job;
       known.workload_class = now.workload_class;
-      known.traits.terms = now.traits.terms;
     }
-    known.traits.terms.limits = now.traits.terms.limits;
+    if (known.workload_class == now.workload_class)
+      known.traits.terms = now.traits.terms;
+    else
+      known.traits.terms.limits = now.traits.terms.limits;
     session->device->arbiter->set_terms(id, terms_in_force(*session), now_ns);
     session->device->touched = true;
   }

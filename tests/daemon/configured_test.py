@@ -322,6 +322,36 @@ class Configured(DaemonTest):
         self.assertNotIn("since_problem_ns", read)
         self.assertEqual(self.result(self.member(daemon, "work", 100))["submitted"], 100)
 
+    def test_a_reload_gives_clients_the_weight_and_bounds_of_their_class(self):
+        def configuration(more):
+            return ('policy.name = "slo"\n[[class]]\nname = "decodes"\ncommand = "none"\n'
+                    + more)
+
+        def bounds(daemon):
+            told = subprocess.run([os.environ["VITAMIN"], "explain", "--json", "--socket",
+                                   str(daemon.socket)], text=True, capture_output=True,
+                                  timeout=time_limit(20), check=True)
+            client, = json.loads(told.stdout)["devices"][0]["clients"]
+            return client["limits"]["weight"], [(bound["of"], bound["bound_ms"], bound["percentile"])
+                                                for bound in client["bounds"]]
+
+        daemon = self.configured(configuration('kind = "latency"\ntpot = "30ms"\n'))
+        self.hold(daemon, "decodes")
+        self.assertEqual(bounds(daemon), (1, [("tpot", 30, 99)]))
+        for more, expected in (
+                ('kind = "latency"\ntpot = "8ms"\npercentile = 75\nweight = 2\n',
+                 (2, [("tpot", 8, 75)])),
+                ('kind = "latency"\nttft = "500ms"\n', (1, [("ttft", 500, 99)])),
+                ("", (1, []))):
+            self.reload(daemon, configuration(more))
+            self.until(lambda: bounds(daemon) == expected)
+        # Without its class a client keeps what it had.
+        self.reload(daemon, configuration('kind = "latency"\ntpot = "9ms"\n'))
+        self.until(lambda: bounds(daemon) == (1, [("tpot", 9, 99)]))
+        self.reload(daemon, 'policy.name = "slo"\n')
+        self.until(lambda: daemon.log().count("was read again") == 5)
+        self.assertEqual(bounds(daemon), (1, [("tpot", 9, 99)]))
+
     def test_a_reload_during_the_start_is_done_after_it(self):
         pipe = pathlib.Path(self.directory.name, "vitamin.toml")
         os.mkfifo(pipe)

@@ -108,7 +108,6 @@ class TraceTest(DaemonTest):
         return Events(self, result.stdout)
 
     def daemon_trace(self, policy="random", members=3, work=40, share=None):
-        self.trace.mkdir()
         daemon = self.daemon("--trace", str(self.trace), "--policy", policy, "--quiet")
         if share is not None:
             daemon.ask(f"job-begin 12.0 {os.getuid()} {share} - -")
