@@ -17,10 +17,11 @@
 // process.
 //
 // Limits. Processes that do not run under Vitamin, or are confined by the user's own mask, are not
-// counted, nor are queues of other priorities and of cooperative grids. A child that was forked and
-// does not exec keeps its parent's pieces until it ends. Where applications' streams have every
-// queue, no process has a pool queue. A share that shrinks is given back as its queues come idle,
-// looked at twice a second: until then processes that come together may have more than there are.
+// counted, nor are processes beyond 256, queues of other priorities and of cooperative grids. A
+// child that was forked and does not exec keeps its parent's pieces until it ends. Where
+// applications' streams have every queue, no process has a pool queue. A share that shrinks is
+// given back as its queues come idle, looked at twice a second: until then processes that come
+// together may have more than there are.
 //
 // Threads: any.
 #pragma once
@@ -41,7 +42,7 @@ class QueueLedger : public std::enable_shared_from_this<QueueLedger> {
 
   // `directory`: one that all users of the GPU have, as /run/lock. `gpu`: its name in it.
   // `plain_max`: how many queues the application's streams share at most. kUnavailable: no such
-  // file.
+  // file, or its file system has no locks.
   static hal::Result<std::shared_ptr<QueueLedger>> open(const std::string& directory,
                                                         const std::string& gpu, unsigned queues,
                                                         unsigned plain_max);
