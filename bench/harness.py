@@ -142,10 +142,12 @@ def run(command, timeout, environment=None, cpus=None):
         timed_out = False
         try:
             code = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            timed_out = True
+        except BaseException as ended:  # also of this script: it leaves nothing on the device
+            timed_out = isinstance(ended, subprocess.TimeoutExpired)
             os.killpg(process.pid, signal.SIGKILL)
             code = process.wait()
+            if not timed_out:
+                raise
         seconds = time.monotonic() - begin
         out.seek(0), err.seek(0)
         return Result(command, code, out.read(), err.read(), seconds, timed_out)

@@ -83,6 +83,8 @@ struct Event {
 // One in-order physical queue.
 class Queue {
  public:
+  // What was submitted is carried out all the same. For a queue that was created, not adopted, the
+  // call may wait for that (HIP), so it is made without the device lock.
   virtual ~Queue() = default;
   // The vendor's stream handle, for calls that the HAL does not have (copies, fills).
   virtual void* native() const noexcept = 0;
@@ -125,10 +127,12 @@ class Device {
 
   virtual Result<Event> create_event() = 0;        // no timing
   virtual Result<Event> create_timed_event() = 0;  // for elapsed()
+  // Also before its newest record has fired; waits that were made for it stay.
   virtual void destroy_event(Event event) noexcept = 0;
   virtual NativeStatus query(Event event) noexcept = 0;        // kNotReady until it has fired
   virtual NativeStatus synchronize(Event event) noexcept = 0;  // blocks the host
-  // Device time between two timed events that have fired, as precise as the vendor's clock is.
+  // Device time between the newest records of two timed events, as precise as the vendor's clock
+  // is. Where one has not fired, kNotReady; then, and after an error, `ns` has no meaning.
   virtual NativeStatus elapsed(Event from, Event to, double& ns) noexcept = 0;
 
   // Memory of the device that no process has allocated, in bytes; 0: unknown.

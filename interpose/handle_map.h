@@ -74,7 +74,8 @@ class HandleMap {
     return value;
   }
 
-  // Calls `take` for every entry that `which` names, after it was removed.
+  // Calls `take` for every entry that `which` names, after it was removed. Both run under the lock
+  // and must not use this map; insert(), erase() and find() of an unknown handle wait meanwhile.
   template <class Which, class Take>
   void erase_if(Which which, Take take) {
     const std::lock_guard lock(mutex_);
@@ -88,7 +89,7 @@ class HandleMap {
     shrink();
   }
 
-  // Calls `function` for every value.
+  // Calls `function` for every value, under the lock: as for erase_if().
   template <class Function>
   void for_each(Function function) {
     const std::lock_guard lock(mutex_);

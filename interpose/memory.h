@@ -10,9 +10,9 @@
 //                           neither a handle nor a mapping of it is left
 //   pools                   charged with what the pool has reserved of the device: as much more as
 //                           an allocation asks for before it, what the pool says after it
-//   graphs                  allocation nodes, in the same way: as much more as an upload or a
-//   launch
-//                           may add before it, what the device has reserved for graphs after it
+//   graphs                  allocation nodes, in the same way: before an upload or a launch as
+//                           much more as it may add, after it what the device has reserved for
+//                           graphs
 //
 // memory.txt of a vendor's directory classifies every function that has to do with device memory.
 #pragma once
@@ -33,8 +33,8 @@ DeviceQuotas::View native_memory();
 
 enum class Figure : std::uint8_t { kReserved, kUsed };
 std::uint64_t pool_memory(MemoryPool pool, Figure figure);
-std::optional<MemoryPool> pool_of_device(
-    int ordinal);  // that its allocations without a pool are of
+// The pool that allocations without a pool come from.
+std::optional<MemoryPool> pool_of_device(int ordinal);
 void trim_pool(MemoryPool pool);
 // The device that memory of these properties is on; below 0: none.
 int device_of(const PoolProperties& properties);

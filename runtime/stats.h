@@ -358,6 +358,11 @@ struct ProcessPage {
   }
 };
 
+// Another layout, or another meaning of a place in it, is another version: change these with it.
+static_assert(kVersion == 6 && kWholeReasons == 13 && kUnboundReasons == 5 && kGraphReasons == 17 &&
+              offsetof(ProcessPage, roomy) == 4544 &&
+              offsetof(DevicePage, libraries) + sizeof(DevicePage::libraries) == 15576);
+
 // Makes this process's page in `directory`; null, with errno, when that fails (the caller counts
 // into memory of its own then). A file that found no room stays, empty: a reader learns of it.
 // After fork the child must call it again: it inherits the parent's mapping, which stays the

@@ -268,13 +268,13 @@ class Scheduler {
   void pop_timers();
   void add_timer(Timer timer);
   void end_quanta();
-  bool starves(StreamIndex stream);
+  bool check_starving(StreamIndex stream);
   void end_starving(StreamIndex stream);
   void serve_freed();
   void serve_dirty();
   void serve(StreamIndex stream);
   void serve_row(StreamIndex stream, std::uint32_t row);
-  void wait(StreamIndex stream);
+  void arm_starving_timer(StreamIndex stream);
   void block(StreamIndex stream, const Ledger::Terms& terms);
   void unblock(StreamIndex stream);
   void meanwhile(StreamIndex stream, const Ledger::Terms& wanted);

@@ -57,7 +57,7 @@ void Scheduler::pop_timers() {
     if (timer.kind == Timer::Kind::kStarving) {
       if (streams_[timer.index].generation != timer.generation) continue;
       streams_[timer.index].timer = false;
-      if (!starves(timer.index)) wait(timer.index);
+      if (!check_starving(timer.index)) arm_starving_timer(timer.index);
       continue;
     }
     if (timer.kind == Timer::Kind::kDrain) {
@@ -93,7 +93,7 @@ void Scheduler::schedule_wake() {
 // --- starving streams ------------------------------------------------------------------------
 
 // The stream waits on: it is looked at when it may be starving.
-void Scheduler::wait(StreamIndex index) {
+void Scheduler::arm_starving_timer(StreamIndex index) {
   StreamState& stream = streams_[index];
   if (starving_after_ns_ == kNever || stream.timer || stream.starving || stream.demand == kNone)
     return;
@@ -105,7 +105,7 @@ void Scheduler::wait(StreamIndex index) {
 }
 
 // Whether the stream is starving; it is then given a row of its own.
-bool Scheduler::starves(StreamIndex index) {
+bool Scheduler::check_starving(StreamIndex index) {
   StreamState& stream = streams_[index];
   if (starving_after_ns_ == kNever || stream.starving || stream.demand == kNone) return false;
   const StreamDemand& demand = clients_[stream.client].demands[stream.demand];
@@ -370,7 +370,7 @@ void Scheduler::serve_row(StreamIndex index, std::uint32_t row) {
     if (policy_.description.uses_streams && planned.wished == kNoPartition &&
         !std::exchange(stream.asked, true))
       replan_ = true;
-    return wait(index);
+    return arm_starving_timer(index);
   }
   if (pool_[planned.row.partition].sms < demand.min_sms) {
     unblock(index);
@@ -380,11 +380,11 @@ void Scheduler::serve_row(StreamIndex index, std::uint32_t row) {
       stream.narrow_sms = demand.min_sms;
       note_change(clients_[stream.client]);
     }
-    return wait(index);
+    return arm_starving_timer(index);
   }
   if (planned.row.launches != kNoLaunchBound && stream.used_revision == revision_) {
     replan_ = true;
-    return wait(index);
+    return arm_starving_timer(index);
   }
   const Ledger::Terms terms = terms_of(planned);
   const GrantId grant = ledger_.open(index, terms, now_);
@@ -394,7 +394,7 @@ void Scheduler::serve_row(StreamIndex index, std::uint32_t row) {
   }
   block(index, terms);
   meanwhile(index, terms);
-  wait(index);
+  arm_starving_timer(index);
 }
 
 // --- placement -------------------------------------------------------------------------------
@@ -456,7 +456,7 @@ void Scheduler::place(StreamIndex index) {
       stream.unplaced = static_cast<std::uint32_t>(unplaced_.size());
       unplaced_.push_back(index);
     }
-    return wait(index);
+    return arm_starving_timer(index);
   }
   unplace(index);
   Ledger::Terms terms;

@@ -53,8 +53,14 @@ hal::Result<std::shared_ptr<QueueLedger>> QueueLedger::open(const std::string& d
         "the GPU's queues cannot be shared out (" + path + ": " + std::strerror(errno) + ")",
         errno);
   std::shared_ptr<QueueLedger> ledger(new QueueLedger(file, queues, plain_max));
-  for (unsigned piece = kProcesses; piece < kProcesses + kPieces; ++piece)
-    if (ledger->lock(piece)) break;
+  bool counted = false;
+  for (unsigned piece = kProcesses; piece < kProcesses + kPieces && !counted; ++piece)
+    counted = ledger->lock(piece);
+  if (!counted && errno != EAGAIN && errno != EACCES)  // not because others have all of them
+    return hal::fail(hal::Errc::kUnavailable,
+                     "the GPU's queues cannot be shared out (" + path +
+                         " cannot be locked: " + std::strerror(errno) + ")",
+                     errno);
   ledger->count_plain();
   return ledger;
 }

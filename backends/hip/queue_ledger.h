@@ -4,24 +4,24 @@
 // (gfx942) for all; beyond that the driver takes turns between them, and nothing is spatial any
 // more.
 //
-// The record is a file that every process locks pieces of, so that the kernel forgets a process
-// with its last breath, and no process needs a daemon:
+// The record is a file that every process locks pieces of: the kernel drops the locks of a process
+// that ends, however it ends, so no process needs a daemon. A piece is one byte:
 //
-//   offset     0 .. 255   one locked byte for each process
-//            256 .. 511   one for each queue that the applications' own streams have: theirs to
-//            make,
-//                         so never refused, only counted
-//            512 ..       one for each pool queue; those below what the plain ones leave may be
-//            taken
+//   offset     0 .. 255   one for each process
+//            256 .. 511   one for each plain queue: the runtime's own, and those that the
+//                         application's streams share. Never refused, only counted
+//            512 ..       one for each pool queue; only so many as the plain ones leave are taken
 //
-// Each process may hold an equal share of the rest, and gives back what is above it (limit()). Two
-// are left free, for the runtime's queue and the default stream's of the next process.
+// Each process may hold an equal share of the pool queues, and gives back what is above it
+// (limit()). Two are left free, for the runtime's queue and the default stream's of the next
+// process.
 //
 // Limits. Processes that do not run under Vitamin, or are confined by the user's own mask, are not
-// counted, nor are queues of other priorities and of cooperative grids. A child that was forked and
-// does not exec keeps its parent's pieces until it ends. Where applications' streams have every
-// queue, no process has a pool queue. A share that shrinks is given back as its queues come idle,
-// looked at twice a second: until then processes that come together may have more than there are.
+// counted, nor are processes beyond 256, queues of other priorities and of cooperative grids. A
+// child that was forked and does not exec keeps its parent's pieces until it ends. Where
+// applications' streams have every queue, no process has a pool queue. A share that shrinks is
+// given back as its queues come idle, looked at twice a second: until then processes that come
+// together may have more than there are.
 //
 // Threads: any.
 #pragma once
@@ -42,7 +42,7 @@ class QueueLedger : public std::enable_shared_from_this<QueueLedger> {
 
   // `directory`: one that all users of the GPU have, as /run/lock. `gpu`: its name in it.
   // `plain_max`: how many queues the application's streams share at most. kUnavailable: no such
-  // file.
+  // file, or its file system has no locks.
   static hal::Result<std::shared_ptr<QueueLedger>> open(const std::string& directory,
                                                         const std::string& gpu, unsigned queues,
                                                         unsigned plain_max);

@@ -15,11 +15,13 @@
 // model. All times are nanoseconds of device time.
 // Threads. Every function may be called from any thread. One mutex; kernels, copies and host
 // functions run outside it. Host functions run on a thread of the engine (kReal) or inside
-// advance() (kVirtual); they may not call advance() or synchronize. Errors. A kernel's fault is
-// sticky: it is the answer to every later call that enqueues or synchronises, and operations not
-// begun by then end without being run. Ownership. Handles belong to the engine; destroy_* gives
-// them back, and what is still enqueued is carried out all the same. Destroying the engine abandons
-// unfinished work.
+// advance() (kVirtual); they may not call advance() or synchronize.
+//
+// Errors. A kernel's fault is sticky: it is the answer to every later call that enqueues or
+// synchronises, and operations not begun by then end without being run.
+//
+// Ownership. Handles belong to the engine; destroy_* gives them back, and what is still enqueued is
+// carried out all the same. Destroying the engine abandons unfinished work.
 #pragma once
 
 #include <array>

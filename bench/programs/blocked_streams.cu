@@ -53,6 +53,23 @@ std::vector<std::thread> use(const std::vector<cudaStream_t>& streams, std::uint
   return users;
 }
 
+// A pool of the program's own, with one stream each: what the hardware does with so many streams.
+std::vector<bench::GreenStream> make_pool(long sets) {
+  std::vector<bench::GreenStream> pool;
+  if (sets <= 0) return pool;
+  const bench::GreenDevice device;
+  for (const std::uint64_t set : device.sets(static_cast<std::size_t>(sets)))
+    pool.push_back(device.create(set));
+  return pool;
+}
+
+std::vector<cudaStream_t> make_streams(long count) {
+  std::vector<cudaStream_t> streams(static_cast<std::size_t>(count));
+  for (cudaStream_t& stream : streams)
+    BENCH_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return streams;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -61,22 +78,10 @@ int main(int argc, char** argv) {
       bench::number(argc, argv, "--innocent", 8),  bench::number(argc, argv, "--launches", 0),
       bench::number(argc, argv, "--hold-ms", 300), bench::number(argc, argv, "--pool", 0)};
   BENCH_CHECK(cudaFree(nullptr));
-  // A pool of the program's own, with one stream each: what the hardware does with so many streams.
-  std::vector<bench::GreenStream> pool;
-  if (options.pool > 0) {
-    const bench::GreenDevice device;
-    for (const std::uint64_t set : device.sets(static_cast<std::size_t>(options.pool)))
-      pool.push_back(device.create(set));
-  }
-  const auto streams = [](long count) {
-    std::vector<cudaStream_t> result(static_cast<std::size_t>(count));
-    for (cudaStream_t& stream : result)
-      BENCH_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    return result;
-  };
-  cudaStream_t held = streams(1).front();
-  const std::vector<cudaStream_t> blocked = streams(options.blocked);
-  std::vector<cudaStream_t> innocent = streams(options.innocent);
+  const std::vector<bench::GreenStream> pool = make_pool(options.pool);
+  cudaStream_t held = make_streams(1).front();
+  const std::vector<cudaStream_t> blocked = make_streams(options.blocked);
+  std::vector<cudaStream_t> innocent = make_streams(options.innocent);
   if (options.pool > 0)
     for (std::size_t i = 0; i < innocent.size() && i < pool.size(); i += 2)
       innocent[i] = pool[i * pool.size() / innocent.size()].stream;

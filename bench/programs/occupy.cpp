@@ -6,9 +6,9 @@
 //   occupy AT NS SECONDS AHEAD FILE   kernels of one block that last NS, at most AHEAD of them
 //                                     submitted and not ended; FILE gets begin and end of each,
 //                                     in nanoseconds of CLOCK_MONOTONIC, as 64-bit numbers
-//   compute AT ROUNDS BLOCKS NS BATCH SECONDS   kernels of BLOCKS x 256 threads that compute (NS:
-//   on
-//                                     the software device), waited for by the BATCH; time of each
+//   compute AT ROUNDS BLOCKS NS BATCH SECONDS
+//                                     kernels of BLOCKS x 256 threads that compute (NS: on the
+//                                     software device), waited for by the BATCH; time of each
 //   samples COUNT WARM NS             one kernel of NS after the other, each waited for: the host's
 //                                     microseconds from the call to the end of each, behind WARM
 //                                     that are not told

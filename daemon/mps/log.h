@@ -3,9 +3,8 @@
 // Reads faults from server.log in MPS's log directory. A fault may be over within 30 ms, before the
 // control program is asked for a server's status again; the log keeps it.
 //
-//     [2026-11-22 17:50:31.901 Server 40287] Client {PID: 40285, Context: 1} encountered a fatal
-//     GPU
-//         error.                     (not necessarily the client whose kernel has failed)
+//     [2026-11-22 17:50:31.901 Server 40287] Client {PID: 40285, Context: 1} encountered a
+//         fatal GPU error.           (not necessarily the client whose kernel has failed)
 //     [... Server 40287] Server is handling a fatal GPU error.
 //     [... Server 40287] The following client process have a sticky error set:
 //     [... Server 40287] 40285       (every process that has lost its context, one a line)

@@ -88,6 +88,8 @@ class RingProducer {
 
 template <class Platform, std::size_t kCapacity>
 class RingConsumer {
+  static_assert(kCapacity > 0 && (kCapacity & (kCapacity - 1)) == 0);
+
  public:
   using Cells = std::array<RingCell<Platform>, kCapacity>;
   RingConsumer() = default;

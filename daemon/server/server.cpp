@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "daemon/config/isolation.h"
@@ -111,7 +112,9 @@ void Server::watch(int fd) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = fd;
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+    log::error("a descriptor cannot be watched, so what comes there is not noticed: {}",
+               std::strerror(errno));
 }
 
 void Server::stop() { ::eventfd_write(stop_.get(), 1); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver's own front door, and what happens when the library is loaded.
+// cuInit and cuGetProcAddress, and what happens when the library is loaded.
 #include <dlfcn.h>
 
 #include <cstring>

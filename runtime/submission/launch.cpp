@@ -12,6 +12,37 @@ using hal::NativeStatus;
 using hal::Outcome;
 using stats::WholeReason;
 
+namespace {
+
+// It waits for its peers on other devices: never deferred for a grant, for which the client that
+// holds these SMs may wait elsewhere, and never in a queue that others share.
+bool is_collective(const Kernel& kernel, const hal::KernelLaunch* launch,
+                   const DispatchOptions& options) {
+  return kernel.collective ||
+         (options.cooperative_collective && launch != nullptr && launch->cooperative);
+}
+
+// Why a launch goes to the program's own stream, whatever the policy would have chosen. `host_wait`
+// may ask the driver: it is called only where the answer counts.
+template <class HostWait>
+WholeReason reason_of_own_stream(const Submission& submission, bool collective,
+                                 const HostWait& host_wait) {
+  if (collective) return WholeReason::kCollective;
+  // Nothing forbade to keep it: it cannot be copied.
+  if (submission.kept == nullptr && !submission.must_not_defer)
+    return WholeReason::kUnsupportedLayout;
+  return host_wait() ? WholeReason::kHostWait : WholeReason::kFlushed;
+}
+
+// Why no part of the pool takes a launch.
+WholeReason reason_of_width(const Kernel& kernel, const hal::KernelLaunch* launch) {
+  if (kernel.resident) return WholeReason::kResident;
+  if (launch != nullptr && launch->cooperative) return WholeReason::kCooperative;
+  return kernel.assumed_resident ? WholeReason::kResident : WholeReason::kNoEligiblePartition;
+}
+
+}  // namespace
+
 bool Pipeline::launch_fast_path(Stream& stream, Kernel& kernel, const hal::KernelLaunch& launch,
                                 const Advice* advice, NativeStatus& status) {
   PhysicalQueue* const queue = stream.submitted.tail;
@@ -62,10 +93,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
     Placer::pass_iteration_ends(stream);
   const LaunchOperation* const operation = submission.operation->as_launch();
   const hal::KernelLaunch* launch = operation != nullptr ? &operation->launch() : nullptr;
-  // Waits for its peers on other devices: never deferred for a grant, for which the client that
-  // holds these SMs may wait elsewhere, and never in a queue that others share.
-  const bool collective = kernel.collective || (core_.options.cooperative_collective &&
-                                                launch != nullptr && launch->cooperative);
+  const bool collective = is_collective(kernel, launch, core_.options);
   const bool own = own_stream || collective;
   const bool others_wait_for_host =
       ordering_.others_wait_for_host(predecessors, submission.marker, submission.host_wait);
@@ -85,13 +113,9 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
   Placer::Binding binding;
   if (own) {
     binding.queue = &stream.app_stream;
-    // On the program's own stream though nothing forbade to keep it: it cannot be copied.
-    const bool cannot_be_kept = submission.kept == nullptr && !submission.must_not_defer;
-    binding.reason = collective       ? WholeReason::kCollective
-                     : cannot_be_kept ? WholeReason::kUnsupportedLayout
-                     : others_wait_for_host || completion_.waits_for_host(stream)
-                         ? WholeReason::kHostWait
-                         : WholeReason::kFlushed;
+    binding.reason = reason_of_own_stream(submission, collective, [&] {
+      return others_wait_for_host || completion_.waits_for_host(stream);
+    });
   } else {
     if (!placer_.may_move(stream, kernel, needed, submission.flushing))
       return {Blocked::kTooMuchOutstanding};
@@ -107,10 +131,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
   // That no narrower partition could take it says more than that the policy chose no wider one.
   if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy &&
       placer_.widest_narrow() > 0)
-    binding.reason = kernel.resident                            ? WholeReason::kResident
-                     : launch != nullptr && launch->cooperative ? WholeReason::kCooperative
-                     : kernel.assumed_resident                  ? WholeReason::kResident
-                                                                : WholeReason::kNoEligiblePartition;
+    binding.reason = reason_of_width(kernel, launch);
   const bool host_waits = collective || others_wait_for_host;
   if (host_waits) completion_.close_batch(stream);
   NativeStatus status = launch_on(stream, submission, predecessors, *binding.queue);

@@ -77,9 +77,11 @@ struct vitamin_stream {
   uint32_t id;
   uint32_t state;   /* enum vitamin_stream_state */
   uint32_t min_sms; /* narrowest partition that its next launch fits */
-  uint64_t kernel;  /* of that launch: equal for equal launches */
-  uint64_t predicted_ns;
-  uint64_t waiting_since_ns;
+  /* Without vitamind: of that launch, equal for equal launches. In vitamind: one for all launches
+   * of a client. The same holds wherever `kernel` stands. */
+  uint64_t kernel;
+  uint64_t predicted_ns;     /* of that launch, on the whole device */
+  uint64_t waiting_since_ns; /* VITAMIN_STREAM_WAITING: without a grant since then */
 };
 
 /* A unit of work that a client announced: a prefill, one token, one iteration. A step that is
@@ -87,28 +89,38 @@ struct vitamin_stream {
 struct vitamin_step {
   uint32_t size;
   uint32_t client;
-  uint32_t stream; /* or VITAMIN_ALL_STREAMS */
-  uint32_t kind;   /* enum vitamin_step_kind */
-  uint64_t id, request;
-  uint64_t ready_ns, begin_ns; /* begin 0: expected */
-  uint64_t due_ns, work_ns;
-  uint32_t min_sms;
+  uint32_t stream;   /* or VITAMIN_ALL_STREAMS */
+  uint32_t kind;     /* enum vitamin_step_kind */
+  uint64_t id;       /* unique among the client's unfinished steps */
+  uint64_t request;  /* the steps of one request are due one after the other; 0: of none */
+  uint64_t ready_ns; /* it can begin then */
+  uint64_t begin_ns; /* it began then; 0: expected */
+  uint64_t due_ns;   /* of a request: its arrival + ttft + k * tpot; 0: none */
+  uint64_t work_ns;  /* alone on the whole device */
+  uint32_t min_sms;  /* as vitamin_stream's */
 };
 
 struct vitamin_client {
   uint32_t size;
   uint32_t id;
-  float weight;
-  uint32_t max_sms, reserved_sms, group, may_share;
+  float weight;          /* of its class: how much its progress counts; 1 unless it is set */
+  uint32_t max_sms;      /* the narrowest of its quotas; 0: none */
+  uint32_t reserved_sms; /* kept for it also while it is idle */
+  uint32_t group;        /* of clients that have a quota and a reservation together; 0: none */
+  uint32_t may_share; /* 0: its quota cannot hold on shared SMs, so shared rows become exclusive */
   uint32_t phase; /* enum vitamin_step_kind, of its current step or, between two, the last one */
   /* active: a stream of it waits or runs, or ended less than 5 ms ago. */
   uint32_t active, reports_progress;
   uint64_t ttft_ns, tpot_ns, latency_ns, step_ns; /* its SLO; 0: none */
-  float quantile;
+  float quantile; /* of the latencies that are to meet the bound, 0 to 1 */
   uint32_t streams_count, steps_count;
-  const struct vitamin_stream* streams;        /* that wait or run */
-  const struct vitamin_step* steps;            /* unfinished, by due time */
-  uint64_t work, busy_ns, misplaced, launches; /* cumulative progress */
+  const struct vitamin_stream* streams; /* that wait or run */
+  const struct vitamin_step* steps;     /* unfinished, by due time */
+  /* Progress since it connected; each only grows. */
+  uint64_t work;            /* weighted completed launches */
+  uint64_t busy_ns;         /* during which work was queued or running */
+  uint64_t misplaced;       /* part of `work` that ran elsewhere than on the granted partition */
+  uint64_t launches;        /* completed */
   uint64_t active_since_ns; /* when it last became active, not when it connected */
   uint64_t collectives;     /* progress: launches that wait for kernels of other processes */
   uint32_t distributed; /* such launches within the last minute: other devices set its pace, too */
@@ -117,11 +129,11 @@ struct vitamin_client {
 struct vitamin_grant {
   uint32_t size;
   uint32_t client, stream, partition;
-  uint32_t mode;  /* enum vitamin_mode */
-  uint32_t state; /* enum vitamin_grant_state */
-  uint32_t launches;
-  uint64_t id, run_ahead_ns;
-  uint64_t requested_ns, opened_ns, revoked_ns;
+  uint32_t mode;                                /* enum vitamin_mode */
+  uint32_t state;                               /* enum vitamin_grant_state */
+  uint32_t launches;                            /* as the row's */
+  uint64_t id, run_ahead_ns;                    /* as the row's */
+  uint64_t requested_ns, opened_ns, revoked_ns; /* 0: not yet */
   uint64_t heard_ns; /* equal to revoked_ns; kept for policies that are built already */
 };
 
@@ -145,7 +157,8 @@ struct vitamin_row {
 struct vitamin_snapshot {
   uint32_t size;
   uint32_t partitions_count, clients_count, grants_count, changed_count, current_count;
-  uint64_t now_ns, revision;
+  uint64_t now_ns;
+  uint64_t revision; /* of the allocation that is asked for: grows by one */
   const struct vitamin_partition* partitions;
   /* Ordered by id, which grows with each client that connects: those that are active or have a
    * reservation, an expected step, an SLO, or a row with `hold`. */
@@ -158,7 +171,7 @@ struct vitamin_snapshot {
    * this width, which only blocks of `throughput` do, it is a model's: a large `error` says so. */
   int (*speed)(const struct vitamin_snapshot* snapshot, uint32_t client, uint32_t partition,
                float* mean, float* error);
-  const void* host;
+  const void* host; /* not for the policy: speed() reads it in the snapshot that it is given */
 };
 
 /* One launch that is to be placed. */

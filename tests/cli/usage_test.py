@@ -36,6 +36,13 @@ class Usage(CliTest):
                        "profile": {"profile", "run"}}.get(verb, {verb})
             self.assertLessEqual(set(commands), related, verb)
 
+    def test_top_refuses_to_look_without_a_pause_and_fewer_times_than_none(self):
+        for seconds in ("0", "-1", "nan"):
+            with self.subTest(seconds=seconds):
+                self.assert_one_line(self.call("top", "--every", seconds), 125,
+                                     f"'{seconds}' is no number of seconds above 0")
+        self.assert_one_line(self.call("top", "--rounds", "-1"), 125, "'-1' is no whole number")
+
     def test_an_unknown_option_is_one_line_with_a_suggestion(self):
         self.assert_one_line(self.call("run", "--polcy", "random", "--", "true"), 125,
                              "unknown option '--polcy'", "Did you mean '--policy'?", "--help")

@@ -310,6 +310,45 @@ TEST_CASE_FIXTURE(Fixture, "a wait captures the record that was newest when it w
   REQUIRE(first->synchronize() == hal::kNativeOk);
 }
 
+TEST_CASE_FIXTURE(Fixture, "two timed events tell the time between them once both have fired") {
+  const auto made = queue(unit(0));
+  const auto from = device.create_timed_event(), to = device.create_timed_event();
+  REQUIRE(from.has_value());
+  REQUIRE(to.has_value());
+  std::uint64_t* value = word();
+  Held held(*this);
+  REQUIRE(made->record(*from) == hal::kNativeOk);
+  REQUIRE(add(*this, *made, value, value, 1, &held) == hal::kNativeOk);
+  REQUIRE(made->record(*to) == hal::kNativeOk);
+  double ns = -1;
+  CHECK(device.errors().classify(device.elapsed(*from, *to, ns)) == Outcome::kNotReady);
+  held.end();
+  REQUIRE(made->synchronize() == hal::kNativeOk);
+  CHECK(device.elapsed(*from, *to, ns) == hal::kNativeOk);
+  CHECK(ns >= 0);
+  device.destroy_event(*from);
+  device.destroy_event(*to);
+}
+
+TEST_CASE_FIXTURE(Fixture, "what was submitted is carried out though its queue is destroyed") {
+  auto made = queue(unit(0));
+  const hal::Event done = event();
+  std::uint64_t* value = word();
+  Held held(*this);
+  REQUIRE(add(*this, *made, value, value, 1, &held) == hal::kNativeOk);
+  REQUIRE(made->record(done) == hal::kNativeOk);
+  // The call may wait for the work.
+  auto destroyed = std::async(std::launch::async, [&] {
+    device.attach_thread();
+    made.reset();
+  });
+  held.end();
+  destroyed.get();
+  CHECK(device.synchronize(done) == hal::kNativeOk);
+  CHECK(*value == 1);
+  device.destroy_event(done);
+}
+
 // --- the application's streams -----------------------------------------------------------------
 
 TEST_CASE_FIXTURE(Fixture,

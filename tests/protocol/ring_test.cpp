@@ -81,6 +81,21 @@ TEST_CASE("a full ring takes nothing, and takes again what the consumer released
   CHECK(ring.producer.write(numbered(4)) == RingState::kOk);
 }
 
+TEST_CASE("a cell has room when the consumer has released it, and none when its index cannot be") {
+  Ring<4> ring;
+  Record record;
+  CHECK(ring.producer.room() == 4);
+  for (std::uint64_t i = 0; i < 3; ++i) REQUIRE(ring.producer.write(numbered(i)) == RingState::kOk);
+  CHECK(ring.producer.room() == 1);
+  ring.producer.publish();
+  REQUIRE(ring.consumer.read(record) == RingState::kOk);
+  CHECK(ring.producer.room() == 1);  // read, but not released
+  ring.consumer.release();
+  CHECK(ring.producer.room() == 2);
+  ring.head.store(5, std::memory_order_relaxed);  // more than was ever written
+  CHECK(ring.producer.room() == 0);
+}
+
 TEST_CASE("an index that cannot be is noticed on both sides") {
   for (const std::uint64_t lie : {~std::uint64_t{0}, std::uint64_t{5}, std::uint64_t{1} << 40}) {
     Ring<4> ring;

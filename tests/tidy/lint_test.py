@@ -76,6 +76,13 @@ class Lint(unittest.TestCase):
         self.assertEqual(lint(self.root, "--format-only", "--fix").returncode, 0)
         self.assertEqual((self.root / "hal/bad.cpp").read_text(), CLEAN)
 
+    def test_rules_that_clang_format_cannot_read_are_an_error(self):
+        self.write("hal/bad.cpp", BADLY_SET)
+        (self.root / ".clang-format").write_text("BasedOnStyle: Google\nNoSuchOption: 3\n")
+        done = lint(self.root, "--format-only")
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("unknown key 'NoSuchOption'", done.stderr)
+
     def test_a_mistake_in_one_of_several_sources_of_a_unit_is_found(self):
         self.compile(clean=CLEAN, mistaken=MISTAKE)
         done = lint(self.root, "hal/mistaken.cpp")

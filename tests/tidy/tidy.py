@@ -26,8 +26,10 @@ COLUMNS = 100
 FUNCTION_LINES = 80
 FILE_LINES = 600
 TABLES = (".def",)
-SUFFIXES = {".h", ".cpp", ".cu", ".def", ".py", ".cmake", ".sh", ".in"}
-NAMES = {"CMakeLists.txt", "amd-silicon", "demo", "test", "run"}
+SUFFIXES = {".h", ".cpp", ".cu", ".def", ".py", ".cmake", ".sh", ".in", ".postinst", ".postrm",
+            ".prerm"}
+NAMES = {"CMakeLists.txt", "amd-silicon", "build", "demo", "install_tree", "lint", "repository",
+         "run", "test"}
 SKIPPED = {".git", "build", "dist", "shared", "__pycache__", ".cache"}
 
 # What each directory may include from the others. The longest match counts; a directory may always
@@ -156,16 +158,16 @@ def source_files(root):
 def layer_of(name):
     """The longest entry of LAYERS that holds this path, or None."""
     best = None
-    for folder in LAYERS:
-        if name.startswith(folder + "/") and (best is None or len(folder) > len(best)):
-            best = folder
+    for directory in LAYERS:
+        if name.startswith(directory + "/") and (best is None or len(directory) > len(best)):
+            best = directory
     return best
 
 
 def include_problem(name, quote, target):
     layer = layer_of(name)
     if VENDOR.match(target) and name != PORTABLE_KERNELS:
-        if not name.startswith(tuple(folder + "/" for folder in VENDOR_DIRECTORIES)):
+        if not name.startswith(tuple(directory + "/" for directory in VENDOR_DIRECTORIES)):
             return f"vendor header <{target}> outside {', '.join(VENDOR_DIRECTORIES)}"
         return None
     if quote != '"' or layer is None:
@@ -179,6 +181,18 @@ def include_problem(name, quote, target):
         if allowed not in LAYERS and target.startswith(allowed + "/"):
             return None
     return f"{layer} must not include {target} (see LAYERS in tests/tidy/tidy.py)"
+
+
+def declaration_line(lines, number):
+    """The number of the line on which the declaration begins whose body opens on line `number`:
+    its brackets may span several lines, and clang-format indents all but the first by what fits."""
+    open_brackets = 0
+    for at in range(number, max(0, number - 30), -1):
+        text = lines[at - 1]
+        open_brackets += sum(map(text.count, ")]")) - sum(map(text.count, "(["))
+        if open_brackets <= 0:
+            return at
+    return number
 
 
 def body_margin(margin, lines, number):
@@ -200,10 +214,14 @@ def function_problems(name, lines):
         if opened is None:
             match = FUNCTION.match(line)
             if match and "(" in "".join(lines[max(0, number - 4):number]):
-                opened = (number, body_margin(match[1], lines, number))
-        elif line.rstrip() in (opened[1] + "}", opened[1] + "};"):
+                first = declaration_line(lines, number)
+                # A rule of tests/differential is for the most part a table of calls.
+                rule = lines[first - 1].startswith("VITAMIN_RULE(")
+                margin = re.match(r"\s*", lines[first - 1])[0]
+                opened = (number, body_margin(margin, lines, first), rule)
+        elif line.startswith(opened[1] + "}"):
             length = number - opened[0] + 1
-            if length > FUNCTION_LINES:
+            if length > FUNCTION_LINES and not opened[2]:
                 yield f"{name}:{opened[0]}: a function of {length} lines (most: {FUNCTION_LINES})"
             opened = None
 
@@ -292,9 +310,9 @@ def readme_problems(root):
 
 
 def unbuilt(files, compiled):
-    """Sources that are not built and headers that nobody includes. `compiled`: names that a build
+    """Sources that are not built and headers that no file includes. `compiled`: names that a build
     compiled. A name made with a variable ("${name}_test.cpp") counts for every file that it may
-    mean, in folders of which that build compiled nothing."""
+    mean, in directories of which that build compiled nothing."""
     configured = {str(pathlib.PurePosixPath(name).parent) for name in compiled}
     patterns = []
     cmake = {name: text for name, text in files.items()
@@ -302,24 +320,24 @@ def unbuilt(files, compiled):
     # Words of each CMake file, as paths relative to the root.
     built = set()
     for name, text in cmake.items():
-        folder = pathlib.PurePosixPath(name).parent
+        directory = pathlib.PurePosixPath(name).parent
         for word in re.findall(r"[\w./{}$-]+\.(?:cpp|h|def|in|py)\b", text):
-            if re.search(r"\$\{[a-z_]+\}", word) and str(folder) not in configured:
-                pattern = re.sub(r"\\\$\\\{[a-z_]+\\\}", r"\\w+", re.escape(f"{folder}/{word}"))
+            if re.search(r"\$\{[a-z_]+\}", word) and str(directory) not in configured:
+                pattern = re.sub(r"\\\$\\\{[a-z_]+\\\}", r"\\w+", re.escape(f"{directory}/{word}"))
                 patterns.append(re.compile(pattern))
             word = re.sub(r"^\$\{(PROJECT_SOURCE_DIR|CMAKE_SOURCE_DIR)\}/", "/", word)
             word = re.sub(r"^\$\{CMAKE_CURRENT_(SOURCE|LIST)_DIR\}/", "", word)
-            path = pathlib.PurePosixPath(word[1:]) if word.startswith("/") else folder / word
+            path = pathlib.PurePosixPath(word[1:]) if word.startswith("/") else directory / word
             parts = []
             for part in path.parts:
                 parts = parts[:-1] if part == ".." else parts + [part]
             built.add("/".join(parts))
     included = set()
     for name, text in files.items():
-        folder = str(pathlib.PurePosixPath(name).parent)
+        directory = str(pathlib.PurePosixPath(name).parent)
         for target in re.findall(r'#\s*include\s+"([^"]+)"', text):
             included.add(target)
-            included.add(f"{folder}/{target}")
+            included.add(f"{directory}/{target}")
     compiled = set(compiled)
     for name in files:
         if any(pattern.fullmatch(name) for pattern in patterns):

@@ -123,6 +123,15 @@ class Tidy(unittest.TestCase):
         self.only(self.source("int f(int x) {\n" + "  ++x;\n" * 100 + "  return x;\n}"),
                   "a function of 103 lines")
 
+    def test_a_long_function_behind_one_with_parameters_on_two_lines_is_found(self):
+        wrapped = "int g(int x,\n      int y) {\n  return x + y;\n}\n"
+        table = "constexpr Row kRows[] = {\n    {1,\n     [](int x) {\n       f(x);\n     }},\n};\n"
+        self.only(self.source(wrapped + table + "int f(int x) {\n" + "  ++x;\n" * 100 +
+                              "  return x;\n}"), "a function of 103 lines")
+
+    def test_a_script_without_a_suffix_is_looked_at(self):
+        self.only({"scripts/lint": SPDX.replace("//", "#") + "x = 1 \n"}, "space at the end")
+
     def test_a_long_namespace_is_no_function(self):
         body = "int f(int x) {\n  return x;\n}\n" * 40
         self.assertEqual(self.check(self.source("namespace a {\n" + body + "}  // namespace a")),

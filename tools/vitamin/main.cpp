@@ -126,8 +126,11 @@ struct CommandLine {
     status->add_option("--prometheus", prometheus, "Show all nodes that this server scrapes")
         ->type_name("URL")
         ->excludes("--socket");
-    top->add_option("--every", seconds, "Seconds between two looks")->capture_default_str();
-    top->add_option("--rounds", rounds, "How many looks (0: until interrupted)");
+    top->add_option("--every", seconds, "Seconds between two looks")
+        ->check(seconds_from(false))
+        ->capture_default_str();
+    top->add_option("--rounds", rounds, "How many looks (0: until interrupted)")
+        ->check(whole_number());
     drain->add_option("DEVICE", device, "Its UUID or index, or all")->capture_default_str();
     park->add_option("PROCESS", parking.which, "Its number, or a job, pod or program")->required();
     park->add_option("--timeout", park_seconds, "Seconds that its outstanding work may take")

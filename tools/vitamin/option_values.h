@@ -33,6 +33,15 @@ inline CLI::Validator seconds_from(bool zero) {
           ""};
 }
 
+inline CLI::Validator whole_number() {
+  return {[](std::string& text) -> std::string {
+            const auto number = number_in<int>(text);
+            if (number && *number >= 0) return {};
+            return fmt::format("'{}' is no whole number from 0", text);
+          },
+          ""};
+}
+
 inline CLI::Validator seed_number() {
   return {[](std::string& text) -> std::string {
             if (number_in<std::uint64_t>(text)) return {};
