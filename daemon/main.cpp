@@ -144,10 +144,8 @@ int main(int argc, char** argv) {
            shorthand.meaning)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   std::string metrics, format = "text";
-  app.add_option(
-      "--metrics", metrics,
-      "Serve Prometheus at PORT (loopback), HOST:PORT, the path of a Unix socket, or the socket "
-      "that the service manager passed (systemd)");
+  app.add_option("--metrics", metrics,
+                 "Serve Prometheus at PORT (loopback), HOST:PORT, a Unix socket, or systemd");
   app.add_option("--trace", settings.trace,
                  "Record every message and decision into this directory");
   app.add_option("--log", format, "text, or json: one object a line")
