@@ -46,7 +46,7 @@ struct Shorthand {
 constexpr Shorthand kShorthands[] = {
     {"--policy", "policy.name", "", "Scheduling policy: vitamin policy list names them"},
     {"--seed", "policy.seed", "", "Seed of the policy's random numbers"},
-    {"--quantum", "policy.quantum", "ms", "Time before a grant may be revoked for others (ms)"},
+    {"--quantum", "policy.quantum", "ms", "Duration of a grant to a starving stream (ms)"},
     {"--answer-within", "daemon.answer_within", "s",
      "Time in which a client must answer a closed gate (s)"},
     {"--spin", "daemon.spin", "us", "Time to poll for work before sleeping (us)"},
@@ -145,7 +145,7 @@ int main(int argc, char** argv) {
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   std::string metrics, format = "text";
   app.add_option("--metrics", metrics,
-                 "Serve Prometheus at PORT (loopback), HOST:PORT or the path of a Unix socket");
+                 "Serve Prometheus at PORT (loopback), HOST:PORT, a Unix socket, or systemd");
   app.add_option("--trace", settings.trace,
                  "Record every message and decision into this directory");
   app.add_option("--log", format, "text, or json: one object a line")

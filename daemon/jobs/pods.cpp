@@ -41,22 +41,69 @@ std::string pod_uid(std::string_view part) {
   return plain && uid.size() >= 32 ? uid : std::string();
 }
 
+// Cuts the text up to the separator off `text`, and the separator.
+std::string_view cut(std::string_view& text, char separator) {
+  const std::size_t end = std::min(text.find(separator), text.size());
+  const std::string_view part = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return part;
+}
+
+// The beginning of a line of /proc/PID/cgroup that all processes of its pod have, else all of its
+// container; empty: in neither. Of nested pods and containers the outermost: the control groups
+// below it may be of its own making.
+std::string_view pod_or_container(std::string_view line) {
+  const std::size_t colon = line.find(":/");
+  if (colon == line.npos) return {};
+  std::string_view container, path = line.substr(colon + 2);
+  while (!path.empty()) {
+    const std::string_view part = cut(path, '/');
+    const std::string_view group(line.data(), part.data() + part.size() - line.data());
+    if (!pod_uid(part).empty()) return group;
+    if (container.empty() && !container_id(part).empty()) container = group;
+  }
+  return container;
+}
+
+// Whether the control group of a line of /proc/PID/cgroup is below that of another line.
+bool is_below(std::string_view line, std::string_view group) {
+  return !group.empty() && line.starts_with(group) &&
+         (line.size() == group.size() || line[group.size()] == '/');
+}
+
+// The own control group is the root of a cgroup namespace, and the pod's is its parent.
+bool is_of_parent(std::string_view line, std::string_view own) {
+  if (!own.ends_with(":/") || !line.starts_with(own)) return false;
+  line.remove_prefix(own.size());
+  return cut(line, '/') == ".." && cut(line, '/') != "..";
+}
+
 }  // namespace
+
+bool is_in_another_container(std::string_view peer, std::string_view own, bool in_pod) {
+  while (!peer.empty()) {
+    const std::string_view line = cut(peer, '\n');
+    if (container_of(line).id.empty()) continue;
+    bool mine = false;
+    for (std::string_view left = own; !left.empty() && !mine;) {
+      const std::string_view of = cut(left, '\n');
+      mine = is_below(line, pod_or_container(of)) || (in_pod && is_of_parent(line, of));
+    }
+    if (!mine) return true;
+  }
+  return false;
+}
 
 Container container_of(std::string_view cgroup) {
   Container found;
   while (!cgroup.empty()) {
-    const std::size_t end = std::min(cgroup.find('\n'), cgroup.size());
-    const std::string_view line = cgroup.substr(0, end);
-    cgroup.remove_prefix(std::min(end + 1, cgroup.size()));
+    const std::string_view line = cut(cgroup, '\n');
     const std::size_t colon = line.find(":/");
     if (colon == line.npos) continue;
     std::string_view path = line.substr(colon + 2);
     if (path.starts_with("user.slice")) continue;
     while (!path.empty()) {
-      const std::size_t slash = std::min(path.find('/'), path.size());
-      const std::string_view part = path.substr(0, slash);
-      path.remove_prefix(std::min(slash + 1, path.size()));
+      const std::string_view part = cut(path, '/');
       // The innermost of nested containers wins.
       if (const std::string uid = pod_uid(part); !uid.empty()) found.pod = uid;
       if (const std::string_view id = container_id(part); !id.empty()) found.id = id;

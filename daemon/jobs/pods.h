@@ -26,6 +26,12 @@ struct Container {
 // users can make those.
 Container container_of(std::string_view cgroup);
 
+// Whether a process is in a container, but in none of this process's own pod; where this process is
+// in no pod, but not in its own container. `peer`, `own`: the texts of /proc/PID/cgroup and
+// /proc/self/cgroup as this process reads them, also from a cgroup namespace. `in_pod`: this
+// process is a container of a pod.
+bool is_in_another_container(std::string_view peer, std::string_view own, bool in_pod);
+
 // Fills in the names. Reads the directory once, which takes a few microseconds for each entry.
 void find_names(Container& container, const std::string& logs = kContainerLogs);
 

@@ -163,7 +163,7 @@ class Server final : public GrantSink {
   UsageOwner owner_of(const Session& session) const;
   UsageTotals used_by(const Session& session, std::uint64_t now_ns) const;
   nlohmann::json usage_record(const Session& session, std::uint64_t now_ns) const;
-  std::string execute(const std::string& verb, uid_t uid);
+  std::string execute(const std::string& verb, const protocol::Peer& peer);
   std::string execute_operator(const std::string& name, const std::string& rest);
   void read_doorbell(Session& session);
   void warn_of_refused_bounds(Device& device, std::uint64_t now_ns);

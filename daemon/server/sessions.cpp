@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -43,7 +44,7 @@ void Server::answer(const Connection& tool, const std::string& verb) {
   constexpr std::string_view kIsolation = "isolation ";
   const std::string text = verb.starts_with(kIsolation)
                                ? answer_isolation(tool.peer, verb.substr(kIsolation.size()))
-                               : execute(verb, tool.peer.uid);
+                               : execute(verb, tool.peer);
   if (const auto sent = protocol::send_answer(tool.socket, text); !sent)
     log::warn("the answer to process {} cannot be sent: {}", tool.peer.pid, sent.error().message);
 }
@@ -54,15 +55,37 @@ std::string error_text(const std::string& sentence) {
   return json_text(nlohmann::json{{"schema", 1}, {"error", sentence}});
 }
 
+// Why the process may not do what operators do; empty: it may. The root user of a container is not
+// an operator, unless the container is one of vitamind's own pod.
+std::string refused_to_operate(const protocol::Peer& peer) {
+  if (peer.uid != ::getuid() && peer.uid != 0) return "only the daemon's user and root may do that";
+  const std::string own = cgroup_of(::getpid());
+  if (own.empty()) return "";  // a kernel without control groups
+  const std::string cgroup = cgroup_of(peer.pid);
+  // A process that has ended may have left its number to another one.
+  pollfd process{peer.pidfd.get(), POLLIN, 0};
+  if (cgroup.empty() || ::poll(&process, 1, 0) != 0)
+    return fmt::format(
+        "vitamind cannot read the control group of process {}, which has ended or is hidden "
+        "(hidepid), so it may be in a container",
+        peer.pid);
+  // Every container of a pod has the variable.
+  if (!is_in_another_container(cgroup, own, std::getenv("KUBERNETES_SERVICE_HOST") != nullptr))
+    return "";
+  return fmt::format(
+      "process {} is in a container: do it on the host, or in a container of vitamind's own pod",
+      peer.pid);
+}
+
 }  // namespace
 
-std::string Server::execute(const std::string& verb, uid_t uid) {
+std::string Server::execute(const std::string& verb, const protocol::Peer& peer) {
   if (verb == "status") return json_text(status());
   if (verb == "accounting")
     return json_text(nlohmann::json{{"schema", 1}, {"clients", accounting_.records()}});
   if (verb == "ping") return json_text(nlohmann::json{{"schema", 1}});
   if (verb == "metrics") return json_text(nlohmann::json{{"schema", 1}, {"text", metrics()}});
-  if (verb.starts_with("park-")) return answer_parking(verb, uid);
+  if (verb.starts_with("park-")) return answer_parking(verb, peer.uid);
   const auto space = verb.find(' ');
   const std::string name = verb.substr(0, space);
   const std::string rest = space == std::string::npos ? "" : verb.substr(space + 1);
@@ -70,8 +93,8 @@ std::string Server::execute(const std::string& verb, uid_t uid) {
                                      "job-end", "claim-begin", "claim-end"};
   if (std::find(kOperators.begin(), kOperators.end(), name) == kOperators.end())
     return error_text("the daemon does not know '" + verb + "'");
-  if (uid != ::getuid() && uid != 0)
-    return error_text("only the daemon's user and root may do that");
+  if (const std::string refused = refused_to_operate(peer); !refused.empty())
+    return error_text(refused);
   return execute_operator(name, rest);
 }
 

@@ -2,9 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that a cluster's scheduler has registered: their share bounds vitamind's grants."""
 import os
+import pathlib
+import subprocess
+import sys
 import unittest
 
 from harness import DaemonTest, open_width
+from time_limit import time_limit
 
 MINE = os.getuid()
 
@@ -114,6 +118,21 @@ class Jobs(DaemonTest):
         self.assertEqual((client["job"], client["processors_most"]), ("12.0", 33))
         member.kill()
         member.wait()
+
+    def test_the_root_user_of_a_container_is_not_an_operator(self):
+        daemon = self.daemon("--policy", "throughput")
+        _, member = self.hold(daemon)
+        enter = self.control_group("operators", "libpod-" + 64 * "e")
+        for verb in ("drain all", f"job-begin 12.0 {MINE} 25 - -", "claim-end c1"):
+            answer = subprocess.run(
+                [sys.executable, "-c", "import sys, harness; print(harness.ask(*sys.argv[1:]))",
+                 daemon.socket, verb],
+                cwd=pathlib.Path(__file__).parent, preexec_fn=enter, text=True,
+                capture_output=True, timeout=time_limit(30), check=False)
+            self.assertIn("is in a container: do it on the host", answer.stdout, answer.stderr)
+        self.assertFalse(daemon.status()["devices"][0]["drained"])
+        self.assertEqual(daemon.ask("drain all")["devices"], 1)
+        member.kill()
 
     def test_a_claim_of_another_users_job_is_ignored(self):
         daemon = self.daemon("--policy", "throughput")

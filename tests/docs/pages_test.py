@@ -22,7 +22,7 @@ from time_limit import time_limit
 SOURCE = pathlib.Path(os.environ["SOURCE"])
 PREFIX = pathlib.Path(os.environ["VITAMIN_PREFIX"])
 OTHERS = ("systemctl", "apt-get", "podman", "gdb", "nvidia-cuda-mps-control", "kubectl",
-          "srun", "sacct")
+          "srun", "sacct", "helm", "journalctl")
 # park and resume need a program that runs: tests/cli/park_test.py has them.
 NOT_RUN = re.compile(
     r"^(vitamin (cdi generate|cdi check|drain GPU-|park |resume --timeout)|install .* /etc/)")

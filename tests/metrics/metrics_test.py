@@ -242,6 +242,8 @@ class Dashboard(Metrics):
                   for name, there in samples.items()}
         for name in ("quota", "used"):  # no class has a quota; tests/daemon has some
             labels[f"vitamin_memory_{name}_bytes"] = {"UUID", "class", "instance", "job"}
+        for name in ("ready", "faults_total"):  # no class is isolated here
+            labels[f"vitamind_domain_{name}"] = {"domain", "instance", "job"}
         seen = 0
         for expression, legend in self.expressions():
             names = re.findall(r"\bvitamind?_\w+", expression)

@@ -57,6 +57,43 @@ TEST_CASE("a control group names the container and its pod") {
   CHECK(group_of(one) != group_of(other));
 }
 
+TEST_CASE("a container of another pod is told from those of the own one") {
+  const std::string other(64, 'b'), other_uid = "11111111-0000-4000-8000-123456789abc";
+  const std::string pod = "0::/kubepods/burstable/pod" + kUid + "/";
+  const std::string own = pod + kId + "\n";
+  const std::string foreign = "0::/kubepods/burstable/pod" + other_uid + "/" + other;
+  CHECK_FALSE(is_in_another_container(own, own, true));
+  CHECK_FALSE(is_in_another_container(pod + other + "\n", own, true));
+  CHECK_FALSE_MESSAGE(is_in_another_container("0::/system.slice/sshd.service\n", own, true),
+                      "host");
+  CHECK(is_in_another_container(foreign + "\n", own, true));
+  CHECK(is_in_another_container(foreign + "/x\n", own, true));
+  const std::string of_its_making = foreign + "/kubepods/burstable/pod" + kUid + "/" + kId;
+  CHECK_MESSAGE(is_in_another_container(of_its_making, own, true), "a container made that group");
+
+  // In a cgroup namespace, as a container of a pod usually is, its own group is "/".
+  const std::string root = "0::/\n";
+  CHECK_FALSE(is_in_another_container(root, root, true));
+  CHECK_FALSE(is_in_another_container("0::/../cri-containerd-" + kId + ".scope\n", root, true));
+  CHECK_FALSE(is_in_another_container("0::/../../../../system.slice/x.service\n", root, true));
+  const std::string beside = "0::/../../kubepods-pod" + kUidOfSystemd + ".slice/crio-" + kId;
+  CHECK(is_in_another_container(beside + ".scope\n", root, true));
+  CHECK_MESSAGE(is_in_another_container("0::/../docker-" + kId + ".scope\n", root, false),
+                "Docker's containers have one parent");
+
+  // On the host, and in a container without a pod.
+  const std::string service = "0::/system.slice/vitamind.service\n";
+  CHECK_FALSE(is_in_another_container(service, service, false));
+  CHECK(is_in_another_container(own, service, false));
+  CHECK(is_in_another_container("0::/system.slice/docker-" + kId + ".scope\n", service, false));
+  const std::string docker = "0::/docker/" + kId;
+  CHECK_FALSE(is_in_another_container(docker + "/x\n", docker + "\n", false));
+  CHECK(is_in_another_container("0::/docker/" + other + "\n", docker + "\n", false));
+  CHECK_MESSAGE(is_in_another_container("5:memory:/libpod_parent/libpod-" + kId + "\n0::/\n",
+                                        "5:memory:/\n0::/\n", false),
+                "cgroup v1");
+}
+
 TEST_CASE("the kubelet's links name a container") {
   std::string logs = "/tmp/vitamin-logs-XXXXXX";
   REQUIRE(::mkdtemp(logs.data()) != nullptr);

@@ -18,7 +18,7 @@ A line about a problem ends with a code, like [VIT-301]: errors.md of the docume
 
 inline constexpr const char* kRunFooter = R"(
 Runs COMMAND with every kernel launch bound, at the moment of the launch, to a set of the device's
-processors. What the program computes does not change, to the bit; where it runs does.
+SMs. What the program computes does not change, to the bit; where it runs does.
 
 Examples:
   vitamin run -- python train.py
