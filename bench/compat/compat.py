@@ -110,10 +110,15 @@ def run_mode(program, mode, surroundings, index):
         return result, harness.read_report(path)
 
 
+def unfinished(result):
+    """Whether outcomes.py ended what it ran, because the time was over."""
+    return any("unfinished" in line for line in result.lines)
+
+
 def hashes_of(program, result):
     """Name and hash of each result; of a program that prints none, its standard output."""
     found = result.hashes()
-    if found or result.timed_out:
+    if found or result.timed_out or unfinished(result):
         return found
     text = re.sub(program.ignore, "", result.output) if program.ignore else result.output
     return [("standard output", hashlib.sha256(text.encode()).hexdigest())] if text else []
@@ -130,11 +135,24 @@ def batches(result):
     return next((line["batches"] for line in result.lines if "batches" in line), None)
 
 
+def common_results(*runs):
+    """Of each run, the results that all of them have, in one order."""
+    by_name = [dict(run) for run in runs]
+    names = [name for name, _ in runs[0] if all(name in found for found in by_name)]
+    return [[(name, found[name]) for name in names] for found in by_name]
+
+
 def verdict(program, native, result):
     """One word, and what is behind it."""
     if result.timed_out:
         return "hung", result.why()
-    differ = bits.differences(hashes_of(program, native), hashes_of(program, result))
+    expected, got = hashes_of(program, native), hashes_of(program, result)
+    part = unfinished(native) or unfinished(result)
+    if part:
+        expected, got = common_results(expected, got)
+        if not expected:
+            return "no result", "nothing ended in time in both runs"
+    differ = bits.differences(expected, got)
     if result.code != native.code:
         return "failed", result.why() or f"exit code 0, natively {native.code}"
     if native.code != 0 and not hashes_of(program, native):
@@ -142,8 +160,8 @@ def verdict(program, native, result):
     if not hashes_of(program, native):
         return "no result", "the program printed nothing to compare"
     if differ:
-        return "differs", f"{len(differ)} of {len(native.hashes()) or 1}, first: {differ[0]}"
-    return "equal", ""
+        return "differs", f"{len(differ)} of {len(expected)}, first: {', '.join(differ[:6])}"
+    return "equal", f"the {len(expected)} results that both have" if part else ""
 
 
 class Suite:
@@ -257,6 +275,8 @@ def parse(arguments=None):
                         help="runs at once; above 1 no overhead is told (default 1)")
     parser.add_argument("--budget", type=float, default=0, metavar="SECONDS",
                         help="begin no run after this time")
+    parser.add_argument("--limit", type=float, default=0, metavar="SECONDS",
+                        help="end a run after this time at the latest")
     parser.add_argument("--json", action="store_true", help="JSON lines instead of the table")
     parser.add_argument("--out", metavar="DIR",
                         help="results (default: $OUT, else bench/results/compat)")
@@ -265,6 +285,8 @@ def parse(arguments=None):
     parser.add_argument("--llama-cpp", metavar="DIR", help="a build of llama.cpp")
     parser.add_argument("--llama-model", metavar="FILE", help="its model (.gguf)")
     parser.add_argument("--cuda-samples", metavar="DIR", help="a build of NVIDIA's cuda-samples")
+    parser.add_argument("--samples-at-once", type=int, default=1, metavar="N",
+                        help="programs of cuda-samples at a time in a run (default 1)")
     parser.add_argument("--pytorch-source", metavar="DIR",
                         help="PyTorch's source of the installed version")
     options = parser.parse_args(arguments)

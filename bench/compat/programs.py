@@ -10,6 +10,7 @@ import harness
 
 HERE = pathlib.Path(__file__).resolve().parent
 SCRIPTS = HERE / "programs"
+GRACE = 60  # seconds for a program that keeps to --limit itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,17 +103,21 @@ def binaries():
 def supplied(options):
     """What others wrote and is not kept here: run where the user says where it is."""
     outcomes = lambda *words: (sys.executable, "-B", str(SCRIPTS / "outcomes.py"), *map(str, words))
-    llama = ()
+    # They end what takes too long themselves, and tell what ended before.
+    within = lambda seconds: ("--within", min(seconds, options.limit or seconds))
+    llama = samples = ()
     if options.llama_cpp and options.llama_model:
         llama = outcomes("text", pathlib.Path(options.llama_cpp) / "bin" / "llama-simple", "-m",
                          options.llama_model, "-n", "64", "-ngl", "99", "Once upon a time")
+    if options.cuda_samples:
+        samples = outcomes("executables", options.cuda_samples, *within(3500), "--at-once",
+                           options.samples_at_once)
     tests = lambda file: outcomes("pytest", pathlib.Path(options.pytorch_source) / "test" / file,
-                                  1500) if options.pytorch_source else ()
+                                  *within(1500)) if options.pytorch_source else ()
     return [
         Program("llama.cpp", llama, supplied="--llama-cpp DIR --llama-model FILE",
                 about="llama-simple, 64 tokens, greedy"),
-        Program("cuda-samples", outcomes("executables", options.cuda_samples)
-                if options.cuda_samples else (), supplied="--cuda-samples DIR", seconds=3600,
+        Program("cuda-samples", samples, supplied="--cuda-samples DIR", seconds=3600,
                 about="every program that was built, by its exit code"),
         *[Program(f"PyTorch's {file}", tests(file), ("pytest",), seconds=1600,
                   supplied="--pytorch-source DIR", about="the outcome of each test")
@@ -136,8 +141,11 @@ def smoke():
 
 def chosen(options):
     """The programs that the options name, in order."""
-    listed = smoke() if options.smoke else [*engines(), *frameworks(), *binaries(),
-                                            *supplied(options)]
+    others = supplied(options)
+    listed = smoke() if options.smoke else [*engines(), *frameworks(), *binaries(), *others]
+    if options.limit:
+        listed = [dataclasses.replace(p, seconds=min(
+            p.seconds, options.limit + (GRACE if p in others else 0))) for p in listed]
     words = [w.strip().lower() for w in (options.only or "").split(",") if w.strip()]
     # An exact name is that program alone.
     exact = [p for p in listed if p.name.lower() in words]

@@ -231,7 +231,8 @@ def parse():
         parser.error("--arms needs native and one more")
     options.deadline = time.monotonic() + options.budget if options.budget else None
     options.only, options.llama_cpp, options.llama_model = None, None, None
-    options.cuda_samples, options.pytorch_source = None, None
+    options.cuda_samples, options.pytorch_source, options.limit = None, None, 0
+    options.samples_at_once = 1
     if options.smoke:
         options.program, options.settle = "chains of kernels", 0
     options.out = options.out or os.environ.get("OUT") or str(

@@ -2,10 +2,12 @@
 """bench/compat: programs natively and under Vitamin, over the software libcuda; the arithmetic of
 overheads from known times; the page made from the kept results. Needs in the environment: BENCH and
 VITAMIN_PREFIX (a build tree)."""
+import importlib.util
 import json
 import os
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -162,6 +164,70 @@ class Suite(Compat):
                              code=compat.CANNOT).stdout
         self.assertIn("build it first", empty)
 
+    def test_programs_of_others_by_a_relative_path_and_several_at_once(self):
+        tree = self.out / "samples" / "deep"
+        tree.mkdir(parents=True)
+        (tree / "true").write_bytes(pathlib.Path("/bin/true").read_bytes())
+        (tree / "true").chmod(0o755)
+        lines = self.command("programs/outcomes.py", "executables", "--at-once", "3",
+                             os.path.relpath(tree.parent)).stdout.splitlines()
+        self.assertEqual([json.loads(line) for line in lines],
+                         [{"name": "true", "hash": "exit code 0"}])
+
+    def test_programs_of_others_that_do_not_end_in_time(self):
+        tree = self.out / "samples"
+        tree.mkdir()
+        compiler = shutil.which("cc")
+        if not compiler:
+            self.skipTest("no C compiler")
+        (tree / "sleeps.c").write_text("#include <unistd.h>\nint main(void) { pause(); }\n")
+        subprocess.run([compiler, "-o", str(tree / "sleeps"), str(tree / "sleeps.c")], check=True)
+        hung = self.command("programs/outcomes.py", "executables", str(tree), "--each", "0.2")
+        self.assertEqual(json.loads(hung.stdout), {"name": "sleeps", "hash": "exit code hung"})
+        over = self.command("programs/outcomes.py", "executables", str(tree), "--within", "0.2")
+        self.assertEqual(json.loads(over.stdout), {"unfinished": "0 of 1 programs ended in time"})
+
+    @unittest.skipUnless(importlib.util.find_spec("pytest"), "no pytest")
+    def test_outcomes_of_tests_also_of_those_that_end_the_process(self):
+        file = self.out / "test_some.py"
+        file.write_text("import os, unittest\n"
+                        "class T(unittest.TestCase):\n"
+                        "    def test_a(self): pass\n"
+                        "    def test_b(self): self.fail()\n"
+                        "    def test_c(self): self.skipTest('no')\n"
+                        "    def test_d(self): os._exit(3)\n"
+                        "    def test_e(self): pass\n")
+        lines = self.command("programs/outcomes.py", "pytest", str(file)).stdout.splitlines()
+        found = {r["name"].rpartition("::")[2]: r["hash"] for r in map(json.loads, lines)}
+        self.assertEqual(found, {"test_a": "passed", "test_b": "failure", "test_c": "skipped",
+                                 "test_d": "ended the process: exit code 3", "test_e": "passed"})
+
+    def test_runs_that_their_time_ended_are_compared_where_both_have_results(self):
+        lines = [f'{{"name": "{name}", "hash": "1"}}\n' for name in "abc"]
+        native = harness.Result([], 0, "".join(lines), "", 1.0, False)
+        part = harness.Result([], 0, lines[1] + lines[0] + '{"unfinished": "2 of 3"}\n', "", 1.0,
+                              False)
+        none = harness.Result([], 0, '{"unfinished": "0 of 3"}\n', "", 1.0, False)
+        program = python("tests", "")
+        self.assertEqual(compat.verdict(program, native, part),
+                         ("equal", "the 2 results that both have"))
+        for pair in ((native, none), (none, native), (none, none)):
+            self.assertEqual(compat.verdict(program, *pair)[0], "no result")
+        whole = harness.Result([], 0, lines[0], "", 1.0, False)
+        self.assertEqual(compat.verdict(program, native, whole)[0], "differs")
+
+    def test_what_others_wrote_is_run_where_the_options_say(self):
+        options = compat.parse(["--cuda-samples", "S", "--pytorch-source", "P", "--llama-cpp", "L",
+                                "--llama-model", "M", "--limit", "9", "--only",
+                                "samples,test_,ma.c"])
+        llama, samples, *tests = programs.chosen(options)
+        self.assertIn("L/bin/llama-simple", llama.command)
+        self.assertEqual(samples.command[-5:], ("S", "--within", "9.0", "--at-once", "1"))
+        self.assertEqual([t.command[-3] for t in tests],
+                         ["P/test/test_cuda.py", "P/test/inductor/test_cudagraph_trees.py"])
+        for program in (samples, *tests):
+            self.assertGreater(program.seconds, 9)
+
 
 class Start(Compat):
     def test_fresh_processes_of_every_arm_are_measured(self):
@@ -314,7 +380,7 @@ class Programs(unittest.TestCase):
     def test_every_program_has_a_name_of_its_own_and_a_script_that_is_there(self):
         options = types.SimpleNamespace(
             smoke=False, only=None, llama_cpp="l", llama_model="m", cuda_samples="c",
-            pytorch_source="p")
+            pytorch_source="p", limit=0, samples_at_once=1)
         listed = programs.chosen(options)
         self.assertEqual(len({p.name for p in listed}), len(listed))
         for p in listed:
