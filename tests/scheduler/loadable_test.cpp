@@ -326,7 +326,7 @@ TEST_CASE("a library that misbehaves is replaced by fifo, with the reason") {
       {"bad_placement", "partition", "bad: place() returned a partition that is not eligible"},
       {"bad_placement", "loop", "bad: place() failed: no answer to place within 8 ms"},
       {"bad_callbacks", "beyond", "bad: allocate() failed: pick() returned operation 1 of 1"},
-      {"bad_callbacks", "partition", "bad: a row names a partition that the pool lacks"},
+      {"bad_callbacks", "partition", "bad: allocate() failed: select() returned a partition that "},
       {"bad_callbacks", "loop", "bad: allocate() failed: no answer to pick, select and prepare"}};
   for (const auto& one : cases) {
     CAPTURE(one.library);
@@ -339,6 +339,23 @@ TEST_CASE("a library that misbehaves is replaced by fifo, with the reason") {
     REQUIRE(decisions.size() == 1);
     CHECK(decisions[0].reason == Reason::kFallback);
     CHECK_MESSAGE(scheduler.fault().find(one.reason) == 0, scheduler.fault());
+  }
+}
+
+// The row of the first client would be looked up in the pool for the second one.
+TEST_CASE("a partition of select that is not eligible is a fault before the next client is asked") {
+  const PoolLayout layout = h200();
+  for (const char* what : {"partition", "taken"}) {
+    const std::string parameter = what;
+    CAPTURE(parameter);
+    Scheduler scheduler(layout.partitions(),
+                        loaded(kPlugins + "scheduler_bad_callbacks.so", parameter, kPatient));
+    for (const ClientId client : {1U, 2U}) scheduler.wants(client, demand(0), 1);
+    const auto decisions = decide(scheduler, 1);
+    CHECK(decisions.size() == 2);
+    for (const Decision& decision : decisions) CHECK(decision.reason == Reason::kFallback);
+    CHECK(scheduler.fault() ==
+          "bad: allocate() failed: select() returned a partition that is not eligible");
   }
 }
 
