@@ -157,7 +157,8 @@ static_assert(VITAMIN_STREAM_IDLE == static_cast<int>(StreamDemand::State::kIdle
 static_assert(VITAMIN_GRANT_PENDING == static_cast<int>(Grant::State::kPending) &&
               VITAMIN_GRANT_OPEN == static_cast<int>(Grant::State::kOpen));
 static_assert(VITAMIN_ALL_STREAMS == kAllStreams && VITAMIN_NEVER == kNever &&
-              VITAMIN_NO_PARTITION == kNoPartition && VITAMIN_WHOLE_DEVICE == kWholeDevice);
+              VITAMIN_NO_PARTITION == kNoPartition && VITAMIN_WHOLE_DEVICE == kWholeDevice &&
+              VITAMIN_AS_ALONE_NS == kAsAloneNs);
 
 TEST_CASE("numbers beyond a field stay beyond any valid value") {
   vitamin_row row = vitamin_row_for(1);
@@ -225,6 +226,8 @@ TEST_CASE("what is no policy of this version is refused with a sentence") {
             .find("compiled for policy ABI 1, this Vitamin has 2; compile it again") !=
         std::string::npos);
   CHECK(refusal(kPlugins + "scheduler_two_interfaces.so").find("exactly one is needed") !=
+        std::string::npos);
+  CHECK(refusal(kPlugins + "scheduler_shorter_table.so").find("its table is incomplete") !=
         std::string::npos);
   CHECK(refusal(kPlugins + "scheduler_bad_policy.so", "refuse")
             .find("refuses 'refuse': I do not like these parameters") != std::string::npos);

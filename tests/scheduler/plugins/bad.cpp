@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A policy library that misbehaves, one way for each parameter; by BAD_ABI, one that was compiled
-// for another version; by BAD_INTERFACE, one of another interface.
+// for another version; by BAD_INTERFACE, one of another interface; by BAD_LAST, one whose table
+// ends before that field.
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
@@ -79,7 +81,11 @@ vitamin_choice select(void* self, const vitamin_operation*, const std::uint32_t*
 const vitamin_policy_functions* vitamin_policy() {
   static const vitamin_policy_functions functions = [] {
     vitamin_policy_functions table{};
+#ifdef BAD_LAST
+    table.size = offsetof(vitamin_policy_functions, BAD_LAST);
+#else
     table.size = sizeof table;
+#endif
     table.abi = BAD_ABI;
     table.name = "bad";
     table.summary = "misbehaves";
