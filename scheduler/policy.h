@@ -74,7 +74,7 @@ struct SloStatus {
   // Of all bounds of the client together.
   std::uint64_t finished = 0, late = 0;
   double usable = 1;  // part of the bound that the controller uses
-  PartitionId standing = kNoPartition;
+  PartitionId kept_partition = kNoPartition;  // while it is idle, too
   double costs = 0;  // part of the other clients' progress that keeping all bounds has cost, 0 to 1
 };
 

@@ -134,7 +134,7 @@ json bounds_of(const Device& device) {
                       {"finished", status.finished},
                       {"late", status.late},
                       {"costs", status.costs},
-                      {"standing", sms_of(device, status.standing)}});
+                      {"standing", sms_of(device, status.kept_partition)}});
   return bounds;
 }
 

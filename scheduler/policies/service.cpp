@@ -112,13 +112,13 @@ std::uint64_t Service::alone_ns(const EstimateStore& store, StepKind kind, bool 
 
 void Service::leave() {
   items_.clear();
-  working_ = expects_ = false;
+  working_ = has_steps_ = false;
   sampled_ns_ = 0;
   speed_ = -1;
 }
 
 bool Service::counts(std::uint64_t now_ns) const {
-  return working_ || expects_ || (!items_.empty() && now_ns - idle_ns_ < kRestNs);
+  return working_ || has_steps_ || (!items_.empty() && now_ns - idle_ns_ < kRestNs);
 }
 
 void Service::begin_step(const Step& step, std::uint64_t ready_ns, const EstimateStore& store) {
@@ -279,14 +279,14 @@ void Service::sample(const Client& client, ProgramHash program, const Since& sin
   const std::uint64_t now = since.now_ns;
   phase_ = client.phase;
   for (WorkItem& item : items_) item.seen = false;
-  expects_ = false;
+  has_steps_ = false;
   bool steps = false;
   for (const Step& step : client.steps) {
     if (bound_of(slo_, step.kind) == 0) continue;
     if (is_as_alone(slo_.latency_ns) && bound_of(slo_, step.kind) == slo_.latency_ns) continue;
     const std::uint64_t ready = step.begin_ns != 0 ? step.begin_ns : step.ready_ns;
     if (ready > now + kLeadNs) continue;
-    steps = expects_ = true;
+    steps = has_steps_ = true;
     const auto known = std::find_if(items_.begin(), items_.end(), [&](const WorkItem& u) {
       return !u.period && u.id == step.id;
     });

@@ -151,7 +151,7 @@ class Service {
   std::vector<WorkItem> items_;  // by due time; at most one period
   std::uint64_t last_request_ = 0, last_due_ns_ = 0;
   std::array<Pace, 5> paces_;  // by phase
-  bool working_ = false, expects_ = false;
+  bool working_ = false, has_steps_ = false;
   std::uint64_t sampled_ns_ = 0, idle_ns_ = 0;
   double before_ = 0, speed_ = -1;
   // Of the newest periods: how many, what they took alone, the pauses behind them, all of the time.

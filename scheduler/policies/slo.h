@@ -40,9 +40,9 @@
 namespace vitamin::scheduler {
 
 struct SloOptions {
-  Objective objective;     // of clients without a bound, while no service works
-  bool standing = false;   // tpot-first
-  bool cumulative = true;  // deadlines of one request
+  Objective objective;       // of clients without a bound, while no service works
+  bool keeps_parts = false;  // tpot-first
+  bool cumulative = true;    // deadlines of one request
 };
 
 class SloPolicy final : public AllocationPolicy {
@@ -54,13 +54,13 @@ class SloPolicy final : public AllocationPolicy {
   bool explain(Findings& out) const override;
 
  private:
-  struct Kept {  // of one client
+  struct ServiceState {  // of one client
     Service service;
     bool present = false;
     bool right = false;  // its side in the arrangement in force
     // Arrangements; 0 (the shared one, which has no part): none.
-    std::size_t standing = 0;
-    std::size_t untried = 0;  // the one that is to be tried next
+    std::size_t kept_arrangement = 0;  // its part is kept while it is idle, too
+    std::size_t untried = 0;           // the one that is to be tried next
   };
   struct Counter {
     ClientId client = kNoClient;
@@ -74,10 +74,10 @@ class SloPolicy final : public AllocationPolicy {
     friend bool operator==(const Occasion&, const Occasion&) = default;
   };
 
-  double others_work(const Snapshot& snapshot);
+  double count_others(const Snapshot& snapshot);
   bool sample(const Snapshot& snapshot);
   void measure(std::uint64_t now_ns, double passed_ns, double work);
-  void stand(std::uint64_t now_ns);
+  void find_kept_parts(std::uint64_t now_ns);
   void take_sides(std::uint64_t now_ns);
   std::size_t choose(std::uint64_t now_ns);
   std::size_t divide(std::uint64_t now_ns);
@@ -87,11 +87,12 @@ class SloPolicy final : public AllocationPolicy {
   std::uint64_t wake_ns(std::uint64_t now_ns) const;
   CandidateReport report(std::size_t arrangement, const Service::Slack& slack) const;
   Service::Slack worst(std::uint64_t now_ns) const;
-  bool stands() const;
+  bool keeps_a_part() const;
   bool keeps_bounds(std::size_t arrangement, const Service::Slack& slack) const;
   // Nothing ran beside the service, or is to run.
-  bool is_alone(const Kept& kept, std::size_t arrangement) const {
-    return arrangement == (kept.right ? arrangements_.left_paused() : arrangements_.right_paused());
+  bool is_alone(const ServiceState& state, std::size_t arrangement) const {
+    return arrangement ==
+           (state.right ? arrangements_.left_paused() : arrangements_.right_paused());
   }
 
   SloOptions options_;
@@ -99,7 +100,7 @@ class SloPolicy final : public AllocationPolicy {
   std::unique_ptr<AllocationPolicy> others_;  // while no service works
   Arrangements arrangements_;
 
-  std::vector<Kept> services_;             // by client
+  std::vector<ServiceState> services_;     // by client
   std::vector<Counter> before_, counted_;  // others, by client
   std::vector<Client> rest_;               // the others, of a snapshot
   std::size_t chosen_ = kNone;             // arrangement in force; kNone: no service works

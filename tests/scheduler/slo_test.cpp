@@ -290,15 +290,15 @@ TEST_CASE("tpot-first keeps a partition for decodes while they are idle") {
   setup.paced = true;
   setup.slo.tpot_ns = 14 * kMs;
   SloOptions options;
-  options.standing = true;
+  options.keeps_parts = true;
   options.cumulative = false;
   ServiceWorld world(setup, options);
   world.run(5);
   std::vector<SloStatus> statuses;
   world.policy.slo_statuses(statuses);
   REQUIRE(statuses.size() == 1);
-  CHECK(statuses[0].standing != kNoPartition);
-  CHECK(h200().at(statuses[0].standing).sms <= 68);
+  CHECK(statuses[0].kept_partition != kNoPartition);
+  CHECK(h200().at(statuses[0].kept_partition).sms <= 68);
   world.latencies_ms.clear();
   world.run(30);
   bool held = false;
@@ -335,7 +335,7 @@ TEST_CASE("What would be late alone, too, costs the others nothing") {
 // what sharing costs.
 TEST_CASE("A bound that leaves no slack, or cannot be met alone, leaves others their part") {
   for (const double spread : {0.27, 0.4})
-    for (const bool standing : {false, true}) {
+    for (const bool keeps : {false, true}) {
       ServiceWorld::Setup setup;
       setup.kind = StepKind::kDecode;
       setup.work_ms = 7;
@@ -344,15 +344,15 @@ TEST_CASE("A bound that leaves no slack, or cannot be met alone, leaves others t
       setup.paced = true;
       setup.slo.tpot_ns = 15 * kMs;
       SloOptions options;
-      options.standing = standing;
+      options.keeps_parts = keeps;
       const double alone = alone_ms(setup, 0.99);
       ServiceWorld world(setup, options);
       world.run(120);
-      MESSAGE("p99 alone " << alone << " ms, standing " << standing << ": p99 "
+      MESSAGE("p99 alone " << alone << " ms, keeps parts " << keeps << ": p99 "
                            << world.quantile(0.99) << " ms, harvest " << world.harvest());
       CHECK(world.quantile(0.99) <= std::max(15.0, 1.25 * alone));
-      // What stands is kept while the service pauses, and only a wide part is good enough.
-      CHECK(world.harvest() >= (standing && spread < 0.3 ? 0.05 : 0.2));
+      // The part is kept while the service pauses, and only a wide part is good enough.
+      CHECK(world.harvest() >= (keeps && spread < 0.3 ? 0.05 : 0.2));
     }
 }
 
@@ -365,12 +365,12 @@ TEST_CASE("A service that always works and misses its bound alone leaves others 
   setup.spread = 0.4;
   setup.closed = setup.host_bound = true;
   setup.slo.tpot_ns = 15 * kMs;
-  for (const bool standing : {false, true}) {
+  for (const bool keeps : {false, true}) {
     SloOptions options;
-    options.standing = standing;
+    options.keeps_parts = keeps;
     ServiceWorld world(setup, options);
     world.run(60);
-    MESSAGE("always busy, standing " << standing << ": harvest " << world.harvest());
+    MESSAGE("always busy, keeps parts " << keeps << ": harvest " << world.harvest());
     CHECK(world.harvest() >= 0.3);
   }
 }
