@@ -167,32 +167,47 @@ Service::Slack SloPolicy::worst(std::uint64_t now_ns) const {
   return worst;
 }
 
+SloPolicy::KeptParts SloPolicy::kept_parts() const {
+  KeptParts parts;
+  for (const ServiceState& state : services_) {
+    parts.arrangement = std::max(parts.arrangement, state.kept_arrangement);
+    parts.untried = std::max(parts.untried, state.untried);
+  }
+  return parts;
+}
+
+std::size_t SloPolicy::best_arrangement(const KeptParts& parts, const Service::Slack& slack,
+                                        std::uint64_t now_ns) const {
+  const StepKind phase = situation_.left;
+  if (parts.untried != 0 && arrangements_.bears(parts.untried, slack, phase)) return parts.untried;
+  if (parts.arrangement == 0) return arrangements_.choose(slack, phase, now_ns);
+  const bool bears = arrangements_.bears(parts.arrangement, slack, phase);
+  return bears ? parts.arrangement : arrangements_.right_paused();
+}
+
+std::size_t SloPolicy::to_try(const KeptParts& parts, std::size_t best,
+                              std::uint64_t now_ns) const {
+  if (parts.untried != 0) return parts.untried;
+  // One that is given up before it is measured is not known either.
+  return best == arrangements_.right_paused() ? arrangements_.untried(situation_.left, now_ns)
+                                              : best;
+}
+
 // Once for what the services have under way: a change costs a drain.
 std::size_t SloPolicy::choose(std::uint64_t now_ns) {
   const std::size_t alone = arrangements_.right_paused();
   if (!others_run_) return alone;
   const Service::Slack slack = worst(now_ns);
   Occasion occasion{situation_, 0, slack.lost, slack.learns};
-  std::size_t standing = 0, untried = 0;
-  for (const ServiceState& state : services_) {
-    occasion.begun += state.service.begun();
-    standing = std::max(standing, state.kept_arrangement);
-    untried = std::max(untried, state.untried);
-  }
+  for (const ServiceState& state : services_) occasion.begun += state.service.begun();
   if (chosen_ != kNone && occasion == occasion_)
     return trying_ || arrangements_.bears(chosen_, slack, situation_.left) ? chosen_ : alone;
   occasion_ = occasion;
   trying_ = false;
   if (slack.learns) return alone;
-  std::size_t best = alone;
-  if (untried != 0 && arrangements_.bears(untried, slack, situation_.left))
-    best = untried;
-  else if (standing == 0)
-    best = arrangements_.choose(slack, situation_.left, now_ns);
-  else if (arrangements_.bears(standing, slack, situation_.left))
-    best = standing;
-  // One that is given up before it is measured is not known either.
-  if (untried == 0) untried = best == alone ? arrangements_.untried(situation_.left, now_ns) : best;
+  const KeptParts parts = kept_parts();
+  const std::size_t best = best_arrangement(parts, slack, now_ns);
+  const std::size_t untried = to_try(parts, best, now_ns);
   return arrangements_.known(untried, situation_, now_ns) ? best : trial(untried, slack, best);
 }
 
@@ -337,6 +352,8 @@ void SloPolicy::allocate(const Snapshot& snapshot, Allocation& out) {
   }
   chosen_ = next;
   if (chosen_ == kNone) return write_without_services(snapshot, out);
+  // That candidates are wanted is ignored: while a service works none is compared. The estimator
+  // hears who works now (what speeds are estimated for) and that the mix of before was left.
   estimator_.enter(snapshot.clients, options_.objective, now);
   estimator_.discard();  // no block of `others_` goes on
   write(snapshot, out);

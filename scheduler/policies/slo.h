@@ -62,6 +62,9 @@ class SloPolicy final : public AllocationPolicy {
     std::size_t kept_arrangement = 0;  // its part is kept while it is idle, too
     std::size_t untried = 0;           // the one that is to be tried next
   };
+  struct KeptParts {  // of all services together; 0: none
+    std::size_t arrangement = 0, untried = 0;
+  };
   struct Counter {
     ClientId client = kNoClient;
     double work = 0;
@@ -79,6 +82,12 @@ class SloPolicy final : public AllocationPolicy {
   void measure(std::uint64_t now_ns, double passed_ns, double work);
   void find_kept_parts(std::uint64_t now_ns);
   void take_sides(std::uint64_t now_ns);
+  KeptParts kept_parts() const;
+  // In which no service loses more than it may; right_paused(): the others are paused.
+  std::size_t best_arrangement(const KeptParts& parts, const Service::Slack& slack,
+                               std::uint64_t now_ns) const;
+  // What a trial would be of; one that is known: none is needed.
+  std::size_t to_try(const KeptParts& parts, std::size_t best, std::uint64_t now_ns) const;
   std::size_t choose(std::uint64_t now_ns);
   std::size_t divide(std::uint64_t now_ns);
   std::size_t trial(std::size_t untried, const Service::Slack& slack, std::size_t best);
