@@ -30,9 +30,9 @@
 // from the usual end the regime. The work of launches depends on what runs, not on where, so it
 // says what follows:
 //
-//   the work is as before     the regime goes on with a new race, but not within kCalmNs of the
-//   last it is an earlier regime's that regime goes on; its estimates are believed less neither a
-//   new regime begins, with a race; the oldest of kRegimes is forgotten
+//   the work is as before    a new race of the same regime, at most one in kCalmNs
+//   an earlier regime's      that one goes on; its estimates are believed less
+//   neither                  a new regime with a race; the oldest of kRegimes is forgotten
 //
 // A block under the same candidate as the one before counts at once; any other one, from where
 // next() finds every exclusive grant open after the time that changes usually take (settled() tells
