@@ -197,7 +197,6 @@ class Estimator final : public Estimates {
   ProgramHash program(ClientId client) const;
   void save(std::vector<CandidateRecord>& out);
   void load(std::span<const CandidateRecord> records);
-  double spent_s() const { return spent_s_; }  // what blocks other than the best cost, as estimated
 
  private:
   struct WorkloadMix;
@@ -290,7 +289,6 @@ class Estimator final : public Estimates {
   std::uint64_t now_ns_ = 0;   // monotone
   std::uint64_t time_ns_ = 0;  // of all workload mixes, without jumps
   double settle_ns_;
-  double spent_s_ = 0;
 };
 
 }  // namespace vitamin::scheduler
