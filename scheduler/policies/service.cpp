@@ -220,7 +220,10 @@ void Service::finish(const WorkItem& item, std::uint64_t now_ns, EstimateStore& 
       store.add(key_of(program_, item.kind, false), std::log(item.done_ns), 1, store_ns);
     return;
   }
-  late_ += item.worked_ns > to_double(slo_.latency_ns);
+  // A bound that is no number is missed where a period loses more than it may.
+  late_ += is_as_alone(slo_.latency_ns)
+               ? item.work_ns > 0 && item.worked_ns - item.done_ns > item.allowance_ns
+               : item.worked_ns > to_double(slo_.latency_ns);
   ended_ns_ = now_ns;
   last_done_ns_ = item.done_ns;
   margin_ns_ = std::max((1 - kForgets) * margin_ns_, kLeastMarginNs);

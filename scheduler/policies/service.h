@@ -74,7 +74,11 @@ class Service {
   ClientId client() const { return client_; }
   const Slo& slo() const { return slo_; }
   StepKind phase() const { return phase_; }
-  std::uint64_t bound_ns() const { return bound_of(slo_, phase_); }  // of what it does now
+  // Of what it does now: of steps of its phase, else of the period that it is in; kNever: none.
+  std::uint64_t bound_ns() const {
+    const std::uint64_t of_steps = bound_of(slo_, phase_);
+    return of_steps != 0 ? of_steps : slo_.latency_ns != 0 ? slo_.latency_ns : kNever;
+  }
   // It has work, is about to have, or has rested for less than kRestNs.
   bool counts(std::uint64_t now_ns) const;
   bool working() const { return working_; }

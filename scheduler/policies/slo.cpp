@@ -115,7 +115,10 @@ bool SloPolicy::keeps_a_part() const {
 void SloPolicy::find_kept_parts(std::uint64_t now_ns) {
   for (ServiceState& state : services_) {
     const std::uint64_t tpot = state.service.slo().tpot_ns;
-    if (tpot == 0) continue;
+    if (tpot == 0) {  // a reload removed it
+      state.kept_arrangement = state.untried = 0;
+      continue;
+    }
     const std::uint64_t alone =
         state.service.alone_ns(estimator_.store(), StepKind::kDecode, false);
     if (alone == 0) continue;
@@ -200,6 +203,7 @@ std::size_t SloPolicy::choose(std::uint64_t now_ns) {
   const Service::Slack slack = worst(now_ns);
   Occasion occasion{situation_, 0, slack.lost, slack.learns};
   for (const ServiceState& state : services_) occasion.begun += state.service.begun();
+  tried_ = std::min(tried_, occasion.begun);  // the steps of a service that left are not counted
   if (chosen_ != kNone && occasion == occasion_)
     return trying_ || arrangements_.bears(chosen_, slack, situation_.left) ? chosen_ : alone;
   occasion_ = occasion;
@@ -296,7 +300,8 @@ void SloPolicy::write(const Snapshot& snapshot, Allocation& out) const {
   }
 }
 
-// No service works: those that rest keep what they have.
+// No service works. One that is still active, since it ended its work a moment ago, has a shared
+// row of the whole device, before the others'.
 void SloPolicy::write_without_services(const Snapshot& snapshot, Allocation& out) {
   if (services_.empty()) return others_->allocate(snapshot, out);
   rest_.clear();

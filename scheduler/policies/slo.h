@@ -19,9 +19,11 @@
 // chosen again every kDwellsNs. Clients without a bound go on beside the services on the right
 // while there is room for them.
 //
-// tpot-first, the paper's TPOT-First: the same, and each client with a bound of its tokens keeps an
-// exclusive partition while it is idle, too: the narrowest that meets the bound. With `cumulative`
-// off a token is due one tpot after the one before it, as in the paper.
+// tpot-first, the paper's TPOT-First: the same, and each client with a bound of its tokens keeps a
+// partition while it is idle, too: the narrowest that meets the bound. With `cumulative` off a
+// token is due one tpot after the one before it, as in the paper.
+//
+// A partition is granted exclusively where one client is alone on its side; several share theirs.
 //
 // Threads: as AllocationPolicy. The estimator outlives the policy and is used under the same lock.
 #pragma once
@@ -72,7 +74,7 @@ class SloPolicy final : public AllocationPolicy {
 
   struct Occasion {  // of a choice
     Situation situation;
-    std::uint64_t begun = 0;  // units of work, so far
+    std::uint64_t begun = 0;  // steps and periods, so far, of the services that are there
     bool lost = false, learns = false;
     friend bool operator==(const Occasion&, const Occasion&) = default;
   };

@@ -162,3 +162,24 @@ TEST_CASE("of services with different bounds each configuration says which part 
 
 }  // namespace
 }  // namespace vitamin::scheduler
+// A period of any phase has the bound of requests; a service without a bound for what it does gives
+// way to those that have one.
+TEST_CASE("a service is on the side of the bound that applies to what it does") {
+  for (const std::uint64_t latency_ns : {200 * kMs, std::uint64_t{0}}) {
+    Slo slo;
+    slo.latency_ns = 9 * kMs;
+    World world(slo);
+    world.clients[1].slo.ttft_ns = 5 * kMs;
+    world.clients[1].slo.latency_ns = latency_ns;
+    world.clients[1].phase = StepKind::kDecode;
+    world.slo_statuses();
+    Findings found;
+    REQUIRE(world.policy.explain(found));
+    for (const CandidateReport& candidate : found.candidates) {
+      if (!candidate.chosen) continue;  // what the side of the shortest bound does alone is learned
+      REQUIRE(candidate.assignments.size() == 1);
+      CHECK(candidate.assignments[0].client == 1);
+    }
+  }
+}
+
