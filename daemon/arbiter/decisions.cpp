@@ -27,8 +27,9 @@ const char* name_of(scheduler::Mode mode) {
 }
 
 const char* name_of(scheduler::ChoiceReason choice) {
-  static constexpr const char* kNames[] = {"only",    "unmeasured", "uncounted",  "short",  "won",
-                                           "no lead", "looked",     "remembered", "bounds", "late"};
+  static constexpr const char* kNames[] = {"only",   "unmeasured", "uncounted", "short",
+                                           "won",    "no lead",    "looked",    "remembered",
+                                           "bounds", "late",       "tried",     "no slack"};
   return kNames[static_cast<std::size_t>(choice)];
 }
 

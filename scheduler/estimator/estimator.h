@@ -94,8 +94,10 @@ enum class ChoiceReason : std::uint8_t {
   kLooked,      // a look showed it to be better
   kRemembered,  // from an earlier visit, another process or a file
   // Of policies that keep bounds of latency:
-  kBounds,  // of those that keep every bound, the others get on best
-  kLate,    // none keeps every bound: the worst bound is missed by least
+  kBounds,   // of those that keep every bound, the others get on best
+  kLate,     // none keeps every bound: the worst bound is missed by least
+  kTried,    // how fast a service is there is being measured
+  kNoSlack,  // a service is late, or has no time left to lose: the others are paused
 };
 
 struct ClientReport {

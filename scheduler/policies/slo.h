@@ -96,6 +96,7 @@ class SloPolicy final : public AllocationPolicy {
   void write_without_services(const Snapshot& snapshot, Allocation& out);
   void write(const Snapshot& snapshot, Allocation& out) const;
   std::uint64_t wake_ns(std::uint64_t now_ns) const;
+  ChoiceReason reason(const Service::Slack& slack) const;
   CandidateReport report(std::size_t arrangement, const Service::Slack& slack) const;
   Service::Slack worst(std::uint64_t now_ns) const;
   bool keeps_a_part() const;

@@ -102,9 +102,17 @@ bool SloPolicy::explain(Findings& out) const {
           if (there.client == client.client && there.measured) best = std::max(best, there.speed);
       if (best > 0 && client.measured) client.costs = 1 - client.speed / best;
     }
-  out.choice =
-      keeps_bounds(chosen_, slack) && slack.ns >= 0 ? ChoiceReason::kBounds : ChoiceReason::kLate;
+  out.choice = reason(slack);
   return true;
+}
+
+ChoiceReason SloPolicy::reason(const Service::Slack& slack) const {
+  const bool paused = chosen_ >= arrangements_.right_paused();
+  // With services on both sides one is paused only while the other's work alone is learned.
+  const bool tries = situation_.two() ? paused : slack.learns || (trying_ && !paused);
+  if (tries || !arrangements_.known(chosen_, situation_, sampled_ns_)) return ChoiceReason::kTried;
+  if (!situation_.two() && slack.ns < 0) return ChoiceReason::kNoSlack;
+  return keeps_bounds(chosen_, slack) ? ChoiceReason::kBounds : ChoiceReason::kLate;
 }
 
 }  // namespace vitamin::scheduler

@@ -386,6 +386,11 @@ class NoSlack {
     return trains_;
   }
   std::uint64_t begun = 0;  // steps of client 2
+  ChoiceReason choice() const {
+    Findings found;
+    REQUIRE(policy_.explain(found));
+    return found.choice;
+  }
 
  private:
   void begin(std::size_t i) {
@@ -410,6 +415,21 @@ class NoSlack {
   std::size_t first_ = 0;
   bool trains_ = false;
 };
+
+TEST_CASE("a trial is said to be one, and that others are paused where no time is left to lose") {
+  NoSlack world;
+  bool trial = false, no_slack = false;
+  for (unsigned ms = 0; ms < 200; ++ms) {
+    const bool trains = world.run_ms();
+    const ChoiceReason why = world.choice();
+    if (trains) CHECK(why == ChoiceReason::kTried);
+    CHECK(why != ChoiceReason::kLate);
+    trial = trial || trains;
+    no_slack = no_slack || why == ChoiceReason::kNoSlack;
+  }
+  CHECK(trial);
+  CHECK(no_slack);
+}
 
 // At a quantile of 0.5 one of four steps may be late for a trial.
 TEST_CASE("a service that leaves takes its steps out of the count towards the next trial") {
