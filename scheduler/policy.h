@@ -71,10 +71,12 @@ struct SloStatus {
   std::uint64_t bound_ns = 0;  // 0: none, but latencies as if it were alone
   std::uint64_t alone_ns = 0;  // the bound's quantile of the work alone; 0: not known yet
   bool feasible = true;        // alone_ns <= bound_ns. False: the bound is refused
-  // Of all bounds of the client together.
+  // Of all bounds of the client together. Where it has none but "as if alone", a period is late
+  // that lost more beside others than it may (scheduler/policies/service.h).
   std::uint64_t finished = 0, late = 0;
   double usable = 1;  // part of the bound that the controller uses
-  PartitionId standing = kNoPartition;
+  // While the client is idle, too.
+  PartitionId kept_partition = kNoPartition;
   double costs = 0;  // part of the other clients' progress that keeping all bounds has cost, 0 to 1
 };
 

@@ -132,8 +132,9 @@ struct Client {
   float weight = 1;
   Limits limits;
   Slo slo;
-  StepKind phase = StepKind::kUnknown;  // of its current step
-  bool active = false;                  // some stream waits, runs, or ended less than a moment ago
+  // Of the step under way that began last; between two steps, of the one before.
+  StepKind phase = StepKind::kUnknown;
+  bool active = false;  // some stream waits, runs, or ended less than a moment ago
   bool reports_progress = false;
   // It launched collectives within the last minute: what it gets done depends on the other devices
   // of its job, too.

@@ -27,8 +27,9 @@ const char* name_of(scheduler::Mode mode) {
 }
 
 const char* name_of(scheduler::ChoiceReason choice) {
-  static constexpr const char* kNames[] = {"only",    "unmeasured", "uncounted",  "short",  "won",
-                                           "no lead", "looked",     "remembered", "bounds", "late"};
+  static constexpr const char* kNames[] = {"only",   "unmeasured", "uncounted", "short",
+                                           "won",    "no lead",    "looked",    "remembered",
+                                           "bounds", "late",       "tried",     "no slack"};
   return kNames[static_cast<std::size_t>(choice)];
 }
 
@@ -134,7 +135,7 @@ json bounds_of(const Device& device) {
                       {"finished", status.finished},
                       {"late", status.late},
                       {"costs", status.costs},
-                      {"standing", sms_of(device, status.standing)}});
+                      {"standing", sms_of(device, status.kept_partition)}});
   return bounds;
 }
 

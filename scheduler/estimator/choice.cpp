@@ -190,7 +190,7 @@ double Estimator::look_cost_s(const CandidateState& candidate) const {
 void Estimator::pay(double cost_s) {
   WorkloadMix& c = *workload_;
   c.credit_s = std::max(-kCreditS, c.credit_s - cost_s);
-  c.spent_s += cost_s, spent_s_ += cost_s;
+  c.spent_s += cost_s;
 }
 
 void Estimator::looked(double value, double length_s) {
@@ -343,7 +343,7 @@ void Estimator::settle_race(Regime& r) {
       state.gap = lead.mean;
       state.variance = lead.error * lead.error + kRaceSd * kRaceSd;
       const double cost = lead.rounds * (block * loss(lead.mean) + settle_ns_ / 1e9);
-      c.spent_s += cost, spent_s_ += cost;
+      c.spent_s += cost;
     }
   }
   // A race that changed nothing was a false alarm.

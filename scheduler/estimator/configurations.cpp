@@ -98,10 +98,11 @@ PartitionId Configurations::within(const Client& client, PartitionId partition) 
 
 bool Configurations::add(std::span<const Group> groups, bool shared, bool alone) {
   Draft draft{assignments_.size(), 0, 0, shared, alone, false};
-  for (const Group& group : groups)
+  for (const Group& group : groups) {
+    const bool shares = !alone && !further_.empty() && &group == &groups.back();
     for (const std::uint8_t member : group.members) {
       const Client& client = *active_[member];
-      const bool with_others = group.members.size() > 1;
+      const bool with_others = group.members.size() > 1 || shares;
       const PartitionId at =
           with_others || alone ? group.partition : within(client, group.partition);
       if (at == kNoPartition || (!alone && !fits(client, pool_[at], with_others))) {
@@ -112,6 +113,10 @@ bool Configurations::add(std::span<const Group> groups, bool shared, bool alone)
       const Mode mode = with_others || at == kWholeDevice ? Mode::kShared : Mode::kExclusive;
       assignments_.push_back({client.id, at, mode});
     }
+    if (shares)
+      for (const Client* const client : further_)
+        assignments_.push_back({client->id, group.partition, Mode::kShared});
+  }
   draft.count = assignments_.size() - draft.begin;
   std::sort(assignments_.begin() + static_cast<std::ptrdiff_t>(draft.begin), assignments_.end(),
             [](const Assignment& a, const Assignment& b) { return a.client < b.client; });
@@ -296,11 +301,14 @@ bool Configurations::one_is_distributed() const {
 std::span<const Candidate> Configurations::generate(std::span<const Client> clients,
                                                     const Objective& objective,
                                                     const Estimator& estimator) {
-  active_.clear(), all_.clear(), assignments_.clear(), drafts_.clear(), candidates_.clear();
+  active_.clear(), further_.clear(), all_.clear(), assignments_.clear(), drafts_.clear(),
+      candidates_.clear();
   for (const Client& client : clients)
     if (client.active && active_.size() < kClients) {
       all_.push_back(static_cast<std::uint8_t>(active_.size()));
       active_.push_back(&client);
+    } else if (client.active) {
+      further_.push_back(&client);
     }
   if (active_.empty() || pool_.empty()) return {};
   add_shared();

@@ -42,8 +42,9 @@ class Configurations {
   // `pool` outlives the object: [0] the whole device, then narrowest first.
   explicit Configurations(std::span<const Partition> pool);
 
-  // Of the active clients (at most kClients; further ones share what the last group has). Valid
-  // until the next call.
+  // Of the active clients (at most kClients; further ones share what the last group has, count for
+  // no prediction, and are kept within their limits by constraints only). Valid until the next
+  // call.
   std::span<const Candidate> generate(std::span<const Client> clients, const Objective& objective,
                                       const Estimator& estimator);
 
@@ -88,7 +89,7 @@ class Configurations {
   std::array<PartitionId, 4> quarters_{};
   bool has_quarters_ = false;
 
-  std::vector<const Client*> active_;
+  std::vector<const Client*> active_, further_;  // the first kClients; the others
   std::vector<std::uint8_t> all_, some_, rest_;
   std::vector<Assignment> assignments_;
   std::vector<Draft> drafts_;

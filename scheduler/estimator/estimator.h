@@ -30,9 +30,9 @@
 // from the usual end the regime. The work of launches depends on what runs, not on where, so it
 // says what follows:
 //
-//   the work is as before     the regime goes on with a new race, but not within kCalmNs of the
-//   last it is an earlier regime's that regime goes on; its estimates are believed less neither a
-//   new regime begins, with a race; the oldest of kRegimes is forgotten
+//   the work is as before    a new race of the same regime, at most one in kCalmNs
+//   an earlier regime's      that one goes on; its estimates are believed less
+//   neither                  a new regime with a race; the oldest of kRegimes is forgotten
 //
 // A block under the same candidate as the one before counts at once; any other one, from where
 // next() finds every exclusive grant open after the time that changes usually take (settled() tells
@@ -94,8 +94,10 @@ enum class ChoiceReason : std::uint8_t {
   kLooked,      // a look showed it to be better
   kRemembered,  // from an earlier visit, another process or a file
   // Of policies that keep bounds of latency:
-  kBounds,  // of those that keep every bound, the others get on best
-  kLate,    // none keeps every bound: the worst bound is missed by least
+  kBounds,   // of those that keep every bound, the others get on best
+  kLate,     // none keeps every bound: the worst bound is missed by least
+  kTried,    // how fast a service is there is being measured
+  kNoSlack,  // a service is late, or has no time left to lose: the others are paused
 };
 
 struct ClientReport {
@@ -197,7 +199,6 @@ class Estimator final : public Estimates {
   ProgramHash program(ClientId client) const;
   void save(std::vector<CandidateRecord>& out);
   void load(std::span<const CandidateRecord> records);
-  double spent_s() const { return spent_s_; }  // what blocks other than the best cost, as estimated
 
  private:
   struct WorkloadMix;
@@ -290,7 +291,6 @@ class Estimator final : public Estimates {
   std::uint64_t now_ns_ = 0;   // monotone
   std::uint64_t time_ns_ = 0;  // of all workload mixes, without jumps
   double settle_ns_;
-  double spent_s_ = 0;
 };
 
 }  // namespace vitamin::scheduler

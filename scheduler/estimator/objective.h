@@ -18,14 +18,15 @@ namespace vitamin::scheduler {
 
 enum class Aim : std::uint8_t {
   kProportional,  // sum of weight * log(speed): proportional fairness, the default
-  kSum,           // sum of weight * speed, where each client has its minimum share
-  kFair,          // the least speed / weight
+  kSum,           // sum of weight * speed, less what clients lack of their minimum shares
+  kFair,          // 0.9 of the least speed / weight, 0.1 of kProportional
 };
 
 struct Objective {
   Aim aim = Aim::kProportional;
-  // kSum: the least speed of a client, in parts of an equal share (by weight). Half: a client never
-  // has less than half of what turns on the device would give it.
+  // kSum: the minimum share: a speed in parts of an equal share (by weight), which turns on the
+  // device would give. Less is not ruled out: a shortfall in the logarithm costs four times its
+  // size.
   double min_share = 0.5;
   friend bool operator==(const Objective&, const Objective&) = default;
 };

@@ -27,7 +27,7 @@ constexpr unsigned kRoundsToLeave = 3;
 
 // What a longer race is expected to find beyond the leader, of the objective. Less is left to
 // looks, which cost less: a fifth of the 2 % within which a choice is to be.
-constexpr double kWorthwhile = 0.004;
+constexpr double kWorthMoreRounds = 0.004;
 
 // A deviation beyond so many standard deviations is counted as being there: a hiccup of the host
 // is no property of a configuration.
@@ -158,7 +158,7 @@ void Race::end_round() {
           behind.rounds >= kRoundsToLeave && behind.mean > kBeyondDoubt * behind.error;
     else
       dropped_[candidate] = behind.mean > (once ? kBehindAtOnce : kBehind) * behind.error ||
-                            (!once && expected_gain(-behind.mean, behind.error) < kWorthwhile);
+                            (!once && expected_gain(-behind.mean, behind.error) < kWorthMoreRounds);
   }
   ++round_;
   at_ = in_round_ = 0;

@@ -2,6 +2,7 @@
 #include "scheduler/policies/adapter.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <vector>
 
 namespace vitamin::scheduler {
@@ -27,6 +28,8 @@ class Adapter final : public AllocationPolicy {
       if (eligible_.empty()) continue;  // asked again when a grant is returned
       const CallbackPolicy::Selection choice = policy_->select(operation, eligible_, state);
       if (choice.partition == kNoPartition) continue;
+      if (std::find(eligible_.begin(), eligible_.end(), choice.partition) == eligible_.end())
+        throw std::runtime_error("select() returned a partition that is not eligible");
       Row& row = out.rows.emplace_back();
       row.client = operation.client;
       row.stream = operation.stream;
@@ -85,7 +88,9 @@ class Adapter final : public AllocationPolicy {
             plan.until_ns <= snapshot.now_ns)
           continue;
         const ComputeSet units = snapshot.pool[plan.target].compute;
-        // A stream that has a grant keeps its own row; one row for each stream.
+        // One row for each stream. A plan for all streams of the client leaves the row of a stream
+        // that has a grant, which overrides it; one for a single stream replaces its row, and moves
+        // the stream at once where it runs elsewhere.
         std::erase_if(out.rows, [&](const Row& row) {
           if (row.client == client.id && row.stream == step.stream) return true;
           return plan.revoke_others && row.client != client.id && row.mode == Mode::kExclusive &&

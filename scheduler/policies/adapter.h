@@ -11,7 +11,8 @@
 // The ready queue holds the next launch of every stream that waits, oldest first. What Select
 // returns becomes a row of that stream; an open grant keeps its row until its launches are used up,
 // or until Prepare revokes it. Prepare is asked for each step that has not begun, once for each
-// plan.
+// plan. What it keeps for a step of one stream replaces that stream's row, so a stream that runs
+// elsewhere moves at once; what it keeps for a step of all streams leaves rows of single streams.
 //
 // Threads: as AllocationPolicy.
 #pragma once
@@ -57,7 +58,8 @@ class CallbackPolicy {
     static_cast<void>(ready), static_cast<void>(state);
     return 0;
   }
-  // `eligible`: narrowest first, the whole device last, not empty.
+  // One of `eligible` (narrowest first, the whole device last, not empty), or none; any other
+  // partition is a fault.
   virtual Selection select(const Operation& operation, std::span<const PartitionId> eligible,
                            const State& state) = 0;
   virtual Plan prepare(const Step& step, const State& state) {

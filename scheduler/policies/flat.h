@@ -5,13 +5,25 @@
 // Ownership: a FlatSnapshot owns all that its view() refers to.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "scheduler/policies/vitamin_policy.h"
 #include "scheduler/policy.h"
 
 namespace vitamin::scheduler {
+
+// A structure of `size` bytes that a policy gives, which may have fewer fields than the one
+// declared here, or more: those that it lacks are 0.
+template <class Flat>
+Flat complete(const void* given, std::size_t size) {
+  Flat whole{};
+  std::memcpy(&whole, given, std::min(size, sizeof whole));
+  whole.size = sizeof whole;
+  return whole;
+}
 
 vitamin_partition flat(const Partition& partition);
 vitamin_stream flat(const StreamDemand& stream);

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -17,10 +18,16 @@ namespace {
 
 using hal::Errc;
 
+// A policy may be compiled with an earlier header of this ABI, whose structures are smaller. Of a
+// table all up to `allocate` is needed; of a row all that rows of ABI 2 had from the beginning.
+constexpr std::size_t kLeastTableBytes = offsetof(vitamin_policy_functions, place);
+constexpr std::size_t kLeastRowBytes =
+    offsetof(vitamin_row, until_ns) + sizeof(vitamin_row::until_ns);
+
 // The shared object; closed when no call can be in it any more.
 struct Library {
   void* handle = nullptr;
-  const vitamin_policy_functions* functions = nullptr;
+  vitamin_policy_functions functions{};  // what the library's table lacks is null
   ~Library() {
     if (handle != nullptr) ::dlclose(handle);
   }
@@ -37,21 +44,23 @@ hal::Result<std::shared_ptr<Library>> open(const std::string& path) {
   const auto entry = reinterpret_cast<Entry>(::dlsym(library->handle, "vitamin_policy"));
   if (entry == nullptr)
     return failed("it exports no function vitamin_policy (see vitamin_policy.h)");
-  const vitamin_policy_functions* const functions = entry();
-  if (functions == nullptr) return failed("vitamin_policy() returns null");
-  if (functions->abi != VITAMIN_POLICY_ABI)
-    return failed("it was compiled for policy ABI " + std::to_string(functions->abi) +
+  const vitamin_policy_functions* const table = entry();
+  if (table == nullptr) return failed("vitamin_policy() returns null");
+  if (table->abi != VITAMIN_POLICY_ABI)
+    return failed("it was compiled for policy ABI " + std::to_string(table->abi) +
                   ", this Vitamin has " + std::to_string(VITAMIN_POLICY_ABI) +
                   "; compile it again with this Vitamin's vitamin_policy.h");
-  if (functions->size < sizeof *functions || functions->name == nullptr ||
-      functions->create == nullptr || functions->destroy == nullptr)
+  const bool whole = table->size >= kLeastTableBytes;
+  if (whole) library->functions = complete<vitamin_policy_functions>(table, table->size);
+  const vitamin_policy_functions& functions = library->functions;
+  if (!whole || functions.name == nullptr || functions.create == nullptr ||
+      functions.destroy == nullptr)
     return failed("its table is incomplete: name, create and destroy are needed");
-  const int interfaces = (functions->allocate != nullptr) + (functions->place != nullptr) +
-                         (functions->select != nullptr);
+  const int interfaces = (functions.allocate != nullptr) + (functions.place != nullptr) +
+                         (functions.select != nullptr);
   if (interfaces != 1)
     return failed("its table sets " + std::to_string(interfaces) +
                   " of allocate, place and select; exactly one is needed");
-  library->functions = functions;
   return library;
 }
 
@@ -94,7 +103,7 @@ class OwnedSnapshot {
 
 // What a call reads and writes. Shared with the thread that runs the call.
 struct Exchange {
-  // A row of a policy that was compiled with another minor version may be larger than ours.
+  // A row of a policy that was compiled with a later header of this ABI may be larger than ours.
   static constexpr std::size_t kRowBytes = 256;
   std::shared_ptr<Library> library;
   std::string parameters;
@@ -113,7 +122,7 @@ struct Exchange {
   vitamin_launch launch{};
   vitamin_choice choice{};
   ClientId client = kNoClient;
-  const vitamin_policy_functions& functions() const { return *library->functions; }
+  const vitamin_policy_functions& functions() const { return library->functions; }
   ~Exchange() {
     if (self != nullptr) functions().destroy(self);
   }
@@ -179,11 +188,13 @@ class LoadedAllocation final : public AllocationPolicy {
     });
     if (e.written < 0 || e.written > e.capacity)
       throw std::runtime_error("allocate() returned " + std::to_string(e.written) + " rows");
-    const auto* const rows = reinterpret_cast<const vitamin_row*>(e.rows.data());
-    if (e.written > 0 && (rows->size < sizeof *rows || rows->size > Exchange::kRowBytes))
+    // All of one size, that of the first: it is what VITAMIN_AT steps by.
+    const auto* const rows = reinterpret_cast<const std::byte*>(e.rows.data());
+    const std::size_t size = reinterpret_cast<const vitamin_row*>(rows)->size;
+    if (e.written > 0 && (size < kLeastRowBytes || size > Exchange::kRowBytes))
       throw std::runtime_error("allocate() returned a row without a valid size");
-    for (std::int64_t i = 0; i < e.written; ++i)
-      out.rows.push_back(from_flat(*VITAMIN_AT(vitamin_row, rows, i)));
+    for (std::size_t i = 0; i < static_cast<std::size_t>(e.written); ++i)
+      out.rows.push_back(from_flat(complete<vitamin_row>(rows + i * size, size)));
     out.wake_ns = e.wake_ns;
   }
   void forget(ClientId client) override { caller_->forget(client); }
@@ -351,7 +362,7 @@ hal::Result<Policy> load(const std::string& path, const std::string& parameters,
 hal::Result<LoadableDescription> describe(const std::string& path) {
   const auto library = open(path);
   if (!library) return tl::unexpected(library.error());
-  const vitamin_policy_functions& functions = *(*library)->functions;
+  const vitamin_policy_functions& functions = (*library)->functions;
   return LoadableDescription{functions.name, functions.summary != nullptr ? functions.summary : ""};
 }
 

@@ -33,6 +33,20 @@ Objective objective(Parameters& parameters) {
 
 Policy fifo(Parameters&, const PolicyContext&) { return make_fifo(); }
 
+// Parameters that another one leaves without effect.
+void check_throughput(Parameters& parameters, const ThroughputOptions& options) {
+  const bool measured = options.model == ThroughputOptions::Model::kMeasured;
+  if (measured && options.against_narrowest)
+    parameters.refuse("relative=paper is of model=algorithm1: add that, or remove relative");
+  for (const char* name : {"objective", "min_share"})
+    if (!measured && parameters.given(name))
+      parameters.refuse(std::string(name) +
+                        " is of model=measured, and algorithm1 has the paper's objective: remove "
+                        "one of the two");
+  if (parameters.given("min_share") && options.objective.aim != Aim::kSum)
+    parameters.refuse("min_share is of objective=sum: add that, or remove min_share");
+}
+
 Policy throughput(Parameters& parameters, const PolicyContext& context) {
   ThroughputOptions options;
   std::size_t model = 0, relative = 0;
@@ -44,6 +58,7 @@ Policy throughput(Parameters& parameters, const PolicyContext& context) {
   options.objective.min_share = share / 100.0;
   if (model == 1) options.model = ThroughputOptions::Model::kAlgorithm1;
   options.against_narrowest = relative == 1;
+  check_throughput(parameters, options);
   return make_throughput(options, context.estimator, context.pool, context.profile);
 }
 

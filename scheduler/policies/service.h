@@ -74,7 +74,11 @@ class Service {
   ClientId client() const { return client_; }
   const Slo& slo() const { return slo_; }
   StepKind phase() const { return phase_; }
-  std::uint64_t bound_ns() const { return bound_of(slo_, phase_); }  // of what it does now
+  // Of what it does now: of steps of its phase, else of the period that it is in; kNever: none.
+  std::uint64_t bound_ns() const {
+    const std::uint64_t of_steps = bound_of(slo_, phase_);
+    return of_steps != 0 ? of_steps : slo_.latency_ns != 0 ? slo_.latency_ns : kNever;
+  }
   // It has work, is about to have, or has rested for less than kRestNs.
   bool counts(std::uint64_t now_ns) const;
   bool working() const { return working_; }
@@ -151,7 +155,7 @@ class Service {
   std::vector<WorkItem> items_;  // by due time; at most one period
   std::uint64_t last_request_ = 0, last_due_ns_ = 0;
   std::array<Pace, 5> paces_;  // by phase
-  bool working_ = false, expects_ = false;
+  bool working_ = false, has_steps_ = false;
   std::uint64_t sampled_ns_ = 0, idle_ns_ = 0;
   double before_ = 0, speed_ = -1;
   // Of the newest periods: how many, what they took alone, the pauses behind them, all of the time.

@@ -20,7 +20,7 @@ constexpr std::uint64_t kDwellsNs = 10'000'000;
 constexpr double kRoom = 1.5;
 // Of the paper's reservation: what a step takes on it at the quantile is below the bound by this
 // part, for what neighbors cost it.
-constexpr double kStandingRoom = 0.9;
+constexpr double kKeptRoom = 0.9;
 // An arrangement is tried once for so many steps that the quantile permits to be late: half of
 // them are left for what the bound itself costs.
 constexpr double kMissesPerTrial = 2;
@@ -38,12 +38,13 @@ SloPolicy::SloPolicy(const SloOptions& options, Estimator& estimator,
 }
 
 void SloPolicy::forget(ClientId client) {
-  std::erase_if(services_, [&](const Kept& kept) { return kept.service.client() == client; });
+  std::erase_if(services_,
+                [&](const ServiceState& state) { return state.service.client() == client; });
   others_->forget(client);
 }
 
 // What the clients without a bound have completed since the last call, by weight.
-double SloPolicy::others_work(const Snapshot& snapshot) {
+double SloPolicy::count_others(const Snapshot& snapshot) {
   counted_.clear();
   double done = 0;
   others_run_ = false;
@@ -68,22 +69,22 @@ bool SloPolicy::sample(const Snapshot& snapshot) {
   since.now_ns = now;
   // A service that begins while the others have the device finds what they have submitted.
   since.settled = chosen_ != kNone && sampled_ns_ >= changed_ns_ + kSettlesNs;
-  for (Kept& kept : services_) kept.present = false;
+  for (ServiceState& state : services_) state.present = false;
   bool any = false;
   auto at = services_.begin();
   for (const Client& client : snapshot.clients) {
     if (!client.slo.any()) continue;
     while (at != services_.end() && at->service.client() < client.id) ++at;
     if (at == services_.end() || at->service.client() != client.id)
-      at = services_.insert(at, Kept{Service(client.id, options_.cumulative)});
+      at = services_.insert(at, ServiceState{Service(client.id, options_.cumulative)});
     at->present = true;
     since.alone = is_alone(*at, chosen_);
     at->service.sample(client, estimator_.program(client.id), since, estimator_.store(),
                        estimator_.time_ns());
     any = any || at->service.counts(now);
   }
-  for (Kept& kept : services_)
-    if (!kept.present) kept.service.leave();
+  for (ServiceState& state : services_)
+    if (!state.present) state.service.leave();
   return any;
 }
 
@@ -92,9 +93,9 @@ void SloPolicy::measure(std::uint64_t now_ns, double passed_ns, double work) {
   if (sampled_ns_ < changed_ns_ + kSettlesNs || passed_ns <= 0) return;
   if (chosen_ == kNone) return arrangements_.observe_idle(passed_ns, work);
   std::array<double, 2> slowest{-1, -1};  // left, right
-  for (const Kept& kept : services_)
-    if (const double speed = kept.service.speed(); speed >= 0) {
-      double& side = slowest[kept.right];
+  for (const ServiceState& state : services_)
+    if (const double speed = state.service.speed(); speed >= 0) {
+      double& side = slowest[state.right];
       side = side < 0 ? speed : std::min(side, speed);
     }
   got_ += work;
@@ -105,41 +106,46 @@ void SloPolicy::measure(std::uint64_t now_ns, double passed_ns, double work) {
                         {left * passed_ns, std::max(right, 0.0) * passed_ns, work}, now_ns);
 }
 
-bool SloPolicy::stands() const {
+bool SloPolicy::keeps_a_part() const {
   return std::any_of(services_.begin(), services_.end(),
-                     [](const Kept& kept) { return kept.standing != 0; });
+                     [](const ServiceState& state) { return state.kept_arrangement != 0; });
 }
 
 // tpot-first: the narrowest part that meets the bound of a token.
-void SloPolicy::stand(std::uint64_t now_ns) {
-  for (Kept& kept : services_) {
-    const std::uint64_t tpot = kept.service.slo().tpot_ns;
-    if (tpot == 0) continue;
-    const std::uint64_t alone = kept.service.alone_ns(estimator_.store(), StepKind::kDecode, false);
+void SloPolicy::find_kept_parts(std::uint64_t now_ns) {
+  for (ServiceState& state : services_) {
+    const std::uint64_t tpot = state.service.slo().tpot_ns;
+    if (tpot == 0) {  // a reload removed it
+      state.kept_arrangement = state.untried = 0;
+      continue;
+    }
+    const std::uint64_t alone =
+        state.service.alone_ns(estimator_.store(), StepKind::kDecode, false);
     if (alone == 0) continue;
-    const Arrangements::Narrowest found = arrangements_.narrowest(
-        to_double(alone), kStandingRoom * to_double(tpot), decodes_, now_ns);
-    kept.standing = found.known == arrangements_.right_paused() ? 0 : found.known;
-    kept.untried = found.untried == arrangements_.right_paused() ? 0 : found.untried;
+    const Arrangements::Narrowest found =
+        arrangements_.narrowest(to_double(alone), kKeptRoom * to_double(tpot), decodes_, now_ns);
+    state.kept_arrangement = found.known == arrangements_.right_paused() ? 0 : found.known;
+    state.untried = found.untried == arrangements_.right_paused() ? 0 : found.untried;
   }
 }
 
-// Of what has work, or stands: the shortest bound is on the left, and all others on the right.
+// Of what has work, or a kept part: the shortest bound is on the left, and all others on the right.
 void SloPolicy::take_sides(std::uint64_t now_ns) {
   using Group = std::pair<std::uint64_t, StepKind>;
-  const auto group = [](const Kept& kept) {
-    const StepKind phase = kept.service.phase();
-    return Group{kept.service.bound_ns(),
+  const auto group = [](const ServiceState& state) {
+    const StepKind phase = state.service.phase();
+    return Group{state.service.bound_ns(),
                  phase == StepKind::kBestEffort ? StepKind::kUnknown : phase};
   };
   constexpr Group kNoGroup{kNever, StepKind::kBestEffort};
   Group left = kNoGroup, right = kNoGroup;
-  for (const Kept& kept : services_)
-    if (kept.standing != 0 || kept.service.counts(now_ns)) left = std::min(left, group(kept));
-  for (const Kept& kept : services_)
-    if (group(kept) != left && (kept.standing != 0 || kept.service.counts(now_ns)))
-      right = std::min(right, group(kept));
-  for (Kept& kept : services_) kept.right = right != kNoGroup && group(kept) != left;
+  for (const ServiceState& state : services_)
+    if (state.kept_arrangement != 0 || state.service.counts(now_ns))
+      left = std::min(left, group(state));
+  for (const ServiceState& state : services_)
+    if (group(state) != left && (state.kept_arrangement != 0 || state.service.counts(now_ns)))
+      right = std::min(right, group(state));
+  for (ServiceState& state : services_) state.right = right != kNoGroup && group(state) != left;
   situation_ = {left.second, right.second};
   if (situation_.left == StepKind::kDecode && (situation_.two() || others_run_))
     decodes_ = situation_;
@@ -149,8 +155,8 @@ void SloPolicy::take_sides(std::uint64_t now_ns) {
 Service::Slack SloPolicy::worst(std::uint64_t now_ns) const {
   Service::Slack worst;
   bool live = false;
-  for (const Kept& kept : services_) {
-    const Service::Slack slack = kept.service.slack(now_ns);
+  for (const ServiceState& state : services_) {
+    const Service::Slack slack = state.service.slack(now_ns);
     worst.learns = worst.learns || slack.learns || slack.control;
     worst.lost = worst.lost || slack.lost;
     worst.in_period = worst.in_period || slack.in_period;
@@ -164,32 +170,48 @@ Service::Slack SloPolicy::worst(std::uint64_t now_ns) const {
   return worst;
 }
 
+SloPolicy::KeptParts SloPolicy::kept_parts() const {
+  KeptParts parts;
+  for (const ServiceState& state : services_) {
+    parts.arrangement = std::max(parts.arrangement, state.kept_arrangement);
+    parts.untried = std::max(parts.untried, state.untried);
+  }
+  return parts;
+}
+
+std::size_t SloPolicy::best_arrangement(const KeptParts& parts, const Service::Slack& slack,
+                                        std::uint64_t now_ns) const {
+  const StepKind phase = situation_.left;
+  if (parts.untried != 0 && arrangements_.bears(parts.untried, slack, phase)) return parts.untried;
+  if (parts.arrangement == 0) return arrangements_.choose(slack, phase, now_ns);
+  const bool bears = arrangements_.bears(parts.arrangement, slack, phase);
+  return bears ? parts.arrangement : arrangements_.right_paused();
+}
+
+std::size_t SloPolicy::to_try(const KeptParts& parts, std::size_t best,
+                              std::uint64_t now_ns) const {
+  if (parts.untried != 0) return parts.untried;
+  // One that is given up before it is measured is not known either.
+  return best == arrangements_.right_paused() ? arrangements_.untried(situation_.left, now_ns)
+                                              : best;
+}
+
 // Once for what the services have under way: a change costs a drain.
 std::size_t SloPolicy::choose(std::uint64_t now_ns) {
   const std::size_t alone = arrangements_.right_paused();
   if (!others_run_) return alone;
   const Service::Slack slack = worst(now_ns);
   Occasion occasion{situation_, 0, slack.lost, slack.learns};
-  std::size_t standing = 0, untried = 0;
-  for (const Kept& kept : services_) {
-    occasion.begun += kept.service.begun();
-    standing = std::max(standing, kept.standing);
-    untried = std::max(untried, kept.untried);
-  }
+  for (const ServiceState& state : services_) occasion.begun += state.service.begun();
+  tried_ = std::min(tried_, occasion.begun);  // the steps of a service that left are not counted
   if (chosen_ != kNone && occasion == occasion_)
     return trying_ || arrangements_.bears(chosen_, slack, situation_.left) ? chosen_ : alone;
   occasion_ = occasion;
   trying_ = false;
   if (slack.learns) return alone;
-  std::size_t best = alone;
-  if (untried != 0 && arrangements_.bears(untried, slack, situation_.left))
-    best = untried;
-  else if (standing == 0)
-    best = arrangements_.choose(slack, situation_.left, now_ns);
-  else if (arrangements_.bears(standing, slack, situation_.left))
-    best = standing;
-  // One that is given up before it is measured is not known either.
-  if (untried == 0) untried = best == alone ? arrangements_.untried(situation_.left, now_ns) : best;
+  const KeptParts parts = kept_parts();
+  const std::size_t best = best_arrangement(parts, slack, now_ns);
+  const std::size_t untried = to_try(parts, best, now_ns);
   return arrangements_.known(untried, situation_, now_ns) ? best : trial(untried, slack, best);
 }
 
@@ -197,8 +219,8 @@ std::size_t SloPolicy::choose(std::uint64_t now_ns) {
 std::size_t SloPolicy::trial(std::size_t untried, const Service::Slack& slack, std::size_t best) {
   if (slack.in_period || slack.lost) return best;
   double quantile = 0;
-  for (const Kept& kept : services_)
-    quantile = std::max(quantile, static_cast<double>(kept.service.slo().quantile));
+  for (const ServiceState& state : services_)
+    quantile = std::max(quantile, static_cast<double>(state.service.slo().quantile));
   if (to_double(occasion_.begun - tried_) * (1 - quantile) < kMissesPerTrial) return best;
   tried_ = occasion_.begun;
   trying_ = true;
@@ -209,16 +231,17 @@ std::size_t SloPolicy::trial(std::size_t untried, const Service::Slack& slack, s
 std::size_t SloPolicy::divide(std::uint64_t now_ns) {
   needs_ = {};
   std::array<bool, 2> learns{};
-  for (const Kept& kept : services_) {
-    if (!kept.service.counts(now_ns)) {
-      std::uint32_t& least = kept.right ? needs_.least_right_sms : needs_.least_left_sms;
-      if (kept.standing != 0) least = std::max(least, arrangements_[kept.standing].left_sms);
+  for (const ServiceState& state : services_) {
+    if (!state.service.counts(now_ns)) {
+      std::uint32_t& least = state.right ? needs_.least_right_sms : needs_.least_left_sms;
+      if (state.kept_arrangement != 0)
+        least = std::max(least, arrangements_[state.kept_arrangement].left_sms);
       continue;
     }
-    const Service::Slack slack = kept.service.slack(now_ns);
-    double& need = kept.right ? needs_.right : needs_.left;
+    const Service::Slack slack = state.service.slack(now_ns);
+    double& need = state.right ? needs_.right : needs_.left;
     need = std::max(need, slack.need);
-    learns[kept.right] = learns[kept.right] || slack.learns;
+    learns[state.right] = learns[state.right] || slack.learns;
   }
   occasion_ = {};
   trying_ = false;
@@ -241,22 +264,22 @@ void SloPolicy::write(const Snapshot& snapshot, Allocation& out) const {
   const Arrangement& at = arrangements_[chosen_];
   const bool paused = situation_.two() && !admits_;
   std::array<std::size_t, 2> clients{};  // left, right
-  auto kept = services_.begin();
+  auto service = services_.begin();
   for (const Client& client : snapshot.clients) {
     if (client.slo.any())
-      ++clients[kept++->right];
+      ++clients[service++->right];
     else
       clients[1] += client.active && !paused ? 1 : 0;
   }
-  kept = services_.begin();
+  service = services_.begin();
   for (const Client& client : snapshot.clients) {
     const bool bounded = client.slo.any();
     bool right = true, holds = false;
     if (bounded) {
-      const Kept& service = *kept++;
-      right = service.right;
-      holds = options_.standing && service.standing != 0;
-      if (!client.active && !holds && !service.service.counts(snapshot.now_ns)) continue;
+      const ServiceState& state = *service++;
+      right = state.right;
+      holds = options_.keeps_parts && state.kept_arrangement != 0;
+      if (!client.active && !holds && !state.service.counts(snapshot.now_ns)) continue;
     } else if (!client.active) {
       continue;
     }
@@ -277,7 +300,8 @@ void SloPolicy::write(const Snapshot& snapshot, Allocation& out) const {
   }
 }
 
-// No service works: those that rest keep what they have.
+// No service works. One that is still active, since it ended its work a moment ago, has a shared
+// row of the whole device, before the others'.
 void SloPolicy::write_without_services(const Snapshot& snapshot, Allocation& out) {
   if (services_.empty()) return others_->allocate(snapshot, out);
   rest_.clear();
@@ -303,24 +327,24 @@ std::uint64_t SloPolicy::wake_ns(std::uint64_t now_ns) const {
   const bool alone = chosen_ == arrangements_.right_paused() && !situation_.two();
   std::uint64_t wake = now_ns + (alone ? kAloneNs : kBesideNs);
   if (now_ns < changed_ns_ + kSettlesNs) wake = std::min(wake, changed_ns_ + kSettlesNs);
-  for (const Kept& kept : services_)
-    if (!kept.service.working() && kept.service.counts(now_ns))
-      wake =
-          std::min(wake, std::max(kept.service.idle_since_ns() + kRestNs, now_ns + kLeastSampleNs));
+  for (const ServiceState& state : services_)
+    if (!state.service.working() && state.service.counts(now_ns))
+      wake = std::min(wake,
+                      std::max(state.service.idle_since_ns() + kRestNs, now_ns + kLeastSampleNs));
   return wake;
 }
 
 void SloPolicy::allocate(const Snapshot& snapshot, Allocation& out) {
   const std::uint64_t now = snapshot.now_ns;
   const double passed = now > sampled_ns_ && sampled_ns_ != 0 ? to_double(now - sampled_ns_) : 0;
-  const double work = others_work(snapshot);
+  const double work = count_others(snapshot);
   const bool any = sample(snapshot);
   measure(now, passed, work);
   sampled_ns_ = now;
-  std::erase_if(services_, [](const Kept& kept) { return !kept.present; });
-  if (options_.standing) stand(now);
+  std::erase_if(services_, [](const ServiceState& state) { return !state.present; });
+  if (options_.keeps_parts) find_kept_parts(now);
   std::size_t next = kNone;
-  if (any || stands()) {
+  if (any || keeps_a_part()) {
     take_sides(now);
     if (!situation_.two()) divided_ = {};
     next = situation_.two() ? divide(now) : choose(now);
@@ -328,10 +352,13 @@ void SloPolicy::allocate(const Snapshot& snapshot, Allocation& out) {
   if (next == kNone) trying_ = false;
   if (next != chosen_) {
     changed_ns_ = now;
-    for (Kept& kept : services_) kept.service.stops(is_alone(kept, next) && chosen_ != kNone);
+    for (ServiceState& state : services_)
+      state.service.stops(is_alone(state, next) && chosen_ != kNone);
   }
   chosen_ = next;
   if (chosen_ == kNone) return write_without_services(snapshot, out);
+  // That candidates are wanted is ignored: while a service works none is compared. The estimator
+  // hears who works now (what speeds are estimated for) and that the mix of before was left.
   estimator_.enter(snapshot.clients, options_.objective, now);
   estimator_.discard();  // no block of `others_` goes on
   write(snapshot, out);
@@ -364,9 +391,9 @@ Policy make_slo(const SloOptions& options, Estimator& estimator, std::span<const
 
 Policy make_tpot_first(const SloOptions& options, Estimator& estimator,
                        std::span<const Partition> pool) {
-  SloOptions standing = options;
-  standing.standing = true;
-  Policy policy = make_slo(standing, estimator, pool);
+  SloOptions keeping = options;
+  keeping.keeps_parts = true;
+  Policy policy = make_slo(keeping, estimator, pool);
   policy.description.name = "tpot-first";
   policy.description.summary = "the paper's TPOT-First: decodes keep a partition of their own";
   policy.description.parameters = kTpotParameters;

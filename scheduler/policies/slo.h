@@ -19,9 +19,11 @@
 // chosen again every kDwellsNs. Clients without a bound go on beside the services on the right
 // while there is room for them.
 //
-// tpot-first, the paper's TPOT-First: the same, and each client with a bound of its tokens keeps an
-// exclusive partition while it is idle, too: the narrowest that meets the bound. With `cumulative`
-// off a token is due one tpot after the one before it, as in the paper.
+// tpot-first, the paper's TPOT-First: the same, and each client with a bound of its tokens keeps a
+// partition while it is idle, too: the narrowest that meets the bound. With `cumulative` off a
+// token is due one tpot after the one before it, as in the paper.
+//
+// A partition is granted exclusively where one client is alone on its side; several share theirs.
 //
 // Threads: as AllocationPolicy. The estimator outlives the policy and is used under the same lock.
 #pragma once
@@ -40,9 +42,9 @@
 namespace vitamin::scheduler {
 
 struct SloOptions {
-  Objective objective;     // of clients without a bound, while no service works
-  bool standing = false;   // tpot-first
-  bool cumulative = true;  // deadlines of one request
+  Objective objective;       // of clients without a bound, while no service works
+  bool keeps_parts = false;  // tpot-first
+  bool cumulative = true;    // deadlines of one request
 };
 
 class SloPolicy final : public AllocationPolicy {
@@ -54,13 +56,16 @@ class SloPolicy final : public AllocationPolicy {
   bool explain(Findings& out) const override;
 
  private:
-  struct Kept {  // of one client
+  struct ServiceState {  // of one client
     Service service;
     bool present = false;
     bool right = false;  // its side in the arrangement in force
     // Arrangements; 0 (the shared one, which has no part): none.
-    std::size_t standing = 0;
-    std::size_t untried = 0;  // the one that is to be tried next
+    std::size_t kept_arrangement = 0;  // its part is kept while it is idle, too
+    std::size_t untried = 0;           // the one that is to be tried next
+  };
+  struct KeptParts {  // of all services together; 0: none
+    std::size_t arrangement = 0, untried = 0;
   };
   struct Counter {
     ClientId client = kNoClient;
@@ -69,29 +74,37 @@ class SloPolicy final : public AllocationPolicy {
 
   struct Occasion {  // of a choice
     Situation situation;
-    std::uint64_t begun = 0;  // units of work, so far
+    std::uint64_t begun = 0;  // steps and periods, so far, of the services that are there
     bool lost = false, learns = false;
     friend bool operator==(const Occasion&, const Occasion&) = default;
   };
 
-  double others_work(const Snapshot& snapshot);
+  double count_others(const Snapshot& snapshot);
   bool sample(const Snapshot& snapshot);
   void measure(std::uint64_t now_ns, double passed_ns, double work);
-  void stand(std::uint64_t now_ns);
+  void find_kept_parts(std::uint64_t now_ns);
   void take_sides(std::uint64_t now_ns);
+  KeptParts kept_parts() const;
+  // In which no service loses more than it may; right_paused(): the others are paused.
+  std::size_t best_arrangement(const KeptParts& parts, const Service::Slack& slack,
+                               std::uint64_t now_ns) const;
+  // What a trial would be of; one that is known: none is needed.
+  std::size_t to_try(const KeptParts& parts, std::size_t best, std::uint64_t now_ns) const;
   std::size_t choose(std::uint64_t now_ns);
   std::size_t divide(std::uint64_t now_ns);
   std::size_t trial(std::size_t untried, const Service::Slack& slack, std::size_t best);
   void write_without_services(const Snapshot& snapshot, Allocation& out);
   void write(const Snapshot& snapshot, Allocation& out) const;
   std::uint64_t wake_ns(std::uint64_t now_ns) const;
+  ChoiceReason reason(const Service::Slack& slack) const;
   CandidateReport report(std::size_t arrangement, const Service::Slack& slack) const;
   Service::Slack worst(std::uint64_t now_ns) const;
-  bool stands() const;
+  bool keeps_a_part() const;
   bool keeps_bounds(std::size_t arrangement, const Service::Slack& slack) const;
   // Nothing ran beside the service, or is to run.
-  bool is_alone(const Kept& kept, std::size_t arrangement) const {
-    return arrangement == (kept.right ? arrangements_.left_paused() : arrangements_.right_paused());
+  bool is_alone(const ServiceState& state, std::size_t arrangement) const {
+    return arrangement ==
+           (state.right ? arrangements_.left_paused() : arrangements_.right_paused());
   }
 
   SloOptions options_;
@@ -99,7 +112,7 @@ class SloPolicy final : public AllocationPolicy {
   std::unique_ptr<AllocationPolicy> others_;  // while no service works
   Arrangements arrangements_;
 
-  std::vector<Kept> services_;             // by client
+  std::vector<ServiceState> services_;     // by client
   std::vector<Counter> before_, counted_;  // others, by client
   std::vector<Client> rest_;               // the others, of a snapshot
   std::size_t chosen_ = kNone;             // arrangement in force; kNone: no service works

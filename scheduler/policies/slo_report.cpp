@@ -12,8 +12,8 @@ namespace vitamin::scheduler {
 
 void SloPolicy::slo_statuses(std::vector<SloStatus>& out) const {
   const EstimateStore& store = estimator_.store();
-  for (const Kept& kept : services_) {
-    const Service& service = kept.service;
+  for (const ServiceState& state : services_) {
+    const Service& service = state.service;
     const Slo& slo = service.slo();
     const auto add = [&](StepKind kind, std::uint64_t bound_ns, std::uint64_t alone_ns) {
       SloStatus& status = out.emplace_back();
@@ -25,7 +25,8 @@ void SloPolicy::slo_statuses(std::vector<SloStatus>& out) const {
       status.finished = service.finished();
       status.late = service.late();
       status.usable = service.usable();
-      if (kept.standing != 0) status.standing = arrangements_[kept.standing].left;
+      if (state.kept_arrangement != 0)
+        status.kept_partition = arrangements_[state.kept_arrangement].left;
       status.costs = could_ > 0 ? std::clamp(1 - got_ / could_, 0.0, 1.0) : 0;
     };
     bool any = false;
@@ -68,10 +69,10 @@ CandidateReport SloPolicy::report(std::size_t arrangement, const Service::Slack&
   };
   const bool paused = situation_.two() && !admits_;
   std::array<std::size_t, 2> clients{0, paused ? 0 : before_.size()};  // left, right
-  for (const Kept& kept : services_) ++clients[kept.right];
-  for (const Kept& kept : services_)
-    add(kept.service.client(), at.of(kept.right), clients[kept.right] == 1,
-        kept.right ? known.right : known.left);
+  for (const ServiceState& state : services_) ++clients[state.right];
+  for (const ServiceState& state : services_)
+    add(state.service.client(), at.of(state.right), clients[state.right] == 1,
+        state.right ? known.right : known.left);
   if (!paused)
     for (const Counter& other : before_) add(other.client, at.right, clients[1] == 1, known.others);
   const auto by_client = [](const auto& a, const auto& b) { return a.client < b.client; };
@@ -101,9 +102,17 @@ bool SloPolicy::explain(Findings& out) const {
           if (there.client == client.client && there.measured) best = std::max(best, there.speed);
       if (best > 0 && client.measured) client.costs = 1 - client.speed / best;
     }
-  out.choice =
-      keeps_bounds(chosen_, slack) && slack.ns >= 0 ? ChoiceReason::kBounds : ChoiceReason::kLate;
+  out.choice = reason(slack);
   return true;
+}
+
+ChoiceReason SloPolicy::reason(const Service::Slack& slack) const {
+  const bool paused = chosen_ >= arrangements_.right_paused();
+  // With services on both sides one is paused only while the other's work alone is learned.
+  const bool tries = situation_.two() ? paused : slack.learns || (trying_ && !paused);
+  if (tries || !arrangements_.known(chosen_, situation_, sampled_ns_)) return ChoiceReason::kTried;
+  if (!situation_.two() && slack.ns < 0) return ChoiceReason::kNoSlack;
+  return keeps_bounds(chosen_, slack) ? ChoiceReason::kBounds : ChoiceReason::kLate;
 }
 
 }  // namespace vitamin::scheduler

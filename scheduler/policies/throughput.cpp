@@ -186,7 +186,9 @@ class Algorithm1 final : public AllocationPolicy {
 constexpr Parameter kParameters[] = {
     {"model", "measured (default): blocks under a few configurations; algorithm1: the paper's"},
     {"objective", "of measured: proportional (default), sum or fair"},
-    {"min_share", "sum: least speed of a client, in percent of an equal share (default 50)"},
+    {"min_share",
+     "of objective=sum: minimum in percent of an equal share (default 50); a shortfall counts "
+     "fourfold"},
     {"relative",
      "of algorithm1: alone (default: progress against each alone), paper (against the "
      "narrowest part)"}};

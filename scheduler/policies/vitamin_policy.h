@@ -10,15 +10,18 @@
  *              (section "Policy Interface"), asked for streams and announced steps
  *
  * Answers are values; each is validated and clipped to quotas, reservations and the starvation
- * bound before anything changes. A policy that says so (-1), returns invalid rows, or takes longer
- * than 8 ms of processor time (150 ms by the clock) is replaced by fifo, and the reason is logged.
+ * bound before anything changes. A policy whose allocate() returns -1, that returns invalid rows or
+ * a partition that is not eligible, or takes longer than 8 ms of processor time (150 ms by the
+ * clock) is replaced by fifo, and the reason is logged. No other call can say that it failed: -1 of
+ * pick() is "none for now".
  * No exception may leave a call: vitamind and vitamin have a C++ library of their own, and end.
  * Calls come one at a time, on a thread of their own, create() first, which has 150 ms; where that
  * fails the policy is refused. vitamin_policy() and destroy() are called without a limit. Whatever
  * a call is given is valid during the call.
  *
  * Compatibility: every structure that is passed by address begins with its size and only ever grows
- * at its end; step through arrays with VITAMIN_AT. A policy that was compiled for another
+ * at its end; step through arrays with VITAMIN_AT. Of a structure of a policy that was compiled
+ * before it grew, the fields that it lacks are 0. A policy that was compiled for another
  * VITAMIN_POLICY_ABI is refused with a message. Version 1 asked Pick, Select and Prepare for one
  * stream at a time.
  *
@@ -43,6 +46,7 @@ extern "C" {
 #define VITAMIN_NO_PARTITION 0xffffu
 #define VITAMIN_ALL_STREAMS 0xffffffffu
 #define VITAMIN_NEVER 0xffffffffffffffffull
+#define VITAMIN_AS_ALONE_NS 1ull /* a latency bound that is no number, see vitamin_client */
 
 /* The i-th element of an array of structures that may be larger than the ones declared here. */
 #define VITAMIN_AT(type, array, i) \
@@ -77,8 +81,8 @@ struct vitamin_stream {
   uint32_t id;
   uint32_t state;   /* enum vitamin_stream_state */
   uint32_t min_sms; /* narrowest partition that its next launch fits */
-  /* Without vitamind: of that launch, equal for equal launches. In vitamind: one for all launches
-   * of a client. The same holds wherever `kernel` stands. */
+  /* Of that launch: equal for equal launches of a process without vitamind. Under vitamind one for
+   * all launches of a client. */
   uint64_t kernel;
   uint64_t predicted_ns;     /* of that launch, on the whole device */
   uint64_t waiting_since_ns; /* VITAMIN_STREAM_WAITING: without a grant since then */
@@ -89,38 +93,42 @@ struct vitamin_stream {
 struct vitamin_step {
   uint32_t size;
   uint32_t client;
-  uint32_t stream;   /* or VITAMIN_ALL_STREAMS */
-  uint32_t kind;     /* enum vitamin_step_kind */
-  uint64_t id;       /* unique among the client's unfinished steps */
-  uint64_t request;  /* the steps of one request are due one after the other; 0: of none */
-  uint64_t ready_ns; /* it can begin then */
-  uint64_t begin_ns; /* it began then; 0: expected */
-  uint64_t due_ns;   /* of a request: its arrival + ttft + k * tpot; 0: none */
-  uint64_t work_ns;  /* alone on the whole device */
-  uint32_t min_sms;  /* as vitamin_stream's */
+  uint32_t stream; /* or VITAMIN_ALL_STREAMS */
+  uint32_t kind;   /* enum vitamin_step_kind */
+  uint64_t id, request;
+  uint64_t ready_ns, begin_ns; /* begin 0: expected */
+  uint64_t due_ns, work_ns;
+  uint32_t min_sms;
 };
 
 struct vitamin_client {
   uint32_t size;
   uint32_t id;
-  float weight;          /* of its class: how much its progress counts; 1 unless it is set */
-  uint32_t max_sms;      /* the narrowest of its quotas; 0: none */
-  uint32_t reserved_sms; /* kept for it also while it is idle */
-  uint32_t group;        /* of clients that have a quota and a reservation together; 0: none */
-  uint32_t may_share; /* 0: its quota cannot hold on shared SMs, so shared rows become exclusive */
-  uint32_t phase; /* enum vitamin_step_kind, of its current step or, between two, the last one */
+  float weight; /* of its class: how much its progress counts; 1 unless it is set */
+  /* 0: none. max_sms: the least of all quotas that bind the client; reserved_sms: kept for it also
+   * while it is idle; group: clients of one group share both. may_share 0: as a quota cannot hold
+   * on shared SMs, the client gets exclusive partitions only. */
+  uint32_t max_sms, reserved_sms, group, may_share;
+  /* enum vitamin_step_kind, of the step under way that began last; between two, of the one before
+   */
+  uint32_t phase;
   /* active: a stream of it waits or runs, or ended less than 5 ms ago. */
   uint32_t active, reports_progress;
-  uint64_t ttft_ns, tpot_ns, latency_ns, step_ns; /* its SLO; 0: none */
-  float quantile; /* of the latencies that are to meet the bound, 0 to 1 */
+  /* Its SLO: bounds of a prefill, of a further token, of a request whose steps are not announced,
+   * of an iteration; 0: none. Under vitamind a client with any of them has latency_ns, too: what
+   * its class says, else its tpot, ttft or step. A class of kind "latency" without any bound has
+   * VITAMIN_AS_ALONE_NS there: latencies as if the client were alone. `quantile` of the latencies
+   * are to meet their bound. */
+  uint64_t ttft_ns, tpot_ns, latency_ns, step_ns;
+  float quantile;
   uint32_t streams_count, steps_count;
   const struct vitamin_stream* streams; /* that wait or run */
   const struct vitamin_step* steps;     /* unfinished, by due time */
-  /* Progress since it connected; each only grows. */
-  uint64_t work;            /* weighted completed launches */
-  uint64_t busy_ns;         /* during which work was queued or running */
-  uint64_t misplaced;       /* part of `work` that ran elsewhere than on the granted partition */
-  uint64_t launches;        /* completed */
+  /* Cumulative progress. It is reported to a policy of allocate() while several clients are
+   * connected; else it is 0 or stands still. `work` is completed launches, weighted by what they
+   * take: it has no unit, and compares only with the same client's at another time. `misplaced`:
+   * the part of it that ran elsewhere than on the granted partition. */
+  uint64_t work, busy_ns, misplaced, launches;
   uint64_t active_since_ns; /* when it last became active, not when it connected */
   uint64_t collectives;     /* progress: launches that wait for kernels of other processes */
   uint32_t distributed; /* such launches within the last minute: other devices set its pace, too */
@@ -129,11 +137,11 @@ struct vitamin_client {
 struct vitamin_grant {
   uint32_t size;
   uint32_t client, stream, partition;
-  uint32_t mode;                                /* enum vitamin_mode */
-  uint32_t state;                               /* enum vitamin_grant_state */
-  uint32_t launches;                            /* as the row's */
-  uint64_t id, run_ahead_ns;                    /* as the row's */
-  uint64_t requested_ns, opened_ns, revoked_ns; /* 0: not yet */
+  uint32_t mode;  /* enum vitamin_mode */
+  uint32_t state; /* enum vitamin_grant_state */
+  uint32_t launches;
+  uint64_t id, run_ahead_ns;
+  uint64_t requested_ns, opened_ns, revoked_ns;
   uint64_t heard_ns; /* equal to revoked_ns; kept for policies that are built already */
 };
 
@@ -157,8 +165,7 @@ struct vitamin_row {
 struct vitamin_snapshot {
   uint32_t size;
   uint32_t partitions_count, clients_count, grants_count, changed_count, current_count;
-  uint64_t now_ns;
-  uint64_t revision; /* of the allocation that is asked for: grows by one */
+  uint64_t now_ns, revision;
   const struct vitamin_partition* partitions;
   /* Ordered by id, which grows with each client that connects: those that are active or have a
    * reservation, an expected step, an SLO, or a row with `hold`. */
@@ -171,7 +178,7 @@ struct vitamin_snapshot {
    * this width, which only blocks of `throughput` do, it is a model's: a large `error` says so. */
   int (*speed)(const struct vitamin_snapshot* snapshot, uint32_t client, uint32_t partition,
                float* mean, float* error);
-  const void* host; /* not for the policy: speed() reads it in the snapshot that it is given */
+  const void* host;
 };
 
 /* One launch that is to be placed. */
@@ -199,13 +206,17 @@ struct vitamin_choice {
   uint32_t launches;  /* the grant ends after so many; 0: only when it is revoked */
 };
 
+/* A row of the step's stream (or client, for all streams): it replaces the row that the same stream
+ * (or client) has, so that a stream that runs elsewhere moves at once. */
 struct vitamin_plan {
   uint32_t target;        /* kept for the step, exclusively, or VITAMIN_NO_PARTITION */
   uint32_t revoke_others; /* 1: exclusive grants of others that overlap it are revoked */
   uint64_t until_ns;      /* it is kept so long; a time that has passed, as 0: it is not kept */
 };
 
-/* What a policy declares (flags). */
+/* What a policy declares (flags). A policy of select() is asked for all three VITAMIN_USES_...
+ * without declaring them. No policy in C can declare that it keeps latency bounds, or that weights
+ * count: vitamind says of `weight` or a bound of a class that it has no effect under it. */
 #define VITAMIN_MAY_STARVE 1u      /* starving streams are not served first */
 #define VITAMIN_ISOLATE_STREAMS 2u /* streams of one client conflict, too */
 #define VITAMIN_USES_STEPS 4u      /* allocate when steps change */

@@ -328,12 +328,12 @@ class Configured(DaemonTest):
                     + more)
 
         def bounds(daemon):
-            told = subprocess.run([os.environ["VITAMIN"], "explain", "--json", "--socket",
+            shown = subprocess.run([os.environ["VITAMIN"], "explain", "--json", "--socket",
                                    str(daemon.socket)], text=True, capture_output=True,
                                   timeout=time_limit(20), check=True)
-            client, = json.loads(told.stdout)["devices"][0]["clients"]
-            return client["limits"]["weight"], [(bound["of"], bound["bound_ms"], bound["percentile"])
-                                                for bound in client["bounds"]]
+            client, = json.loads(shown.stdout)["devices"][0]["clients"]
+            told = [(b["of"], b["bound_ms"], b["percentile"]) for b in client["bounds"]]
+            return client["limits"]["weight"], told
 
         daemon = self.configured(configuration('kind = "latency"\ntpot = "30ms"\n'))
         self.hold(daemon, "decodes")

@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
@@ -156,7 +157,8 @@ static_assert(VITAMIN_STREAM_IDLE == static_cast<int>(StreamDemand::State::kIdle
 static_assert(VITAMIN_GRANT_PENDING == static_cast<int>(Grant::State::kPending) &&
               VITAMIN_GRANT_OPEN == static_cast<int>(Grant::State::kOpen));
 static_assert(VITAMIN_ALL_STREAMS == kAllStreams && VITAMIN_NEVER == kNever &&
-              VITAMIN_NO_PARTITION == kNoPartition && VITAMIN_WHOLE_DEVICE == kWholeDevice);
+              VITAMIN_NO_PARTITION == kNoPartition && VITAMIN_WHOLE_DEVICE == kWholeDevice &&
+              VITAMIN_AS_ALONE_NS == kAsAloneNs);
 
 TEST_CASE("numbers beyond a field stay beyond any valid value") {
   vitamin_row row = vitamin_row_for(1);
@@ -225,12 +227,37 @@ TEST_CASE("what is no policy of this version is refused with a sentence") {
         std::string::npos);
   CHECK(refusal(kPlugins + "scheduler_two_interfaces.so").find("exactly one is needed") !=
         std::string::npos);
+  CHECK(refusal(kPlugins + "scheduler_shorter_table.so").find("its table is incomplete") !=
+        std::string::npos);
   CHECK(refusal(kPlugins + "scheduler_bad_policy.so", "refuse")
             .find("refuses 'refuse': I do not like these parameters") != std::string::npos);
   for (const char* bad : {"share=0", "share=2,x", "share=-1", "share="})
     CHECK_MESSAGE(
         refusal(kExamples + "round_robin.so", bad).find("is not share=N") != std::string::npos,
         bad);
+}
+
+// As one that was compiled before the table grew: what stands behind it in memory is not its own.
+TEST_CASE("a table that is smaller than this header's is taken, and lacks what is behind its end") {
+  const PoolLayout layout = h200();
+  Scheduler scheduler(layout.partitions(),
+                      loaded(kPlugins + "scheduler_short_table.so", {}, kPatient));
+  scheduler.wants(1, demand(0), 1);
+  const auto decisions = decide(scheduler, 1);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].reason == Reason::kPolicy);
+  scheduler.forget(1, 2);
+  CHECK(scheduler.fault() == "");
+}
+
+TEST_CASE("a structure of another size has the fields that both know, and zeros") {
+  const std::vector<vitamin_row> rows(2, vitamin_row_for(7));
+  constexpr std::size_t kLess = offsetof(vitamin_row, launches);
+  const auto less = complete<vitamin_row>(rows.data(), kLess);
+  CHECK((less.size == sizeof less && less.client == 7 && less.stream == VITAMIN_ALL_STREAMS));
+  CHECK((less.run_ahead_ns == 0 && less.until_ns == 0));
+  const auto more = complete<vitamin_row>(rows.data(), sizeof(vitamin_row) + 8);
+  CHECK((more.size == sizeof more && more.client == 7 && more.until_ns == VITAMIN_NEVER));
 }
 
 TEST_CASE("a path stands for what was loaded first, for as long as a policy of it lives") {
@@ -326,7 +353,7 @@ TEST_CASE("a library that misbehaves is replaced by fifo, with the reason") {
       {"bad_placement", "partition", "bad: place() returned a partition that is not eligible"},
       {"bad_placement", "loop", "bad: place() failed: no answer to place within 8 ms"},
       {"bad_callbacks", "beyond", "bad: allocate() failed: pick() returned operation 1 of 1"},
-      {"bad_callbacks", "partition", "bad: a row names a partition that the pool lacks"},
+      {"bad_callbacks", "partition", "bad: allocate() failed: select() returned a partition that "},
       {"bad_callbacks", "loop", "bad: allocate() failed: no answer to pick, select and prepare"}};
   for (const auto& one : cases) {
     CAPTURE(one.library);
@@ -339,6 +366,23 @@ TEST_CASE("a library that misbehaves is replaced by fifo, with the reason") {
     REQUIRE(decisions.size() == 1);
     CHECK(decisions[0].reason == Reason::kFallback);
     CHECK_MESSAGE(scheduler.fault().find(one.reason) == 0, scheduler.fault());
+  }
+}
+
+// The row of the first client would be looked up in the pool for the second one.
+TEST_CASE("a partition of select that is not eligible is a fault before the next client is asked") {
+  const PoolLayout layout = h200();
+  for (const char* what : {"partition", "taken"}) {
+    const std::string parameter = what;
+    CAPTURE(parameter);
+    Scheduler scheduler(layout.partitions(),
+                        loaded(kPlugins + "scheduler_bad_callbacks.so", parameter, kPatient));
+    for (const ClientId client : {1U, 2U}) scheduler.wants(client, demand(0), 1);
+    const auto decisions = decide(scheduler, 1);
+    CHECK(decisions.size() == 2);
+    for (const Decision& decision : decisions) CHECK(decision.reason == Reason::kFallback);
+    CHECK(scheduler.fault() ==
+          "bad: allocate() failed: select() returned a partition that is not eligible");
   }
 }
 
@@ -403,15 +447,45 @@ TEST_CASE("the example in C, in the paper's callbacks, gives parts in turn and p
   }
   const Step step = decode_step(9, 1'000'000);
   scheduler.step_expected(step, 2);
-  for (const Decision& decision : decide(scheduler, 2))
-    if (decision.kind == Decision::Kind::kRevoke)
-      scheduler.returned(decision.client, decision.stream, decision.grant, 3);
-  decide(scheduler, 3);
+  CHECK(decide(scheduler, 2).empty());  // a part is free
   scheduler.wants(9, demand(0), 4);
   const auto granted = decide(scheduler, 4);
   REQUIRE(granted.size() == 1);
   CHECK(granted[0].client == 9);
-  CHECK(layout.at(granted[0].partition).sms == 32);
+  CHECK(layout.at(granted[0].partition).sms == 36);
+}
+
+// Two decodes that are announced at once, whose clients then work: each keeps a part of its own,
+// and an earlier client keeps what it has.
+TEST_CASE("the example in C prepares a part for each of two decodes, and revokes none for them") {
+  const PoolLayout layout = four_units();
+  Scheduler scheduler(layout.partitions(),
+                      loaded(kExamples + "round_robin.so", "share=4", kPatient));
+  scheduler.wants(1, demand(0), 1);
+  REQUIRE(decide(scheduler, 1).size() == 1);
+  for (const ClientId client : {8U, 9U}) scheduler.step_expected(decode_step(client, 1'000'000), 2);
+  CHECK(decide(scheduler, 2).empty());
+  hal::ComputeSet used;
+  unsigned parts = 0;
+  for (const Planned& planned : scheduler.plan()) {
+    if (planned.row.mode == Mode::kPaused) continue;  // further streams of client 1
+    ++parts;
+    CHECK(planned.row.mode == Mode::kExclusive);
+    CHECK(layout.at(planned.row.partition).sms == 8);
+    CHECK_FALSE(layout.at(planned.row.partition).compute.overlaps(used));
+    used |= layout.at(planned.row.partition).compute;
+  }
+  CHECK(parts == 3);
+  for (const ClientId client : {8U, 9U}) scheduler.wants(client, demand(0), 3);
+  CHECK(decide(scheduler, 3).size() == 2);
+  // The next decodes, while both run.
+  for (const ClientId client : {8U, 9U}) {
+    Step next = decode_step(client, 2'000'000);
+    next.id = 2;
+    scheduler.step_expected(next, 4);
+  }
+  for (const Decision& decision : decide(scheduler, 4))
+    CHECK(decision.kind != Decision::Kind::kRevoke);
 }
 
 }  // namespace

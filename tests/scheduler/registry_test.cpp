@@ -63,6 +63,21 @@ TEST_CASE("parameters that contradict each other are refused with what to do") {
         std::string::npos);
   CHECK(refusal("static:units=0-3,parts=2").find("remove one of the two") != std::string::npos);
   CHECK(check("static:units=0-3,parts=1").has_value());
+  CHECK(refusal("throughput:relative=paper").find("relative=paper is of model=algorithm1: add ") !=
+        std::string::npos);
+  for (const char* vain : {"objective=fair", "objective=proportional", "min_share=30"})
+    CHECK_MESSAGE(
+        refusal("throughput:model=algorithm1," + std::string(vain))
+                .find(" is of model=measured, and algorithm1 has the paper's") != std::string::npos,
+        vain);
+  for (const char* other : {"", ",objective=fair", ",objective=proportional"})
+    CHECK_MESSAGE(
+        refusal("throughput:min_share=30" + std::string(other))
+                .find("min_share is of objective=sum: add that, or remove") != std::string::npos,
+        other);
+  for (const char* good : {"objective=sum,min_share=30", "relative=alone", "model=measured",
+                           "model=algorithm1,relative=alone"})
+    CHECK_MESSAGE(check("throughput:" + std::string(good)).has_value(), good);
   CHECK(refusal("static:units=0-3,8-11").find("join runs of units by '+'") != std::string::npos);
   CHECK(refusal("static:units=0-3,8").find("join runs of units by '+'") != std::string::npos);
   for (const char* good : {"random:whole=true,exclusive=false", "random:whole", "random:whole=0",

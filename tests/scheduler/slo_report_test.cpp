@@ -123,10 +123,11 @@ TEST_CASE("the configurations among which slo chooses are told, with the bounds 
       CHECK(candidate.keeps_bounds);
       CHECK((candidate.chosen || candidate.predicted == -1));
     }
-    if (candidate.chosen) CHECK(candidate.keeps_bounds == (found.choice == ChoiceReason::kBounds));
+    if (candidate.chosen) CHECK(candidate.keeps_bounds);
   }
   CHECK(chosen == 1);
   CHECK(paused);
+  CHECK(found.choice == ChoiceReason::kTried);  // what the service does alone is learned
   // While the client with the bound has nothing to do, the estimator's are the alternatives.
   world.clients[0].active = false;
   world.clients[0].streams = {};
@@ -142,6 +143,7 @@ TEST_CASE("of services with different bounds each configuration says which part 
   world.slo_statuses();
   Findings found;
   REQUIRE(world.policy.explain(found));
+  CHECK(found.choice == ChoiceReason::kTried);
   unsigned parts = 0;
   for (const CandidateReport& candidate : found.candidates) {
     if (candidate.chosen) {  // of neither is known what it does alone
@@ -158,6 +160,27 @@ TEST_CASE("of services with different bounds each configuration says which part 
     }
   }
   CHECK(parts == 3);
+}
+
+// A period of any phase has the bound of requests; a service without a bound for what it does gives
+// way to those that have one.
+TEST_CASE("a service is on the side of the bound that applies to what it does") {
+  for (const std::uint64_t latency_ns : {200 * kMs, std::uint64_t{0}}) {
+    Slo slo;
+    slo.latency_ns = 9 * kMs;
+    World world(slo);
+    world.clients[1].slo.ttft_ns = 5 * kMs;
+    world.clients[1].slo.latency_ns = latency_ns;
+    world.clients[1].phase = StepKind::kDecode;
+    world.slo_statuses();
+    Findings found;
+    REQUIRE(world.policy.explain(found));
+    for (const CandidateReport& candidate : found.candidates) {
+      if (!candidate.chosen) continue;  // what the side of the shortest bound does alone is learned
+      REQUIRE(candidate.assignments.size() == 1);
+      CHECK(candidate.assignments[0].client == 1);
+    }
+  }
 }
 
 }  // namespace

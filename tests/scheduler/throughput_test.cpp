@@ -294,5 +294,38 @@ TEST_CASE("A full plan for 64 streams takes at most 20 us, and allocates nothing
   }
 }
 
+TEST_CASE("clients beyond those that configurations list share the last group's part") {
+  const runtime::PoolLayout layout = h200();
+  Estimator estimator(layout.partitions());
+  std::vector<Client> clients(Configurations::kClients + 40);
+  StreamDemand demand;
+  demand.state = StreamDemand::State::kRunning;
+  for (std::size_t i = 0; i < clients.size(); ++i) {
+    clients[i].id = static_cast<ClientId>(i + 1);
+    clients[i].active = clients[i].reports_progress = true;
+    clients[i].streams = {&demand, 1};
+    if (i < 100) clients[i].phase = StepKind::kDecode;
+  }
+  Configurations configurations(layout.partitions());
+  estimator.enter(clients, {}, 1);
+  const auto candidates = configurations.generate(clients, {}, estimator);
+  REQUIRE(candidates.size() > 1);
+  for (const Candidate& candidate : candidates) {
+    REQUIRE(candidate.assignments.size() == clients.size());
+    for (std::size_t i = 0; i < clients.size(); ++i)
+      CHECK(candidate.assignments[i].client == clients[i].id);
+    const PartitionId last = candidate.assignments[Configurations::kClients].partition;
+    bool listed = false;  // another client has that part
+    for (std::size_t i = 0; i < clients.size(); ++i) {
+      const Assignment& has = candidate.assignments[i];
+      if (i >= Configurations::kClients) CHECK(has.partition == last);
+      if (i >= Configurations::kClients) CHECK(has.mode == Mode::kShared);
+      listed = listed || (i < Configurations::kClients && has.partition == last);
+      if (has.partition == last) CHECK(has.mode == Mode::kShared);
+    }
+    CHECK(listed);
+  }
+}
+
 }  // namespace
 }  // namespace vitamin::scheduler

@@ -2,7 +2,7 @@
 /*
  * Round robin over clients, on a quarter of the device each: the smallest policy in the paper's
  * three callbacks. Pick is asked when a stream waits, which it does again after LAUNCHES launches.
- * Prepare keeps a client's quarter for a decode that it has announced.
+ * Prepare keeps a quarter that is free, or that the client has, for a decode that it has announced.
  *     cc -shared -fPIC -I.. -o round_robin.so round_robin.c
  */
 #include <stdio.h>
@@ -15,8 +15,10 @@
 enum { LAUNCHES = 64 };
 
 struct round_robin {
-  uint32_t share; /* each gets one share-th of the SMs */
-  uint32_t last;  /* the client that was served last */
+  uint32_t share;    /* each gets one share-th of the SMs */
+  uint32_t last;     /* the client that was served last */
+  uint64_t revision; /* of the snapshot for which units were prepared last */
+  uint64_t prepared; /* those units */
 };
 
 static void* create(const char* parameters, char* error, size_t error_size) {
@@ -29,7 +31,7 @@ static void* create(const char* parameters, char* error, size_t error_size) {
     free(self);
     return NULL;
   }
-  *self = (struct round_robin){(uint32_t)share, 0};
+  *self = (struct round_robin){(uint32_t)share, 0, 0, 0};
   return self;
 }
 
@@ -61,13 +63,39 @@ static struct vitamin_choice choose(void* state, const struct vitamin_operation*
   return (struct vitamin_choice){eligible[i], LAUNCHES};
 }
 
+static uint64_t units_of(const struct vitamin_snapshot* snapshot, uint32_t partition) {
+  return VITAMIN_AT(struct vitamin_partition, snapshot->partitions, partition)->units;
+}
+
+/* Units that other clients hold exclusively; *own: the part that this one holds, if it does. */
+static uint64_t held(const struct vitamin_snapshot* snapshot, uint32_t client, uint32_t* own) {
+  uint64_t units = 0;
+  for (uint32_t i = 0; i < snapshot->grants_count; ++i) {
+    const struct vitamin_grant* grant = VITAMIN_AT(struct vitamin_grant, snapshot->grants, i);
+    if (grant->mode != VITAMIN_EXCLUSIVE || grant->state == VITAMIN_GRANT_PENDING) continue;
+    if (grant->client != client)
+      units |= units_of(snapshot, grant->partition);
+    else if (grant->state == VITAMIN_GRANT_OPEN)
+      *own = grant->partition;
+  }
+  return units;
+}
+
+/* Asked for one step after the other: what was prepared for one is not prepared for the next. */
 static struct vitamin_plan prepare(void* state, const struct vitamin_step* step,
                                    const struct vitamin_snapshot* snapshot) {
-  uint32_t wanted = snapshot->partitions->sms / ((struct round_robin*)state)->share, i = 1;
+  struct round_robin* self = state;
+  uint32_t wanted = snapshot->partitions->sms / self->share, at = VITAMIN_NO_PARTITION;
+  uint64_t taken;
   if (step->kind != VITAMIN_STEP_DECODE || step->due_ns == 0)
     return (struct vitamin_plan){VITAMIN_NO_PARTITION, 0, 0};
-  while (i + 1 < snapshot->partitions_count && sms_of(snapshot, i) < wanted) ++i;
-  return (struct vitamin_plan){i, 1, step->due_ns};
+  if (self->revision != snapshot->revision) self->prepared = 0;
+  self->revision = snapshot->revision;
+  taken = held(snapshot, step->client, &at) | self->prepared;
+  for (uint32_t i = 1; i < snapshot->partitions_count && at == VITAMIN_NO_PARTITION; ++i)
+    if (sms_of(snapshot, i) >= wanted && (units_of(snapshot, i) & taken) == 0) at = i;
+  if (at != VITAMIN_NO_PARTITION) self->prepared |= units_of(snapshot, at);
+  return (struct vitamin_plan){at, 0, step->due_ns};
 }
 
 const struct vitamin_policy_functions* vitamin_policy(void) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A policy library that misbehaves, one way for each parameter; by BAD_ABI, one that was compiled
-// for another version; by BAD_INTERFACE, one of another interface.
+// for another version; by BAD_INTERFACE, one of another interface; by BAD_LAST, one whose table
+// ends before that field.
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
@@ -70,6 +72,7 @@ std::int64_t pick(void* self, const vitamin_operation*, std::uint32_t count,
 vitamin_choice select(void* self, const vitamin_operation*, const std::uint32_t* eligible,
                       std::uint32_t, const vitamin_snapshot*) {
   if (is(self, "loop")) loop();
+  if (is(self, "taken")) return {1, 1};  // the narrowest, whether or not another client has it
   return {is(self, "partition") ? 70'000U : eligible[0], 1};
 }
 
@@ -78,7 +81,11 @@ vitamin_choice select(void* self, const vitamin_operation*, const std::uint32_t*
 const vitamin_policy_functions* vitamin_policy() {
   static const vitamin_policy_functions functions = [] {
     vitamin_policy_functions table{};
+#ifdef BAD_LAST
+    table.size = offsetof(vitamin_policy_functions, BAD_LAST);
+#else
     table.size = sizeof table;
+#endif
     table.abi = BAD_ABI;
     table.name = "bad";
     table.summary = "misbehaves";

@@ -155,7 +155,9 @@ std::string why_text(const json& choice) {
       {"looked", "a later look showed A to be better than the winner before"},
       {"remembered", "A won when these programs ran together before"},
       {"bounds", "of those that keep every bound, A gives the others most"},
-      {"late", "none keeps every bound: A misses the worst by least"}};
+      {"late", "none keeps every bound: A misses the worst by least"},
+      {"tried", "how fast a client with a bound is with A is being measured"},
+      {"no slack", "a client with a bound has no time left to lose: the others are paused"}};
   const auto found = kTexts.find(word(choice, "why"));
   std::string text = found != kTexts.end() ? found->second : word(choice, "why");
   if (const double decided = number(choice, "decided_s");
