@@ -63,7 +63,7 @@ class Arbiter {
   // One more operation was submitted, wherever it went: the client gets on.
   virtual void progressed() {}
   // That operation was a launch of kernels that wait for kernels of other processes
-  // (runtime/collective_names.h): what the client gets done depends on other devices, too.
+  // (runtime/kernel_names.h): what the client gets done depends on other devices, too.
   virtual void collective() {}
   // Completions are wanted: completed() and busy() are called while this is true.
   virtual bool reports() const { return false; }

@@ -45,7 +45,7 @@ inline constexpr const char* kAbsent = "VITAMIN_ABSENT";
 inline constexpr const char* kLockDirectory = "VITAMIN_LOCK_DIRECTORY";
 inline constexpr const char* kUsualLockDirectory = "/run/lock";
 // Parts of the names of kernels that wait for other processes, between commas, besides those that
-// runtime/collective_names.h knows.
+// runtime/kernel_names.h knows.
 inline constexpr const char* kCollectives = "VITAMIN_COLLECTIVES";
 // "0": a cooperative launch under a daemon may be deferred for a grant. Unset: it may not, because
 // it may wait for other processes.

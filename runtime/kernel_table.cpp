@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "runtime/collective_names.h"
+#include "runtime/kernel_names.h"
 #include "runtime/profile/profiler.h"
 
 namespace vitamin::runtime {
@@ -70,7 +70,7 @@ Kernel& KernelTable::add(hal::KernelHandle handle) {
       std::any_of(collectives_.begin(), collectives_.end(), [&](const std::string& part) {
         return kernel->name.find(part) != std::string::npos;
       });
-  kernel->resident = resident_.contains(kernel->name);
+  kernel->resident = resident_.contains(kernel->name) || names_resident(kernel->name);
   kernel->assumed_resident = cautious_ && !kernel->collective;
   if (const std::uint32_t bytes = device_.info().parameter_bytes_of_place; bytes != 0)
     if (const hal::Result<hal::KernelLayout> layout = device_.inspector().layout(handle))

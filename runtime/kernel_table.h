@@ -31,7 +31,7 @@ struct Kernel {
   // at once runs only where all of it is. Blocks of a larger one cannot wait for all others, on any
   // device; those that wait for some others only are not detected.
   bool assumed_resident = false;
-  // Waits for kernels of other processes (collective_names.h): runs on the program's own stream and
+  // Waits for kernels of other processes (kernel_names.h): runs on the program's own stream and
   // needs no grant.
   bool collective = false;
   // Partitions that refused a launch of it which we believed would fit: the remainder of a split
@@ -88,7 +88,7 @@ class KernelRef {
 class KernelTable {
  public:
   // `resident`: names of kernels known to wait for their own blocks; `collectives`: parts of the
-  // names of those that wait for other processes, besides what collective_names.h knows;
+  // names of those that wait for other processes, besides what kernel_names.h knows;
   // `cautious`: all others are assumed to wait for their own blocks, too.
   KernelTable(hal::Device& device, stats::DevicePage& page,
               std::unordered_set<std::string> resident, std::vector<std::string> collectives = {},

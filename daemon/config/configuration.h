@@ -83,7 +83,7 @@ struct Metrics {
 };
 
 // Kernels that wait for other processes, besides those whose names say so
-// (runtime/collective_names.h): they are never deferred for a grant, so that two
+// (runtime/kernel_names.h): they are never deferred for a grant, so that two
 // distributed jobs cannot wait for each other.
 struct Collectives {
   Patterns kernels;         // parts of their names

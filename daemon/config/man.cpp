@@ -36,6 +36,8 @@ invalid file is used;
 names every problem with its line.
 .Xr vitamind 8
 reads the file again when it gets SIGHUP.
+Clients that are connected stay in their class and get the weight, the shares, the quotas and the
+latency bounds that it has now.
 .Pp
 .Em Durations
 are texts with a unit: ns, us, ms, s, min or h.

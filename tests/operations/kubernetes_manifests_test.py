@@ -264,7 +264,8 @@ class Page(Rendered):
     """docs/kubernetes*.md: runs each command that needs no cluster; checks that what the others
     name exists. kubernetes_pods_test.py runs what the pages install."""
 
-    TEXT = "".join(page.read_text() for page in sorted((SOURCE / "docs").glob("kubernetes*.md")))
+    TEXT = "".join(page.read_text() for page in sorted((SOURCE / "docs").glob("kubernetes*.md"))) \
+        .replace(":VERSION", f":{generate.values_with()['image']['tag']}")
 
     def commands(self):
         blocks = re.findall(r"^```sh\n(.*?)^```", self.TEXT, re.M | re.S)
@@ -343,6 +344,15 @@ class Page(Rendered):
         for thing in yaml.safe_load_all((SOURCE / words[3]).read_text()):
             self.assertEqual(problems(thing), [])
 
+    def empties_a_node(self, words):
+        self.assertIn(words[1:], (["drain", "NODE", "--ignore-daemonsets"], ["uncordon", "NODE"]))
+
+    def restarts_a_pool(self, words):
+        kind, name = words[5].split("/")
+        self.assertEqual((words[2:5], kind), ([generate.NAMESPACE, "rollout", "restart"],
+                                              "daemonset"))
+        self.assertIn(("DaemonSet", name), self.render())
+
     def executes_in_the_daemon(self, words):
         namespace, (kind, name) = words[2], words[4].split("/")
         self.assertEqual((namespace, kind), (generate.NAMESPACE, "ds"))
@@ -351,12 +361,20 @@ class Page(Rendered):
         self.assertEqual(words[7:], ["--", "vitamin", "status"])
 
     def installs_the_chart(self, words):
-        self.assertEqual(words[:3], ["helm", "install", "vitamin"])
-        chart = yaml.safe_load((SOURCE / words[3] / "Chart.yaml").read_text())
+        self.assertEqual(words[:4], ["helm", "upgrade", "--install", "vitamin"])
+        chart = yaml.safe_load((SOURCE / words[4] / "Chart.yaml").read_text())
         self.assertEqual((chart["apiVersion"], chart["name"]), ("v2", "vitamin"))
-        if "--values" in words:
-            generate.values_with(yaml.safe_load(
-                (SOURCE / words[words.index("--values") + 1]).read_text()))
+        values = words[words.index("--values") + 1] if "--values" in words else "my.yaml"
+        if values != "my.yaml":  # the reader's own
+            generate.values_with(yaml.safe_load((SOURCE / values).read_text()))
+
+    def creates_the_namespace(self, words):
+        """As access.yaml does where the chart is not used."""
+        manifests = self.render({"namespace": {"create": True}})
+        namespace = manifests["Namespace", words[3]]
+        if words[1] == "label":
+            label, value = words[4].split("=")
+            self.assertEqual(namespace["metadata"]["labels"][label], value)
 
     def generates_cdi(self, words):
         """NVIDIA's program, which is not here. The drivers name GPUs by UUID."""
@@ -385,7 +403,12 @@ class Page(Rendered):
     CHECKS = {"ninja": builds_packages, "deploy/image/build": builds_the_image,
               "skopeo copy": copies_the_image, "kubectl label node": labels_a_node,
               "kubectl apply -k": applies_a_kustomization, "kubectl apply -f": applies_a_file,
-              "kubectl -n": executes_in_the_daemon, "helm install": installs_the_chart,
+              "kubectl drain": empties_a_node, "kubectl uncordon": empties_a_node,
+              "kubectl -n vitamin-system rollout": restarts_a_pool,
+              "kubectl -n vitamin-system exec": executes_in_the_daemon,
+              "helm upgrade": installs_the_chart,
+              "kubectl create namespace": creates_the_namespace,
+              "kubectl label namespace": creates_the_namespace,
               "nvidia-ctk cdi generate": generates_cdi,
               "python3 deploy/kubernetes/generate.py": renders,
               "python3 deploy/kubernetes/advise.py": advises}

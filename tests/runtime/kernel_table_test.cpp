@@ -6,7 +6,7 @@
 #include <doctest/doctest.h>
 
 #include "backends/soft/device.h"
-#include "runtime/collective_names.h"
+#include "runtime/kernel_names.h"
 #include "tests/hal/call.h"
 #include "tests/soft/kernels.h"
 
@@ -36,6 +36,20 @@ TEST_CASE("Kernels that wait for other processes are known by their names") {
         "barrier_kernel"}) {
     CAPTURE(name);
     CHECK_FALSE(runtime::names_collective(name));
+  }
+}
+
+TEST_CASE("kernels whose blocks wait for each other are known by their names") {
+  for (const char* name :
+       {"_ZN8cusparse14spsm_v2_kernelIifLi2ELi32ELi1ELi16ELi1EEEvT_S1_llliPT0_PKS2_PKS1_",
+        "void cusparse::spsm_v2_kernel<int, float, 2, 32, 1, 16, 1>(int, int, long)"}) {
+    CAPTURE(name);
+    CHECK(runtime::names_resident(name));
+  }
+  for (const char* name :
+       {"", "_Z14spsm_v2_kernelv", "_ZN8cusparse12csrmv_kernelIifEEv", "_Z9vectorAddPKfS0_Pfi"}) {
+    CAPTURE(name);
+    CHECK_FALSE(runtime::names_resident(name));
   }
 }
 
