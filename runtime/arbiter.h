@@ -30,7 +30,8 @@ class Arbiter {
   // What the stream must not be given now.
   virtual hal::ComputeSet barred(StreamId stream) const = 0;
   // A grant of a partition of `eligible` for the stream of the operation; kNoPartition when there
-  // is none now.
+  // is none now. The end of an iteration and a deadline that the operation carries count as
+  // announced only when GrantTerms::heard says so.
   virtual GrantTerms grant(const ReadyOperation& operation,
                            std::span<const PartitionId> eligible) = 0;
   // The stream may submit on the partition. Asked before every submission that relies on an earlier

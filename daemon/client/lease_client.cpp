@@ -155,6 +155,10 @@ GrantTerms LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& op
   if (daemon_is_lost()) return place_in_fallback(lane, operation, eligible);
   take_grants(now_ns);
   if (lane.partition != kNoPartition && !is_open(index)) notice_closed();
+  // What the daemon has not been told is sent at once, whatever request is open.
+  const bool new_deadline =
+      operation.deadline_ns != 0 && operation.deadline_ns != lane.told_deadline_ns;
+  const bool news = operation.id != lane.asked_id && (operation.iteration_end || new_deadline);
   bool moves_on = false;
   if (lane.partition != kNoPartition) {
     const bool wide_enough = layout_.at(lane.partition).sms >= operation.sms;
@@ -163,15 +167,23 @@ GrantTerms LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& op
       // The driver refused this kernel there, or no queue is free yet: only this launch goes to the
       // whole device.
       set_waiting(lane, false);
-      return is_eligible(eligible, kWholeDevice) ? GrantTerms{kWholeDevice, 1}
-                                                 : GrantTerms{kNoPartition, 0};
+      GrantTerms terms = is_eligible(eligible, kWholeDevice) ? GrantTerms{kWholeDevice, 1}
+                                                             : GrantTerms{kNoPartition, 0};
+      terms.heard = false;
+      return terms;
     }
     if (wide_enough && fresh) {
       lane.claimed = true;
       lane.unclaimed_ns = 0;
       set_waiting(lane, false);
       lane.admitted = lane.word;
-      return {lane.partition, lane.launches, lane.ahead_ns, lane.counts_outstanding};
+      GrantTerms terms{lane.partition, lane.launches, lane.ahead_ns, lane.counts_outstanding};
+      // A grant for a number of launches is meant for one iteration at most. (A step that begins
+      // under a grant is announced by expect().)
+      terms.heard = news && operation.iteration_end && lane.launches != kUntilRevoked &&
+                    !earlier_work_unsent_ && ask(index, lane, operation, false, now_ns);
+      flush();
+      return terms;
     }
     close_grant(lane);
     return_drained(index, lane, now_ns);
@@ -180,13 +192,17 @@ GrantTerms LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& op
     lane.word = 0;
   }
   // Earlier work must be reported before the first Ready.
-  if (!earlier_work_unsent_ && (!lane.requested || moves_on || operation.sms != lane.asked_width ||
-                                now_ns - lane.asked_ns >= kAskAgain))
-    ask(index, lane, operation, moves_on, now_ns);
+  GrantTerms terms{kNoPartition, 0};
+  terms.heard = false;
+  if (!earlier_work_unsent_ &&
+      (!lane.requested || moves_on || news || operation.sms != lane.asked_width ||
+       now_ns - lane.asked_ns >= kAskAgain))
+    // If it was not sent, the next try sends it.
+    terms.heard = lane.requested = ask(index, lane, operation, moves_on, now_ns);
   lane.tried_ns = now_ns;
   set_waiting(lane, true);
   flush();
-  return {kNoPartition, 0};
+  return terms;
 }
 
 GrantTerms LeaseClient::place_in_fallback(Lane& lane, const runtime::ReadyOperation& operation,
@@ -222,7 +238,8 @@ void LeaseClient::enter_fallback() {
   }
 }
 
-void LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& operation,
+// False: the ring is full.
+bool LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& operation,
                       bool moves_on, std::uint64_t now_ns) {
   protocol::Ready ready;
   ready.head.lane = id;
@@ -236,11 +253,13 @@ void LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& oper
   ready.last_partition = lane.last_partition;
   ready.moves_on = moves_on ? 1 : 0;
   ready.iteration_end = operation.iteration_end ? 1 : 0;
-  // If it was not sent, the next try sends it.
-  lane.requested = send(protocol::encode(ready));
+  if (!send(protocol::encode(ready))) return false;
+  lane.asked_id = operation.id;
   lane.asked_width = operation.sms;
   lane.asked_ns = now_ns;
-  counters_.asked += lane.requested ? 1 : 0;
+  lane.told_deadline_ns = operation.deadline_ns;
+  ++counters_.asked;
+  return true;
 }
 
 void LeaseClient::expect(const runtime::ExpectedOperation& expected, std::uint64_t now_ns) {
@@ -254,7 +273,9 @@ void LeaseClient::expect(const runtime::ExpectedOperation& expected, std::uint64
   said.sms = expected.sms;
   said.cancelled = expected.cancelled ? 1 : 0;
   said.kind = static_cast<std::uint8_t>(expected.kind);
-  send(protocol::encode(said));
+  // Of a step to come the daemon waits to hear that it has begun.
+  if (send(protocol::encode(said)) && !expected.cancelled && expected.ready_at_ns <= now_ns)
+    lanes_[said.head.lane].told_deadline_ns = expected.deadline_ns;
   flush();
 }
 

@@ -121,7 +121,7 @@ class LeaseClient {
     parked_ = parked_ && (any || !reporting_);
   }
   // The partition on which the lane may submit, an element of `eligible`. kNoPartition: a grant was
-  // requested, retry later.
+  // requested, retry later. GrantTerms::heard: a Ready was sent.
   GrantTerms grant(StreamId stream, const runtime::ReadyOperation& operation,
                    std::span<const PartitionId> eligible, std::uint64_t now_ns);
   // An operation of the lane is expected, or its announcement is cancelled.
@@ -171,16 +171,18 @@ class LeaseClient {
     std::uint64_t ahead_ns = runtime::kNever;
     std::uint32_t outstanding = 0;
     bool counts_outstanding =
-        false;               // what is submitted under it counts (runtime::Arbiter::submitted)
-    bool shared = false;     // it promises nothing about other clients
-    bool claimed = false;    // grant() has returned it
-    bool requested = false;  // the daemon takes the lane to have something to submit
-    bool waiting = false;    // an operation of the lane waits for a grant
-    std::uint32_t asked_width = 0;   // SM count of the last request
-    std::uint64_t used_ns = 0;       // when the grant was last in use
-    std::uint64_t unclaimed_ns = 0;  // since when there is a grant that no launch used; 0: none
-    std::uint64_t asked_ns = 0;      // when the last request was sent
-    std::uint64_t tried_ns = 0;      // when grant() last returned nothing
+        false;                   // what is submitted under it counts (runtime::Arbiter::submitted)
+    bool shared = false;         // it promises nothing about other clients
+    bool claimed = false;        // grant() has returned it
+    bool requested = false;      // the daemon takes the lane to have something to submit
+    bool waiting = false;        // an operation of the lane waits for a grant
+    std::uint64_t asked_id = 0;  // ReadyOperation::id of the last request
+    std::uint32_t asked_width = 0;       // SM count of the last request
+    std::uint64_t used_ns = 0;           // when the grant was last in use
+    std::uint64_t unclaimed_ns = 0;      // since when there is a grant that no launch used; 0: none
+    std::uint64_t asked_ns = 0;          // when the last request was sent
+    std::uint64_t told_deadline_ns = 0;  // of the step that the daemon knows as begun; 0: none
+    std::uint64_t tried_ns = 0;          // when grant() last returned nothing
     // The last value of tried_ns that service() saw, and when it saw it first.
     std::uint64_t seen_try_ns = 0, seen_ns = 0;
     PartitionId last_partition = runtime::kNoPartition;
@@ -194,7 +196,7 @@ class LeaseClient {
 
   GrantTerms place_in_fallback(Lane& lane, const runtime::ReadyOperation& operation,
                                std::span<const PartitionId> eligible);
-  void ask(LaneId id, Lane& lane, const runtime::ReadyOperation& operation, bool moves_on,
+  bool ask(LaneId id, Lane& lane, const runtime::ReadyOperation& operation, bool moves_on,
            std::uint64_t now_ns);
   void take_grants(std::uint64_t now_ns);
   bool reopen_grant(Lane& lane, LeaseWord word);

@@ -169,7 +169,7 @@ GrantTerms Placer::ask(Stream& stream, const Kernel& kernel, const LaunchOperati
   if (launch != nullptr) ready.kernel = launch_key(kernel.name_hash, *launch);
   ready.predicted_ns = core_.predicted_ns(kernel, launch, core_.whole());
   ready.last_partition = placing.last_partition;
-  ready.iteration_end = std::exchange(placing.iteration_ended, false);
+  ready.iteration_end = placing.iteration_ended;
   const Advice* const advice = advice_for(stream, operation);
   if (advice != nullptr) {
     ready.kind = advice->kind;
@@ -181,11 +181,13 @@ GrantTerms Placer::ask(Stream& stream, const Kernel& kernel, const LaunchOperati
   terms.counts_outstanding = terms.counts_outstanding || terms.partition != kWholeDevice;
   if (terms.partition != kNoPartition && terms.partition != kWholeDevice)
     last_part_ = terms.partition;
-  // An arbiter elsewhere has not heard the question when a grant that stands has answered it.
-  if (advice != nullptr && core_.between_processes && terms.partition != kNoPartition)
+  // A policy that answers until something changes does not ask for ends of iterations.
+  if (terms.heard || terms.launches == kUntilRevoked) placing.iteration_ended = false;
+  if (terms.heard) {
+    if (advice != nullptr) placing.announced_deadline_ns = advice->deadline_ns;
+  } else if (terms.partition != kNoPartition) {
     announce_step(stream, advice);
-  else if (advice != nullptr)
-    placing.announced_deadline_ns = advice->deadline_ns;
+  }
   if (core_.traced()) [[unlikely]]
     core_.trace(trace::Kind::kDecision, stream, ready.id, terms.partition, terms.launches);
   if (core_.arbiter->wants_service()) core_.wake.notify_one();
@@ -229,8 +231,7 @@ void Placer::expect(Stream& stream, const Advice& advice, bool cancelled) {
   if (core_.arbiter->wants_service()) core_.wake.notify_one();
 }
 
-// An answer for so many launches stands for one iteration at most; a policy that answers until
-// something changes does not ask for ends of iterations.
+// An answer for so many launches stands for one iteration at most.
 void Placer::pass_iteration_ends(Stream& stream) {
   std::deque<std::uint64_t>& ends = stream.placing.iteration_ends;
   for (; !ends.empty() && ends.front() <= stream.timeline.submitted; ends.pop_front()) {

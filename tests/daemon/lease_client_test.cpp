@@ -271,6 +271,58 @@ TEST_CASE("advice out of range is clamped, and the client is not evicted for it"
   }
 }
 
+TEST_CASE("the end of an iteration and a new deadline are sent whatever request is open") {
+  Node node("salus");
+  node.start_daemon();
+  runtime::ReadyOperation operation;
+  operation.sms = 1;
+  operation.id = 1;
+  const auto ask = [&] { return node.client.grant(0, operation, node.eligible, node.now); };
+  CHECK(ask().heard);
+  CHECK_FALSE(ask().heard);  // the same question
+  operation.id = 2;          // the first one went elsewhere
+  CHECK_FALSE(ask().heard);
+  operation.iteration_end = true;
+  operation.id = 3;
+  CHECK(ask().heard);
+  CHECK_FALSE(ask().heard);
+  operation.iteration_end = false;
+  operation.id = 4;
+  operation.deadline_ns = 5'000'000;
+  CHECK(ask().partition == runtime::kNoPartition);
+  operation.id = 5;
+  CHECK_FALSE(ask().heard);  // of the same step
+  // Under a grant that no launch has used, too: it is meant for one iteration at most.
+  node.turns(3);
+  operation = {};
+  operation.sms = 1;
+  operation.id = 6;
+  operation.iteration_end = true;
+  const runtime::GrantTerms terms = ask();
+  CHECK(terms.partition != runtime::kNoPartition);
+  CHECK(terms.heard);
+  node.ready = {};
+  node.turn();
+  CHECK(node.ready.iteration_end == 1);
+}
+
+TEST_CASE("an end of an iteration that finds the ring full is not heard") {
+  Node node;
+  node.start_daemon();
+  runtime::ReadyOperation operation;
+  operation.sms = 1;
+  operation.iteration_end = true;
+  bool heard = true;
+  for (std::size_t i = 0; i <= protocol::kRequests && heard; ++i) {
+    operation.id = i + 1;
+    heard = node.client.grant(0, operation, node.eligible, node.now).heard;
+  }
+  CHECK_FALSE(heard);
+  node.ready = {};
+  node.turn();
+  CHECK(node.client.grant(0, operation, node.eligible, node.now).heard);
+}
+
 TEST_CASE("an operation that is retried still waits, however long the process had no CPU time") {
   Node node;
   node.start_daemon();

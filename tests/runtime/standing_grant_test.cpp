@@ -166,6 +166,49 @@ TEST_CASE("An answer for so many launches stands for one iteration at most, and 
     }
 }
 
+// An arbiter elsewhere may be sent nothing: a grant that stood has answered, or the ring was full.
+TEST_CASE("What the arbiter did not hear of a step is said again") {
+  std::vector<bool> ends;
+  std::vector<std::uint64_t> deadlines, told;
+  bool hears = false, grants = true;
+  const auto answer = [&](const runtime::ReadyOperation& operation,
+                          std::span<const runtime::PartitionId> all) {
+    ends.push_back(operation.iteration_end);
+    deadlines.push_back(operation.deadline_ns);
+    runtime::GrantTerms terms{grants ? all.front() : runtime::kNoPartition, 1};
+    terms.heard = hears;
+    return terms;
+  };
+  const auto hear = [&](const runtime::ExpectedOperation& expected) {
+    told.push_back(expected.deadline_ns);
+  };
+  Fixture f({.make_arbiter = answering(answer, hear)});
+  runtime::Stream& stream = f.stream();
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  const auto launch = [&] {
+    REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(granted_kernel), {&address, &one}) == 0);
+  };
+  launch();
+  f.context->iteration_ends(stream);
+  launch();
+  hears = true;
+  launch();
+  launch();
+  CHECK(ends == std::vector<bool>{false, true, true, false});
+  hears = grants = false;
+  runtime::Advice advice;
+  advice.deadline_ns = 1'000'000;
+  f.context->advise(stream, advice);
+  launch();  // deferred
+  CHECK(told.empty());
+  grants = true;
+  CHECK(f.context->synchronize(stream) == 0);
+  CHECK(deadlines.back() == 1'000'000);
+  CHECK(told == std::vector<std::uint64_t>{1'000'000});  // with the first grant
+  CHECK(total == 5);
+}
+
 // The report names what the launches waited for.
 TEST_CASE(
     "Launches that are flushed while they wait for a grant are not reported as behind the host") {
