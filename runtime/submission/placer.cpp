@@ -99,8 +99,9 @@ bool Placer::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed
 }
 
 PartitionId Placer::likely_part(Stream& stream, const Kernel& kernel, std::uint32_t needed) {
-  const PartitionId partition =
-      stream.placing.grant.partition != kWholeDevice ? stream.placing.grant.partition : last_part_;
+  const PartitionId granted = stream.placing.grant.partition;
+  const bool part = granted != kWholeDevice && granted != kNoPartition;
+  const PartitionId partition = part ? granted : last_part_;
   if (partition == kNoPartition) return kNoPartition;
   if (core_.layout.at(partition).sms >= needed && !kernel.refused.test(partition)) return partition;
   const std::span<const PartitionId> wide = eligible(stream, kernel, needed);
