@@ -37,11 +37,12 @@ class Placer {
                std::uint32_t needed);
   // Moves are made just in time (DispatchOptions::ahead_of_move): false while more of the stream's
   // work is outstanding and the next launch would move. `flushing`: the launch can wait for no
-  // better time; it stays where the stream is, or moves at the higher price. Not beside other
-  // clients, which count on the time.
+  // better time. Where streams share grants, it stays on the stream's partition even if the grant's
+  // launches are used up, and counts under that grant, or it moves at the higher price: else it
+  // would go to the whole device, where it counts under none.
   bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool flushing);
-  // The part that a later launch of the stream may be granted, by what was granted last;
-  // kNoPartition: the whole device.
+  // The part that a later launch of the stream may be granted: that of its own grant, else the one
+  // that any stream was granted last. kNoPartition: the whole device.
   PartitionId likely_part(Stream& stream, const Kernel& kernel, std::uint32_t needed);
   // The driver refused the launch on a part; a bind() follows.
   void refused(Stream& stream, Kernel& kernel, PhysicalQueue& queue);

@@ -209,6 +209,28 @@ TEST_CASE("What the arbiter did not hear of a step is said again") {
   CHECK(total == 5);
 }
 
+// Elsewhere it would run on the whole device, where no grant counts it.
+TEST_CASE("A flushed launch whose grant is used up stays on its partition") {
+  unsigned asked = 0;
+  const auto answer = [&](const runtime::ReadyOperation&,
+                          std::span<const runtime::PartitionId> all) {
+    return runtime::GrantTerms{asked++ == 0 ? all.front() : runtime::kNoPartition, 20};
+  };
+  Fixture f({.make_arbiter = answering(answer)});
+  runtime::Stream& stream = f.stream();
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  for (unsigned i = 0; i < 22; ++i)
+    REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(granted_kernel), {&address, &one}) == 0);
+  CHECK(stream.deferral.operations.size() == 2);
+  auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, runtime::Keep::kNo);
+  REQUIRE(f.context->bridge(stream, nothing) == 0);
+  CHECK(stream.deferral.operations.empty());
+  CHECK(f.page.whole[static_cast<unsigned>(runtime::stats::WholeReason::kFlushed)].get() == 0);
+  CHECK(f.context->synchronize(stream) == 0);
+  CHECK(total == 22);
+}
+
 // The report names what the launches waited for.
 TEST_CASE(
     "Launches that are flushed while they wait for a grant are not reported as behind the host") {
