@@ -220,7 +220,12 @@ class DeviceArbiter {
   struct Lane {
     protocol::LeaseWord word = 0;  // as published
     std::uint32_t generation = 0;
-    std::uint64_t asked_ns = 0;  // since when it waits for a grant; 0: it does not wait
+    // Since when it waits for a grant: a Ready, or the end of a grant that it did not give up; 0:
+    // it does not wait.
+    std::uint64_t waits_since_ns = 0;
+    // A Ready was received since its last grant. A wait without one counts when it ends with a
+    // grant: a client that has nothing to submit says so (Idle) only when it sees its gate closed.
+    bool asked = false;
     scheduler::AnnouncedSteps steps;
     // Clients before 1.7: a request that is postponed until the lane returns a grant.
     scheduler::StreamDemand demand;
