@@ -154,6 +154,11 @@ void Scheduler::attach(ClientId id, const ClientTerms& terms, std::uint64_t now_
   client.value.limits = terms.limits;
   client.value.slo = terms.slo;
   for (const StreamIndex stream : client.streams) set_quotas(client, stream);
+  if (before.limits != terms.limits) {
+    // Pending grants, also of other clients of a quota, may be within it now.
+    returned_ = true;
+    for (const StreamIndex stream : client.demanding) mark(stream);
+  }
   note_change(client);
 }
 

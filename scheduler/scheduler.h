@@ -343,7 +343,7 @@ class Scheduler {
   std::uint64_t quantum_due_ = kNever;  // a quantum ends then
   std::uint64_t wake_at_ = kNever;
   bool replan_ = false;
-  bool returned_ = false;  // something was, since the last decision
+  bool returned_ = false;  // something was, or a limit changed, since the last decision
   std::vector<Decision> decisions_;
   SchedulerCounters counters_;
 };
