@@ -116,7 +116,7 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   in_fallback_ = false;
   parked_ = false;
   operations_ = launches_ = work_ = misplaced_ = busy_ns_ = collectives_ = 0;
-  reporting_ = outstanding_ = seen_outstanding_ = false;
+  reporting_ = busy_ = seen_busy_ = false;
   seen_operations_ = 0;
   page_->operations = link_.operations;
   page_->reports = link_.daemon_minor >= 6 ? link_.reports : nullptr;
@@ -480,7 +480,7 @@ void LeaseClient::service(std::uint64_t now_ns) {
   }
   if (reports_due && !earlier_work_unsent_) end_earlier_work_reports();
   seen_operations_ = operations_;
-  seen_outstanding_ = outstanding_;
+  seen_busy_ = busy_;
   flush();
   if (in_fallback_) {
     parked_ = true;
@@ -498,9 +498,9 @@ void LeaseClient::service(std::uint64_t now_ns) {
 // idle. A grant that no operation claimed is kept until then, too: a graph launch goes elsewhere
 // while there is no grant, and the next one may be a step away. True: check again soon.
 bool LeaseClient::close_unused(Lane& lane, std::uint64_t now_ns) {
-  if (outstanding_ || seen_outstanding_ || operations_ != seen_operations_) {
+  if (busy_ || seen_busy_ || operations_ != seen_operations_) {
     lane.used_ns = now_ns;
-    return !outstanding_;
+    return !busy_;
   }
   if (now_ns - lane.used_ns < kUnused) return true;
   close_grant(lane);

@@ -112,13 +112,12 @@ class LeaseClient {
   // So many launches of the lane, with the total weight `work`, were observed complete there.
   void completed(PartitionId partition, StreamId stream, std::uint32_t launches,
                  std::uint64_t work);
-  // Operations were outstanding for so long since the previous call.
+  // As runtime::Arbiter.
   void busy(std::uint64_t ns);
-  // While reports() is true: whether any operation is outstanding. After a millisecond without any,
-  // the client returns its grants.
-  void outstanding(bool any) {
-    outstanding_ = any;
-    parked_ = parked_ && (any || !reporting_);
+  // As runtime::Arbiter. A client that was not busy for a millisecond returns its grants.
+  void set_busy(bool busy) {
+    busy_ = busy;
+    parked_ = parked_ && (busy || !reporting_);
   }
   // The partition on which the lane may submit, an element of `eligible`. kNoPartition: a grant was
   // requested, retry later. GrantTerms::heard: a Ready was sent.
@@ -229,9 +228,9 @@ class LeaseClient {
   // Reported in this connection.
   std::uint64_t launches_ = 0, work_ = 0, misplaced_ = 0, busy_ns_ = 0, collectives_ = 0;
   bool reporting_ = false;
-  bool outstanding_ = false;  // outstanding()
+  bool busy_ = false;  // set_busy()
   // As of the last service().
-  bool seen_outstanding_ = false;
+  bool seen_busy_ = false;
   std::uint64_t seen_operations_ = 0;
   Link link_;
   std::vector<Lane> lanes_;

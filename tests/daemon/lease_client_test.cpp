@@ -416,11 +416,11 @@ TEST_CASE("a client that reports returns grants after a millisecond without work
     const PartitionId partition = node.submit(0);
     node.daemons->reporting.store(reports ? 1 : 0, std::memory_order_release);
     node.gates_closed(kClient);
-    node.client.outstanding(true);
+    node.client.set_busy(true);
     node.turns(3'000);
     CHECK(node.arbiter->held().size() == 1);
     node.client.ended(partition, 0, 1);
-    node.client.outstanding(false);
+    node.client.set_busy(false);
     CHECK(node.client.parked() != reports);
     node.turns(900);
     CHECK(node.arbiter->held().size() == 1);
@@ -439,11 +439,11 @@ TEST_CASE("a millisecond without work begins when the last work ended") {
   const PartitionId partition = node.submit(0);
   node.daemons->reporting.store(1, std::memory_order_release);
   node.gates_closed(kClient);
-  node.client.outstanding(true);
+  node.client.set_busy(true);
   node.turn();
   node.now += 30'000'000;
   node.client.ended(partition, 0, 1);
-  node.client.outstanding(false);
+  node.client.set_busy(false);
   node.turns(900);
   CHECK(node.arbiter->held().size() == 1);
   node.turns(300);
@@ -463,9 +463,9 @@ TEST_CASE("an unclaimed grant is kept while a client that reports has work") {
     CAPTURE(step);
     const PartitionId partition = node.client.grant(0, graph, node.eligible, node.now).partition;
     CHECK((partition == runtime::kNoPartition) == (step == 0));
-    node.client.outstanding(true);
+    node.client.set_busy(true);
     node.turns(27'000);
-    node.client.outstanding(false);
+    node.client.set_busy(false);
     node.turns(300);
     CHECK(node.arbiter->held().size() == 1);
   }

@@ -168,7 +168,7 @@ class Machine final : public daemon::GrantSink {
         for (auto& c : clients_) {
           if (c->leases->reports() && !c->running.empty())
             c->leases->busy(static_cast<std::uint64_t>(kLookNs));
-          c->leases->outstanding(!c->running.empty());
+          c->leases->set_busy(!c->running.empty());
           c->leases->service(static_cast<std::uint64_t>(now_));
         }
       if (ticks_ % look_ == look_ / 2) daemon();
