@@ -260,28 +260,28 @@ class Scheduler {
   void set_quotas(const ClientState& client, StreamIndex stream);
   void add_changed(ClientState& client);
   void note_change(ClientState& client);
-  void rests(ClientState& client);
-  void resumes(ClientState& client);
+  void note_rest(ClientState& client);
+  void note_resume(ClientState& client);
   void assign_holders();
 
   // scheduler_decide.cpp
   void pop_timers();
   void add_timer(Timer timer);
   void end_quanta();
-  bool starves(StreamIndex stream);
+  bool begin_starving_if_due(StreamIndex stream);
   void end_starving(StreamIndex stream);
   void serve_freed();
   void serve_dirty();
   void serve(StreamIndex stream);
   void serve_row(StreamIndex stream, std::uint32_t row);
-  void wait(StreamIndex stream);
+  void arm_starvation_timer(StreamIndex stream);
   void block(StreamIndex stream, const Ledger::Terms& terms);
   void unblock(StreamIndex stream);
-  void meanwhile(StreamIndex stream, const Ledger::Terms& wanted);
+  void open_inside_meanwhile(StreamIndex stream, const Ledger::Terms& wanted);
   void beside_own_drains(StreamIndex stream, const Ledger::Terms& wanted);
   void end_beside_own_drains(StreamIndex stream);
   Mode mode_beside_own_drains(StreamIndex stream, hal::ComputeSet units) const;
-  void opened(StreamIndex stream, GrantId grant);
+  void publish_opened(StreamIndex stream, GrantId grant);
   void revoke(StreamIndex stream, Reason reason);
   void decide_on(Decision::Kind kind, const Grant& grant, Reason reason);
   void place(StreamIndex stream);

@@ -262,7 +262,7 @@ void Scheduler::reconcile(StreamIndex index) {
       ledger_.can_open(index, row.partition, row.mode, planned.reason)) {
     unblock(index);
     const GrantId moved = ledger_.open(index, terms_of(planned), now_);
-    return opened(index, moved);
+    return publish_opened(index, moved);
   }
   const hal::ComputeSet units = pool_[grant->partition].compute;
   const bool inside = grant->mode == row.mode && pool_[row.partition].compute.contains(units);
