@@ -37,7 +37,7 @@ enum class CallKind : std::uint8_t {
   kHostWait,  // may need the host, another stream or another process to act before it ends (host
               // function, value wait, external semaphore, IPC event, collective). No queue of a
               // part waits for it: launches behind it are deferred until it is observed complete,
-              // but where the stream shares the whole device freely (Placer::shares_freely).
+              // but where the stream shares the whole device freely (Placer::claim_free_sharing).
               // Copies, records and waits behind it go to the program's own stream at once.
   kPlacelessHostWait,  // a kHostWait that takes no place in the driver's queue: a wait for an
                        // event, a host function, a point in the stream at which no call is made

@@ -246,7 +246,7 @@ void Completion::all_complete(Stream& stream, std::uint64_t submitted) {
   work.host_wait.reset();
 }
 
-void Completion::release_idle() {
+void Completion::look_at_parts() {
   for (const Partition& partition : core_.layout.partitions()) {
     if (partition.whole()) continue;
     for (const auto& queue : core_.pool.queues(partition.id)) {

@@ -73,9 +73,9 @@ class Completion {
   bool ended(Stream& stream);
   // Everything submitted of the stream, up to a serial, was seen complete.
   void all_complete(Stream& stream, std::uint64_t submitted);
-  // Returns to the arbiter the grants of parts under which all work has ended; the stream's next
-  // launch asks again.
-  void release_idle();
+  // Looks for the end of what was submitted on parts. Under an arbiter that isolates streams
+  // (Arbiter::streams_share() is false) grants under which all work has ended end with that.
+  void look_at_parts();
   // Looks for the end of what counts on the whole device.
   void look_at_whole();
 

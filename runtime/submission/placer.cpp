@@ -84,7 +84,8 @@ bool Placer::grant_stands(const Stream& stream, const Kernel& kernel, std::uint3
          !kernel.refused.test(grant.partition) && core_.arbiter->admits(grant.partition, stream.id);
 }
 
-bool Placer::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool flushing) {
+bool Placer::prepare_move(Stream& stream, const Kernel& kernel, std::uint32_t needed,
+                          bool flushing) {
   auto just_in_time = [&] { return stream.timeline.outstanding() < core_.options.ahead_of_move; };
   if (just_in_time() || grant_stands(stream, kernel, needed)) return true;
   completion_.close_batch(stream);  // else its end would be seen too late, or never
@@ -147,7 +148,7 @@ std::span<const PartitionId> Placer::eligible(Stream& stream, const Kernel& kern
   if (core_.streams_share && kernel.refused.none()) return wide;
   hal::ComputeSet excluded = core_.arbiter->barred(stream.id);
   if (!excluded.empty()) {
-    completion_.release_idle();
+    completion_.look_at_parts();
     excluded = core_.arbiter->barred(stream.id);
   }
   scratch_.clear();
