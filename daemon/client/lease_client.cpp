@@ -59,8 +59,8 @@ Link::Link(protocol::ClientSegment& mine, const protocol::DaemonSegment& theirs)
     : requests(mine.requests, mine.request_tail, theirs.request_head),
       grants(theirs.grants, theirs.grant_tail, mine.grant_head),
       words(&theirs.leases),
-      own_park(&mine.park),
-      daemon_park(&theirs.park),
+      own_sleep(&mine.sleep_flag),
+      daemon_sleep(&theirs.sleep_flag),
       gate_changes(&theirs.gate_changes),
       operations(&mine.operations),
       reports(&mine),
@@ -114,7 +114,7 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   if (lanes_used_ > 0 && !earlier_work_unsent_) end_earlier_work_reports();
   flush();
   in_fallback_ = false;
-  parked_ = false;
+  sleeps_ = false;
   operations_ = launches_ = work_ = misplaced_ = busy_ns_ = collectives_ = 0;
   reporting_ = busy_ = seen_busy_ = false;
   seen_operations_ = 0;
@@ -406,7 +406,7 @@ void LeaseClient::close_grant(Lane& lane) {
   const Known known = lane.word == kFallbackWord ? Known::kNo : Known::kYes;
   lane.drains.push_back({lane.partition, lane.word, lane.outstanding, 0, known, lane.shared});
   ++drains_;
-  parked_ = false;
+  sleeps_ = false;
   lane.partition = kNoPartition;
   lane.outstanding = 0;
 }
@@ -483,11 +483,11 @@ void LeaseClient::service(std::uint64_t now_ns) {
   seen_busy_ = busy_;
   flush();
   if (in_fallback_) {
-    parked_ = true;
+    sleeps_ = true;
   } else {
-    link_.own_park->unpark();
-    parked_ = waiting_ == 0 && drains_ == 0 && !earlier_work_unsent_ && !any_unclaimed &&
-              link_.own_park->try_park([&] {
+    link_.own_sleep->wake();
+    sleeps_ = waiting_ == 0 && drains_ == 0 && !earlier_work_unsent_ && !any_unclaimed &&
+              link_.own_sleep->try_sleep([&] {
                 return link_.grants.empty() &&
                        link_.gate_changes->load(std::memory_order_seq_cst) == gates_seen_;
               });
@@ -531,8 +531,8 @@ void LeaseClient::set_waiting(Lane& lane, bool waiting) {
   if (lane.waiting == waiting) return;
   lane.waiting = waiting;
   waiting_ += waiting ? 1 : ~0U;
-  if (waiting && !in_fallback_) link_.own_park->unpark();
-  if (waiting) parked_ = false;
+  if (waiting && !in_fallback_) link_.own_sleep->wake();
+  if (waiting) sleeps_ = false;
 }
 
 bool LeaseClient::send(const protocol::Record& record) {
@@ -553,7 +553,7 @@ void LeaseClient::flush() {
   if (!unsent_) return;
   unsent_ = false;
   link_.requests.publish();
-  if (link_.daemon_park->asleep()) ring_();
+  if (link_.daemon_sleep->asleep()) ring_();
 }
 
 std::uint32_t LeaseClient::outstanding(StreamId stream, PartitionId partition) const {

@@ -54,8 +54,8 @@ struct Link {
   protocol::RequestProducer requests;
   protocol::GrantConsumer grants;
   const protocol::LeaseWords* words = nullptr;
-  protocol::SleepFlag<protocol::Native>* own_park = nullptr;
-  const protocol::SleepFlag<protocol::Native>* daemon_park = nullptr;
+  protocol::SleepFlag<protocol::Native>* own_sleep = nullptr;
+  const protocol::SleepFlag<protocol::Native>* daemon_sleep = nullptr;
   const protocol::Shared<std::uint32_t>* gate_changes = nullptr;
   protocol::Shared<std::uint64_t>* operations = nullptr;
   protocol::ClientSegment* reports = nullptr;  // null: nothing is reported
@@ -117,7 +117,7 @@ class LeaseClient {
   // As runtime::Arbiter. A client that was not busy for a millisecond returns its grants.
   void set_busy(bool busy) {
     busy_ = busy;
-    parked_ = parked_ && (busy || !reporting_);
+    sleeps_ = sleeps_ && (busy || !reporting_);
   }
   // The partition on which the lane may submit, an element of `eligible`. kNoPartition: a grant was
   // requested, retry later. GrantTerms::heard: a Ready was sent.
@@ -141,7 +141,7 @@ class LeaseClient {
   // Some lane waits for a grant.
   bool waiting() const { return waiting_ > 0; }
   // After service(): nothing is to be done until the daemon rings.
-  bool parked() const { return parked_; }
+  bool sleeps() const { return sleeps_; }
 
   const ClientCounters& counters() const { return counters_; }
   // Outstanding operations of the lane on the partition, for tests.
@@ -243,7 +243,7 @@ class LeaseClient {
   // A report of earlier work, or the Idle that ends these reports, was not sent yet: the ring was
   // full.
   bool earlier_work_unsent_ = false;
-  bool parked_ = true;
+  bool sleeps_ = true;
   ClientCounters counters_;
 };
 

@@ -72,7 +72,7 @@ GrantTerms RemoteArbiter::grant(const runtime::ReadyOperation& operation,
     terms.heard = heard = heard || terms.heard;
     // Do not poll for a daemon that must be woken first.
     if (terms.partition != runtime::kNoPartition || time >= until ||
-        connection_->memory.daemon->park.asleep())
+        connection_->memory.daemon->sleep_flag.asleep())
       return terms;
     __builtin_ia32_pause();  // one takes 40 ns on some CPUs
     time = now_ns();

@@ -76,7 +76,7 @@ class RemoteArbiter final : public runtime::Arbiter {
   bool between_processes() const override { return true; }
   void on_change(std::function<void()> wake) override;
   bool wants_service() const override {
-    return attention_.load(std::memory_order_acquire) || !client_.parked() ||
+    return attention_.load(std::memory_order_acquire) || !client_.sleeps() ||
            (!previous_.empty() && !client_.in_fallback());
   }
   void service() override;

@@ -28,9 +28,9 @@
 #include <array>
 #include <cstdint>
 
-#include "daemon/protocol/park.h"
 #include "daemon/protocol/ring.h"
 #include "daemon/protocol/shared.h"
+#include "daemon/protocol/sleep_flag.h"
 
 namespace vitamin::protocol {
 
@@ -79,14 +79,14 @@ struct ClientSegment {
   Shared<std::uint64_t> collectives;
   alignas(64) RingIndex<Native> request_tail;
   alignas(64) RingIndex<Native> grant_head;
-  alignas(64) SleepFlag<Native> park;  // the client's
+  alignas(64) SleepFlag<Native> sleep_flag;  // the client's
   alignas(64) RequestConsumer::Cells requests;
 };
 
 struct DaemonSegment {
   alignas(64) RingIndex<Native> grant_tail;
   alignas(64) RingIndex<Native> request_head;
-  alignas(64) SleepFlag<Native> park;  // the daemon's
+  alignas(64) SleepFlag<Native> sleep_flag;  // the daemon's
   // Changes while the daemon's loop runs, so that a client that waits for a grant notices a stopped
   // daemon. Not a fault point, because the number of changes depends on time.
   alignas(64) std::atomic<std::uint64_t> turns{};

@@ -226,11 +226,11 @@ TEST_CASE("the end of the reports is sent if all earlier work ended while the ri
   for (LaneId lane = 0; lane < protocol::kLanes; ++lane)
     node.client.ended(partitions[lane], lane, 1);
   node.client.service(node.now);
-  CHECK_FALSE(node.client.parked());
+  CHECK_FALSE(node.client.sleeps());
   node.turns(protocol::kLanes);
   CHECK(node.reported);
   CHECK(node.arbiter->held().empty());
-  CHECK(node.client.parked());
+  CHECK(node.client.sleeps());
 }
 
 // A program's advice becomes records of this client: it must not get the client evicted.
@@ -421,12 +421,12 @@ TEST_CASE("a client that reports returns grants after a millisecond without work
     CHECK(node.arbiter->held().size() == 1);
     node.client.ended(partition, 0, 1);
     node.client.set_busy(false);
-    CHECK(node.client.parked() != reports);
+    CHECK(node.client.sleeps() != reports);
     node.turns(900);
     CHECK(node.arbiter->held().size() == 1);
     node.turns(300);
     CHECK(node.arbiter->held().empty() == reports);
-    CHECK(node.client.parked());
+    CHECK(node.client.sleeps());
     CHECK(node.submit(0) == partition);
     CHECK(node.arbiter->counters().stale == 0);
   }
