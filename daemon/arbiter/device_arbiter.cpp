@@ -89,7 +89,7 @@ void DeviceArbiter::use(scheduler::Policy policy, std::uint64_t now_ns) {
 void DeviceArbiter::update_reporting(std::uint64_t now_ns) {
   reporting_ = scheduler_.policy().uses_progress && clients_.size() > 1;
   for (auto& [id, client] : clients_)
-    if (std::exchange(client.reports, reporting_) != reporting_) {
+    if (std::exchange(client.sends_progress, reporting_) != reporting_) {
       client.usage.measures(reporting_ && client.traits.minor >= 6, now_ns);
       sink_.set_reporting(id, reporting_);
     }

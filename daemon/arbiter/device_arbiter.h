@@ -241,11 +241,11 @@ class DeviceArbiter {
     ClientTraits traits;
     bool ignored = false;  // its process ends or has a newer session: nothing more is taken from it
     bool absent = false;   // reserve_for_absent()
-    bool reported = false;               // some earlier work
-    bool reported_earlier_work = false;  // all of it
+    bool sent_holding = false;    // a report of earlier work
+    bool holdings_ended = false;  // it has reported all of its earlier work
     bool sent_ready = false;
-    bool reports = false;     // set_reporting(): it is to report its progress
-    std::uint64_t steps = 0;  // announced so far
+    bool sends_progress = false;  // set_reporting(): it is to
+    std::uint64_t steps = 0;      // announced so far
     // The bound that the Welcome told it. A shorter bound of a later configuration does not apply.
     std::uint64_t answer_within_ns = 0;
     // Drain credit as of `credited_ns`.
