@@ -45,6 +45,8 @@ struct GrantTerms {
   constexpr GrantTerms(PartitionId of = kWholeDevice, std::uint32_t count = 1,
                        std::uint64_t ahead = kNever, bool counts = false)
       : partition(of), counts_outstanding(counts), launches(count), ahead_ns(ahead) {}
+  // No grant now.
+  static constexpr GrantTerms none() { return {kNoPartition, 0}; }
   PartitionId partition;
   // What is launched under the answer counts as outstanding until it was seen to end
   // (Arbiter::submitted). Of a part it always does, whatever is said here.

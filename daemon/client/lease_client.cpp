@@ -167,8 +167,8 @@ GrantTerms LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& op
       // The driver refused this kernel there, or no queue is free yet: only this launch goes to the
       // whole device.
       set_waiting(lane, false);
-      GrantTerms terms = is_eligible(eligible, kWholeDevice) ? GrantTerms{kWholeDevice, 1}
-                                                             : GrantTerms{kNoPartition, 0};
+      GrantTerms terms =
+          is_eligible(eligible, kWholeDevice) ? GrantTerms{kWholeDevice, 1} : GrantTerms::none();
       terms.heard = false;
       return terms;
     }
@@ -192,7 +192,7 @@ GrantTerms LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& op
     lane.word = 0;
   }
   // Earlier work must be reported before the first Ready.
-  GrantTerms terms{kNoPartition, 0};
+  GrantTerms terms = GrantTerms::none();
   terms.heard = false;
   if (!earlier_work_unsent_ &&
       (!lane.requested || moves_on || news || operation.sms != lane.asked_width ||

@@ -47,6 +47,7 @@ Placer::Binding Placer::bind(Stream& stream, Kernel& kernel, const LaunchOperati
     if (queues_.awaits_queue(stream)) return {};
   }
   std::span<const PartitionId> left = eligible(stream, kernel, needed);
+  bool second_choice = false;
   // A partition without a free queue drops out; the arbiter is asked again among the others.
   while (!left.empty()) {
     grant = ask(stream, kernel, operation, needed, left);
@@ -54,12 +55,13 @@ Placer::Binding Placer::bind(Stream& stream, Kernel& kernel, const LaunchOperati
     if (grant.partition == kWholeDevice) sharer_ = &stream;
     if (PhysicalQueue* queue = queues_.free_queue(stream, grant.partition)) {
       // What the arbiter did not choose first stands for one launch only.
-      if (binding.reason == WholeReason::kNoQueue) grant.launches = 1;
+      if (second_choice) grant.launches = 1;
       return take(*queue);
     }
     if (queues_.awaits_queue(stream)) return {};
     if (!core_.streams_share) core_.arbiter->release(grant.partition, stream.id);
     binding.reason = WholeReason::kNoQueue;
+    second_choice = true;
     if (left.data() != scratch_.data()) scratch_.assign(left.begin(), left.end());
     const PhysicalQueue* const tail = stream.submitted.tail;
     const PartitionId given_up =

@@ -307,7 +307,7 @@ TEST_CASE("the end of an iteration and a new deadline are sent whatever request 
 }
 
 TEST_CASE("an end of an iteration that finds the ring full is not heard") {
-  Node node;
+  Node node("salus");
   node.start_daemon();
   runtime::ReadyOperation operation;
   operation.sms = 1;

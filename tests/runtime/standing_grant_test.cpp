@@ -175,7 +175,8 @@ TEST_CASE("What the arbiter did not hear of a step is said again") {
                           std::span<const runtime::PartitionId> all) {
     ends.push_back(operation.iteration_end);
     deadlines.push_back(operation.deadline_ns);
-    runtime::GrantTerms terms{grants ? all.front() : runtime::kNoPartition, 1};
+    runtime::GrantTerms terms = runtime::GrantTerms::none();
+    if (grants) terms = {all.front(), 1};
     terms.heard = hears;
     return terms;
   };
@@ -214,7 +215,8 @@ TEST_CASE("A flushed launch whose grant is used up stays on its partition") {
   unsigned asked = 0;
   const auto answer = [&](const runtime::ReadyOperation&,
                           std::span<const runtime::PartitionId> all) {
-    return runtime::GrantTerms{asked++ == 0 ? all.front() : runtime::kNoPartition, 20};
+    if (asked++ != 0) return runtime::GrantTerms::none();
+    return runtime::GrantTerms{all.front(), 20};
   };
   Fixture f({.make_arbiter = answering(answer)});
   runtime::Stream& stream = f.stream();
