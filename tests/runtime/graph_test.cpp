@@ -166,7 +166,7 @@ struct GraphFixture : Fixture {
   ~GraphFixture() { context->forget(*graph); }
   hal::NativeStatus replay(runtime::Stream& stream) {
     Operation operation(graph);
-    return context->replay(stream, operation);
+    return context->launch_graph(stream, operation);
   }
   std::uint64_t whole(runtime::stats::GraphReason reason) const {
     return page.graph_whole[static_cast<unsigned>(reason)].get();
@@ -271,7 +271,7 @@ TEST_CASE("A launch that is deferred has its graph made ready before") {
   const auto other = std::make_shared<runtime::Graph>(std::make_shared<Source>());
   runtime::Stream &first = f.stream(), &held = f.stream();
   Operation operation(other);
-  CHECK(f.context->replay(first, operation) == hal::kNativeOk);
+  CHECK(f.context->launch_graph(first, operation) == hal::kNativeOk);
   soft::Gate* gate = f.hold(held);
   CHECK(f.replay(held) == hal::kNativeOk);
   CHECK(held.deferral.operations.size() == 1);
@@ -448,7 +448,7 @@ TEST_CASE("An executable that goes to make room while it is brought up to date i
   CHECK(f.replay(stream) == hal::kNativeOk);
   f.source->meanwhile = [&] {
     Operation operation(other);
-    CHECK(f.context->replay(stream, operation) == hal::kNativeOk);
+    CHECK(f.context->launch_graph(stream, operation) == hal::kNativeOk);
     CHECK(f.page.graphs.evicted.get() == 1);
   };
   CHECK(f.replay(stream) == hal::kNativeOk);
