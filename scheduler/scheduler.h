@@ -106,7 +106,7 @@ struct SchedulerCounters {
   std::uint64_t revoked = 0;     // decisions of that kind
   std::uint64_t pending = 0;     // grants that waited for units
   std::uint64_t starving = 0;    // times that a stream became starving
-  std::uint64_t exceptions = 0;  // launches that only the whole device could run
+  std::uint64_t exceptions = 0;  // grants for launches that only the whole device could run
   std::uint64_t faults = 0;      // policies that were replaced by fifo
   std::uint64_t refused_steps = 0;
 };

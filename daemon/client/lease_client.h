@@ -70,7 +70,7 @@ struct ClientCounters {
   std::uint64_t granted = 0;
   std::uint64_t moves = 0;        // grants of another partition than the lane's one before
   std::uint64_t closed = 0;       // gates that the daemon closed
-  std::uint64_t in_fallback = 0;  // launches without a daemon
+  std::uint64_t in_fallback = 0;  // answers of grant() without a daemon
   std::uint64_t ring_full = 0;
   std::uint64_t malformed = 0;  // invalid records or indices of the daemon; each loses it
 };

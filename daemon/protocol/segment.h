@@ -20,7 +20,9 @@
 // A grant holds the value that the lane's word has while its gate is open. The lane may submit to
 // the grant's partition while the word equals it: one load and one comparison on the launch path.
 // Any other value: the gate of that grant is closed. `generation` counts the grants of the lane and
-// their amendments, and `epoch` differs for each start of a daemon, so a value does not come back.
+// their amendments, and `epoch` differs for each start of a daemon: a value comes back after 2^24
+// of them. A lane has at most 24 grants that were not returned (scheduler::Ledger::kGrantsMost),
+// and the drain time bounds each of them.
 //
 // After closing gates the daemon increments gate_changes, and rings when the client sleeps.
 #pragma once
