@@ -148,14 +148,14 @@ ApiStatus graph_launch(EntryPoint<ApiStatus(GraphExec, NativeStream)> entry, Gra
   const auto stays = real_legacy ? std::optional(GraphReason::kCapture) : std::nullopt;
   if (record.followed != nullptr && record.followed->context == destination.record->context) {
     GraphLaunch launch(entry, graph, record.followed, stays);
-    return result(destination.context().replay(destination.stream(), launch));
+    return result(destination.context().launch_graph(destination.stream(), launch));
   }
   auto operation = runtime::call(
       [&](void* native) {
         return hal::NativeStatus(entry.real(graph, static_cast<NativeStream>(native)));
       },
       Keep::kNo);
-  return result(destination.context().replay(
+  return result(destination.context().bridge_graph(
       destination.stream(), operation, record.host_wait ? CallKind::kHostWait : CallKind::kWork,
       record.followed != nullptr ? GraphReason::kContexts : stays.value_or(record.stays)));
 }

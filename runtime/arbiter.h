@@ -30,7 +30,8 @@ class Arbiter {
   // What the stream must not be given now.
   virtual hal::ComputeSet barred(StreamId stream) const = 0;
   // A grant of a partition of `eligible` for the stream of the operation; kNoPartition when there
-  // is none now.
+  // is none now. The end of an iteration and a deadline that the operation carries count as
+  // announced only when GrantTerms::heard says so.
   virtual GrantTerms grant(const ReadyOperation& operation,
                            std::span<const PartitionId> eligible) = 0;
   // The stream may submit on the partition. Asked before every submission that relies on an earlier
@@ -73,10 +74,11 @@ class Arbiter {
                          std::uint64_t work) {
     (void)partition, (void)stream, (void)launches, (void)work;
   }
-  // Operations were outstanding for so long, since the call before.
+  // Since the call before, some operation had not been seen to end for so long.
   virtual void busy(std::uint64_t ns) { (void)ns; }
-  // While reports() is true: operations are outstanding from now on, or none is seen to be.
-  virtual void outstanding(bool any) { (void)any; }
+  // While reports() is true: from now on some submitted operation, whether it counts as outstanding
+  // or not, has not been seen to end, or all have.
+  virtual void set_busy(bool busy) { (void)busy; }
   // The stream submits nothing more on the partition: its grant there ends when nothing of it is
   // outstanding. Has an effect only where streams_share() is false.
   virtual void release(PartitionId partition, StreamId stream) = 0;

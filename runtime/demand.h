@@ -21,7 +21,7 @@ enum class WorkKind : std::uint8_t { kUnknown, kPrefill, kDecode, kBestEffort };
 
 // A bindable operation: every predecessor is complete or already submitted.
 struct ReadyOperation {
-  std::uint64_t id = 0;
+  std::uint64_t id = 0;  // of its stream; the same when it is asked for again
   StreamId stream = 0;
   std::uint64_t kernel = 0;        // equal for equal (kernel, grid, block, shared memory)
   std::uint32_t sms = 1;           // narrowest width that runs it unchanged
@@ -45,10 +45,15 @@ struct GrantTerms {
   constexpr GrantTerms(PartitionId of = kWholeDevice, std::uint32_t count = 1,
                        std::uint64_t ahead = kNever, bool counts = false)
       : partition(of), counts_outstanding(counts), launches(count), ahead_ns(ahead) {}
+  // No grant now.
+  static constexpr GrantTerms none() { return {kNoPartition, 0}; }
   PartitionId partition;
   // What is launched under the answer counts as outstanding until it was seen to end
   // (Arbiter::submitted). Of a part it always does, whatever is said here.
   bool counts_outstanding;
+  // The arbiter has taken what the operation says of its step (`kind` to `iteration_end`). False:
+  // an arbiter elsewhere was sent nothing; the caller says it again.
+  bool heard = true;
   std::uint32_t launches;
   // While the answer stands, submission runs ahead of completion by no more predicted time than
   // this: what is still to drain when it ends. kNever: as far as is configured.

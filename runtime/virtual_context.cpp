@@ -215,15 +215,15 @@ class Timed final : public Operation {
 
 }  // namespace
 
-NativeStatus VirtualContext::replay(Stream& stream, Operation& graph, CallKind kind,
-                                    stats::GraphReason reason) {
+NativeStatus VirtualContext::bridge_graph(Stream& stream, Operation& graph, CallKind kind,
+                                          stats::GraphReason reason) {
   Timed timed(graph, stream, *pipeline_, reason);
   const NativeStatus status = bridge(stream, timed, kind);
   pipeline_->wake();
   return status;
 }
 
-NativeStatus VirtualContext::replay(Stream& stream, GraphOperation& graph) {
+NativeStatus VirtualContext::launch_graph(Stream& stream, GraphOperation& graph) {
   Lock lock(pipeline_->mutex());
   Submission submission(OperationKind::kGraph, &graph);
   submission.must_not_defer = graph.stays().has_value();

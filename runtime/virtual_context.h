@@ -37,7 +37,7 @@ enum class CallKind : std::uint8_t {
   kHostWait,  // may need the host, another stream or another process to act before it ends (host
               // function, value wait, external semaphore, IPC event, collective). No queue of a
               // part waits for it: launches behind it are deferred until it is observed complete,
-              // but where the stream shares the whole device freely (Placer::shares_freely).
+              // but where the stream shares the whole device freely (Placer::claim_free_sharing).
               // Copies, records and waits behind it go to the program's own stream at once.
   kPlacelessHostWait,  // a kHostWait that takes no place in the driver's queue: a wait for an
                        // event, a host function, a point in the stream at which no call is made
@@ -103,13 +103,13 @@ class VirtualContext {
                            Host host = Host::kReturns);
   // bridge() for a launch of a graph that stays on the whole device because of `reason`. Its time
   // is sampled, since it runs without a grant.
-  hal::NativeStatus replay(Stream& stream, Operation& graph, CallKind kind,
-                           stats::GraphReason reason);
+  hal::NativeStatus bridge_graph(Stream& stream, Operation& graph, CallKind kind,
+                                 stats::GraphReason reason);
   // Whether launches of graphs may go to parts (DispatchOptions::graph_bytes is not 0).
   bool binds_graphs() const { return pipeline_->core().options.graph_bytes > 0; }
   // Binds a launch of a graph as launch() does that of a kernel, but never waits for a grant. The
   // pipeline chooses the program's executable, or one that the runtime made for the partition.
-  hal::NativeStatus replay(Stream& stream, GraphOperation& graph);
+  hal::NativeStatus launch_graph(Stream& stream, GraphOperation& graph);
   // The application changes the graph by `call`, whose answer is given back: launches of it that
   // were made before are submitted first. `follow` does the same to the graph's source, and says
   // how.

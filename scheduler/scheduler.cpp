@@ -120,7 +120,7 @@ void Scheduler::note_change(ClientState& client) {
 
 // A client with a bound has nothing to do. A young plan stands for a while yet, so that clients
 // that come and go at any rate cost a plan in that time, and not for each message.
-void Scheduler::rests(ClientState& client) {
+void Scheduler::note_rest(ClientState& client) {
   if (!policy_.description.keeps_bounds || !client.value.slo.any()) return;
   if (now_ >= planned_ns_ + options_.replan_least_ns) return note_change(client);
   add_changed(client);
@@ -130,7 +130,7 @@ void Scheduler::rests(ClientState& client) {
 }
 
 // It has something to do again. The plan in force knows of that, unless it knows of the rest.
-void Scheduler::resumes(ClientState& client) {
+void Scheduler::note_resume(ClientState& client) {
   if (std::exchange(client.resting, false))
     --resting_;
   else if (policy_.description.keeps_bounds && client.value.slo.any())
@@ -154,6 +154,11 @@ void Scheduler::attach(ClientId id, const ClientTerms& terms, std::uint64_t now_
   client.value.limits = terms.limits;
   client.value.slo = terms.slo;
   for (const StreamIndex stream : client.streams) set_quotas(client, stream);
+  if (before.limits != terms.limits) {
+    // Pending grants, also of other clients of a quota, may be within it now.
+    returned_ = true;
+    for (const StreamIndex stream : client.demanding) mark(stream);
+  }
   note_change(client);
 }
 
@@ -180,7 +185,7 @@ void Scheduler::wants(ClientId id, const StreamDemand& demand, std::uint64_t now
       client.value.active_since_ns = now_;
       note_change(client);
     } else if (client.demands.size() == 1) {
-      resumes(client);
+      note_resume(client);
     }
     return mark(index);
   }
@@ -212,7 +217,7 @@ void Scheduler::demand_ends(StreamIndex index) {
   client.demands.pop_back();
   client.demanding.pop_back();
   if (client.demands.empty()) {
-    rests(client);
+    note_rest(client);
     client.busy_ns = now_;
     if (!std::exchange(client.timer, true))
       add_timer(

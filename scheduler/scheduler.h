@@ -106,7 +106,7 @@ struct SchedulerCounters {
   std::uint64_t revoked = 0;     // decisions of that kind
   std::uint64_t pending = 0;     // grants that waited for units
   std::uint64_t starving = 0;    // times that a stream became starving
-  std::uint64_t exceptions = 0;  // launches that only the whole device could run
+  std::uint64_t exceptions = 0;  // grants for launches that only the whole device could run
   std::uint64_t faults = 0;      // policies that were replaced by fifo
   std::uint64_t refused_steps = 0;
 };
@@ -260,28 +260,28 @@ class Scheduler {
   void set_quotas(const ClientState& client, StreamIndex stream);
   void add_changed(ClientState& client);
   void note_change(ClientState& client);
-  void rests(ClientState& client);
-  void resumes(ClientState& client);
+  void note_rest(ClientState& client);
+  void note_resume(ClientState& client);
   void assign_holders();
 
   // scheduler_decide.cpp
   void pop_timers();
   void add_timer(Timer timer);
   void end_quanta();
-  bool check_starving(StreamIndex stream);
+  bool begin_starving_if_due(StreamIndex stream);
   void end_starving(StreamIndex stream);
   void serve_freed();
   void serve_dirty();
   void serve(StreamIndex stream);
   void serve_row(StreamIndex stream, std::uint32_t row);
-  void arm_starving_timer(StreamIndex stream);
+  void arm_starvation_timer(StreamIndex stream);
   void block(StreamIndex stream, const Ledger::Terms& terms);
   void unblock(StreamIndex stream);
-  void meanwhile(StreamIndex stream, const Ledger::Terms& wanted);
+  void open_inside_meanwhile(StreamIndex stream, const Ledger::Terms& wanted);
   void beside_own_drains(StreamIndex stream, const Ledger::Terms& wanted);
   void end_beside_own_drains(StreamIndex stream);
   Mode mode_beside_own_drains(StreamIndex stream, hal::ComputeSet units) const;
-  void opened(StreamIndex stream, GrantId grant);
+  void publish_opened(StreamIndex stream, GrantId grant);
   void revoke(StreamIndex stream, Reason reason);
   void decide_on(Decision::Kind kind, const Grant& grant, Reason reason);
   void place(StreamIndex stream);
@@ -343,7 +343,7 @@ class Scheduler {
   std::uint64_t quantum_due_ = kNever;  // a quantum ends then
   std::uint64_t wake_at_ = kNever;
   bool replan_ = false;
-  bool returned_ = false;  // something was, since the last decision
+  bool returned_ = false;  // something was, or a limit changed, since the last decision
   std::vector<Decision> decisions_;
   SchedulerCounters counters_;
 };

@@ -57,7 +57,7 @@ void Scheduler::pop_timers() {
     if (timer.kind == Timer::Kind::kStarving) {
       if (streams_[timer.index].generation != timer.generation) continue;
       streams_[timer.index].timer = false;
-      if (!check_starving(timer.index)) arm_starving_timer(timer.index);
+      if (!begin_starving_if_due(timer.index)) arm_starvation_timer(timer.index);
       continue;
     }
     if (timer.kind == Timer::Kind::kDrain) {
@@ -93,7 +93,7 @@ void Scheduler::schedule_wake() {
 // --- starving streams ------------------------------------------------------------------------
 
 // The stream waits on: it is looked at when it may be starving.
-void Scheduler::arm_starving_timer(StreamIndex index) {
+void Scheduler::arm_starvation_timer(StreamIndex index) {
   StreamState& stream = streams_[index];
   if (starving_after_ns_ == kNever || stream.timer || stream.starving || stream.demand == kNone)
     return;
@@ -104,8 +104,8 @@ void Scheduler::arm_starving_timer(StreamIndex index) {
              stream.generation});
 }
 
-// Whether the stream is starving; it is then given a row of its own.
-bool Scheduler::check_starving(StreamIndex index) {
+// Whether the stream begins to starve now; the next plan gives it a row of its own.
+bool Scheduler::begin_starving_if_due(StreamIndex index) {
   StreamState& stream = streams_[index];
   if (starving_after_ns_ == kNever || stream.starving || stream.demand == kNone) return false;
   const StreamDemand& demand = clients_[stream.client].demands[stream.demand];
@@ -151,7 +151,7 @@ void Scheduler::decide_on(Decision::Kind kind, const Grant& grant, Reason reason
                         reason, grant.launches, grant.run_ahead_ns});
 }
 
-void Scheduler::opened(StreamIndex index, GrantId id) {
+void Scheduler::publish_opened(StreamIndex index, GrantId id) {
   const Grant& grant = *ledger_.find(id);
   StreamState& stream = streams_[index];
   StreamDemand& demand = clients_[stream.client].demands[stream.demand];
@@ -204,7 +204,7 @@ void Scheduler::unblock(StreamIndex index) {
 
 // What is free inside its partition, while the rest drains. Not for a shared row, which waits for
 // its quota alone: its units may be in use.
-void Scheduler::meanwhile(StreamIndex index, const Ledger::Terms& wanted) {
+void Scheduler::open_inside_meanwhile(StreamIndex index, const Ledger::Terms& wanted) {
   const StreamState& stream = streams_[index];
   if (ledger_.open_grant(index) != nullptr || ledger_.full(index)) return;
   if (wanted.mode == Mode::kShared) return beside_own_drains(index, wanted);
@@ -224,7 +224,7 @@ void Scheduler::meanwhile(StreamIndex index, const Ledger::Terms& wanted) {
     // What is submitted there stays there when the rest is free.
     terms.run_ahead_ns = std::min(wanted.run_ahead_ns, kMeanwhileAheadNs);
     const GrantId grant = ledger_.open(index, terms, now_);
-    if (grant != kNoGrant) opened(index, grant);
+    if (grant != kNoGrant) publish_opened(index, grant);
     return;
   }
   beside_own_drains(index, wanted);
@@ -273,7 +273,7 @@ void Scheduler::beside_own_drains(StreamIndex index, const Ledger::Terms& wanted
     terms.reason = Reason::kMeanwhile;
     terms.run_ahead_ns = 0;  // it ends soon after what it is beside
     const GrantId grant = ledger_.open(index, terms, now_);
-    if (grant != kNoGrant) opened(index, grant);
+    if (grant != kNoGrant) publish_opened(index, grant);
     return;
   }
 }
@@ -311,13 +311,13 @@ void Scheduler::serve_freed() {
     if (grant == kNoGrant) {
       if (meets) {
         end_beside_own_drains(index);
-        meanwhile(index, terms);
+        open_inside_meanwhile(index, terms);
       }
       ++i;
       continue;
     }
     unblock(index);
-    opened(index, grant);
+    publish_opened(index, grant);
   }
   // place() is asked again for all that found nothing, the longest wait first.
   if (unplaced_.empty()) return;
@@ -370,7 +370,7 @@ void Scheduler::serve_row(StreamIndex index, std::uint32_t row) {
     if (policy_.description.uses_streams && planned.wished == kNoPartition &&
         !std::exchange(stream.asked, true))
       replan_ = true;
-    return arm_starving_timer(index);
+    return arm_starvation_timer(index);
   }
   if (pool_[planned.row.partition].sms < demand.min_sms) {
     unblock(index);
@@ -380,21 +380,21 @@ void Scheduler::serve_row(StreamIndex index, std::uint32_t row) {
       stream.narrow_sms = demand.min_sms;
       note_change(clients_[stream.client]);
     }
-    return arm_starving_timer(index);
+    return arm_starvation_timer(index);
   }
   if (planned.row.launches != kNoLaunchBound && stream.used_revision == revision_) {
     replan_ = true;
-    return arm_starving_timer(index);
+    return arm_starvation_timer(index);
   }
   const Ledger::Terms terms = terms_of(planned);
   const GrantId grant = ledger_.open(index, terms, now_);
   if (grant != kNoGrant) {
     unblock(index);
-    return opened(index, grant);
+    return publish_opened(index, grant);
   }
   block(index, terms);
-  meanwhile(index, terms);
-  arm_starving_timer(index);
+  open_inside_meanwhile(index, terms);
+  arm_starvation_timer(index);
 }
 
 // --- placement -------------------------------------------------------------------------------
@@ -456,7 +456,7 @@ void Scheduler::place(StreamIndex index) {
       stream.unplaced = static_cast<std::uint32_t>(unplaced_.size());
       unplaced_.push_back(index);
     }
-    return arm_starving_timer(index);
+    return arm_starvation_timer(index);
   }
   unplace(index);
   Ledger::Terms terms;
@@ -467,7 +467,7 @@ void Scheduler::place(StreamIndex index) {
   terms.reason = exception ? Reason::kNeedsWhole : Reason::kPlacement;
   terms.launches = placement.launches;
   const GrantId grant = ledger_.open(index, terms, now_);
-  if (grant != kNoGrant) opened(index, grant);
+  if (grant != kNoGrant) publish_opened(index, grant);
 }
 
 }  // namespace vitamin::scheduler

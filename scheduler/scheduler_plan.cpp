@@ -220,10 +220,10 @@ void Scheduler::reconcile_client(ClientState& client) {
 void Scheduler::reconcile(StreamIndex index) {
   StreamState& stream = streams_[index];
   if (stream.demand == kNone) return;
-  const Grant* const grant = ledger_.open_grant(index);
   const std::uint32_t at = row_of(stream);
   if (at == kNone) {
     unblock(index);
+    const Grant* const grant = ledger_.open_grant(index);
     if (grant != nullptr && grant->reason == Reason::kStarving)
       revoke(index, Reason::kQuantumEnded);
     else if (grant != nullptr && grant->reason != Reason::kPlacement &&
@@ -236,6 +236,7 @@ void Scheduler::reconcile(StreamIndex index) {
   const Grant* const pending = ledger_.pending_grant(index);
   if (pending != nullptr && (pending->partition != row.partition || pending->mode != row.mode))
     unblock(index);
+  const Grant* const grant = ledger_.open_grant(index);  // unblock() moves grants in the ledger
   if (grant == nullptr) return mark(index);
   if (grant->mode == row.mode && grant->partition == row.partition) {
     const Ledger::Terms terms = terms_of(planned);
@@ -259,8 +260,9 @@ void Scheduler::reconcile(StreamIndex index) {
   // It moves at once, or stays inside its partition until the rest of it is free.
   if (pool_[row.partition].sms >= clients_[stream.client].demands[stream.demand].min_sms &&
       ledger_.can_open(index, row.partition, row.mode, planned.reason)) {
+    unblock(index);
     const GrantId moved = ledger_.open(index, terms_of(planned), now_);
-    return opened(index, moved);
+    return publish_opened(index, moved);
   }
   const hal::ComputeSet units = pool_[grant->partition].compute;
   const bool inside = grant->mode == row.mode && pool_[row.partition].compute.contains(units);

@@ -89,7 +89,7 @@ void DeviceArbiter::use(scheduler::Policy policy, std::uint64_t now_ns) {
 void DeviceArbiter::update_reporting(std::uint64_t now_ns) {
   reporting_ = scheduler_.policy().uses_progress && clients_.size() > 1;
   for (auto& [id, client] : clients_)
-    if (std::exchange(client.reports, reporting_) != reporting_) {
+    if (std::exchange(client.sends_progress, reporting_) != reporting_) {
       client.usage.measures(reporting_ && client.traits.minor >= 6, now_ns);
       sink_.set_reporting(id, reporting_);
     }
@@ -164,7 +164,8 @@ Usage DeviceArbiter::usage(ClientId id, std::uint64_t now_ns) const {
   if (known == clients_.end()) return {};
   Usage usage = known->second.usage;
   for (const auto& [lane_id, lane] : known->second.lanes)
-    if (lane.asked_ns != 0 && now_ns > lane.asked_ns) usage.waited(now_ns - lane.asked_ns);
+    if (lane.asked && lane.waits_since_ns != 0 && now_ns > lane.waits_since_ns)
+      usage.waited(now_ns - lane.waits_since_ns);
   return usage;
 }
 
@@ -198,7 +199,8 @@ void DeviceArbiter::handle(ClientId id, Client& client, const protocol::Ready& r
   client.sent_ready = true;
   if (ready.moves_on != 0) stop_submitting(id, client, ready.head.lane, now_ns);
   Lane& lane = client.lanes[ready.head.lane];
-  if (lane.asked_ns == 0 && !lane.submits()) lane.asked_ns = now_ns;
+  if (lane.waits_since_ns == 0 && !lane.submits()) lane.waits_since_ns = now_ns;
+  lane.asked = true;
   scheduler::Announcement said = announcement_of(ready, now_ns);
   said.iteration_end = ready.iteration_end != 0;
   lane.steps.launch(scheduler_, id, ready.head.lane, client.steps, said, now_ns);
@@ -227,7 +229,8 @@ void DeviceArbiter::stop_submitting(ClientId id, Client& client, LaneId lane_id,
   // The client may have sent this before it saw its newest grant, which it then takes for open.
   for (HeldGrant& held : lane.grants)
     if (held.open && close(id, lane_id, lane, held, now_ns)) close_gates(id);
-  if (lane.asked_ns != 0) client.usage.waited(now_ns - std::exchange(lane.asked_ns, 0));
+  const std::uint64_t since_ns = std::exchange(lane.waits_since_ns, 0);
+  if (std::exchange(lane.asked, false) && since_ns != 0) client.usage.waited(now_ns - since_ns);
   lane.postponed = false;
   scheduler_.idle(id, lane_id, now_ns);
 }
@@ -247,7 +250,7 @@ void DeviceArbiter::handle(ClientId id, Client& client, const protocol::Returned
     ++counters_.stale;
     return;
   }
-  if (held->open) publish(id, returned.head.lane, lane, 0);
+  if (held->open) publish(id, returned.head.lane, lane, 0), lane.waits_since_ns = now_ns;
   const HeldGrant ended = *held;
   lane.grants.erase(held);
   remove(id, client, ended, now_ns);
@@ -380,12 +383,13 @@ void DeviceArbiter::step(std::uint64_t now_ns) {
   for (const Lost& lost : lost_) {
     Client& client = *find(lost.client);
     Lane& lane = client.lanes[lost.lane];
-    const std::uint64_t asked_ns = std::exchange(lane.asked_ns, 0);
+    const std::uint64_t since_ns = std::exchange(lane.waits_since_ns, 0);
+    const bool asked = lane.asked;
     stop_submitting(lost.client, client, lost.lane, now_ns);
     if (lost.grant != scheduler::kNoGrant)
       scheduler_.returned(lost.client, lost.lane, lost.grant, now_ns);
     lane.postponed = lost.postponed;
-    if (lane.postponed) lane.asked_ns = asked_ns;
+    if (lane.postponed) lane.waits_since_ns = since_ns, lane.asked = asked;
   }
   lost_.clear();
 }
@@ -402,6 +406,7 @@ void DeviceArbiter::deliver(const scheduler::Decision& decision, std::uint64_t n
   if (held == lane.grants.end() || !held->open) return;
   if (decision.kind == scheduler::Decision::Kind::kAmend)
     return amend(decision.client, *client, *held, decision, now_ns);
+  if (lane.waits_since_ns == 0) lane.waits_since_ns = now_ns;  // the scheduler takes it to wait
   if (close(decision.client, decision.stream, lane, *held, now_ns)) close_gates(decision.client);
 }
 
@@ -416,8 +421,9 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
   // The lane moves: it submits under the new grant from now on.
   for (HeldGrant& held : lane.grants)
     if (held.open) close(id, decision.stream, lane, held, now_ns);
-  if (lane.asked_ns != 0) {
-    const std::uint64_t waited = now_ns - std::exchange(lane.asked_ns, 0);
+  lane.asked = false;
+  if (lane.waits_since_ns != 0) {
+    const std::uint64_t waited = now_ns - std::exchange(lane.waits_since_ns, 0);
     waits_.add(waited);
     client.usage.waited(waited);
   }

@@ -220,7 +220,12 @@ class DeviceArbiter {
   struct Lane {
     protocol::LeaseWord word = 0;  // as published
     std::uint32_t generation = 0;
-    std::uint64_t asked_ns = 0;  // since when it waits for a grant; 0: it does not wait
+    // Since when it waits for a grant: a Ready, or the end of a grant that it did not give up; 0:
+    // it does not wait.
+    std::uint64_t waits_since_ns = 0;
+    // A Ready was received since its last grant. A wait without one counts when it ends with a
+    // grant: a client that has nothing to submit says so (Idle) only when it sees its gate closed.
+    bool asked = false;
     scheduler::AnnouncedSteps steps;
     // Clients before 1.7: a request that is postponed until the lane returns a grant.
     scheduler::StreamDemand demand;
@@ -236,11 +241,11 @@ class DeviceArbiter {
     ClientTraits traits;
     bool ignored = false;  // its process ends or has a newer session: nothing more is taken from it
     bool absent = false;   // reserve_for_absent()
-    bool reported = false;               // some earlier work
-    bool reported_earlier_work = false;  // all of it
+    bool sent_holding = false;    // a report of earlier work
+    bool holdings_ended = false;  // it has reported all of its earlier work
     bool sent_ready = false;
-    bool reports = false;     // set_reporting(): it is to report its progress
-    std::uint64_t steps = 0;  // announced so far
+    bool sends_progress = false;  // set_reporting(): it is to
+    std::uint64_t steps = 0;      // announced so far
     // The bound that the Welcome told it. A shorter bound of a later configuration does not apply.
     std::uint64_t answer_within_ns = 0;
     // Drain credit as of `credited_ns`.

@@ -52,7 +52,7 @@ void DeviceArbiter::reserve_for_absent(ClientId absent, std::uint64_t process,
 void DeviceArbiter::handle(ClientId id, Client& client, const protocol::Holding& holding,
                            std::uint64_t now_ns) {
   const auto partition = static_cast<PartitionId>(holding.partition);
-  if (!client.sent_ready && !std::exchange(client.reported, true))
+  if (!client.sent_ready && !std::exchange(client.sent_holding, true))
     transfer_older_sessions(id, client, now_ns);
   // A lane reports one grant for each partition. A transferred grant may cover newer work than the
   // word that is reported.
@@ -185,7 +185,7 @@ void DeviceArbiter::drop_unconfirmed(ClientId id, Client& client, std::uint64_t 
 // The client has reported all earlier work: what was reserved for its process and was not reported
 // has no work.
 void DeviceArbiter::end_earlier_work_reports(ClientId id, Client& client, std::uint64_t now_ns) {
-  if (std::exchange(client.reported_earlier_work, true)) return;
+  if (std::exchange(client.holdings_ended, true)) return;
   sink_.reported_earlier_work(id);
   if (absent_ == 0) return;
   for (auto& [other_id, other] : clients_)

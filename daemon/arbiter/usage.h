@@ -20,7 +20,8 @@ namespace vitamin::daemon {
 struct UsageTotals {
   std::uint64_t sm_ns = 0;    // integral of the SMs that it had over time
   std::uint64_t held_ns = 0;  // time during which it had any
-  std::uint64_t wait_ns = 0;  // sum over streams, from request to grant or withdrawal
+  // Sum over streams, from the request, or the end of the grant before, to a grant or withdrawal.
+  std::uint64_t wait_ns = 0;
   std::uint64_t grants = 0;
   std::uint64_t operations = 0;      // submitted launches and other operations, as it reports
   std::uint64_t measured_sm_ns = 0;  // part of sm_ns during which it measured its busy time

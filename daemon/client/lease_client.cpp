@@ -59,8 +59,8 @@ Link::Link(protocol::ClientSegment& mine, const protocol::DaemonSegment& theirs)
     : requests(mine.requests, mine.request_tail, theirs.request_head),
       grants(theirs.grants, theirs.grant_tail, mine.grant_head),
       words(&theirs.leases),
-      own_park(&mine.park),
-      daemon_park(&theirs.park),
+      own_sleep(&mine.sleep_flag),
+      daemon_sleep(&theirs.sleep_flag),
       gate_changes(&theirs.gate_changes),
       operations(&mine.operations),
       reports(&mine),
@@ -114,9 +114,9 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   if (lanes_used_ > 0 && !earlier_work_unsent_) end_earlier_work_reports();
   flush();
   in_fallback_ = false;
-  parked_ = false;
+  sleeps_ = false;
   operations_ = launches_ = work_ = misplaced_ = busy_ns_ = collectives_ = 0;
-  reporting_ = outstanding_ = seen_outstanding_ = false;
+  reporting_ = busy_ = seen_busy_ = false;
   seen_operations_ = 0;
   page_->operations = link_.operations;
   page_->reports = link_.daemon_minor >= 6 ? link_.reports : nullptr;
@@ -155,6 +155,10 @@ GrantTerms LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& op
   if (daemon_is_lost()) return place_in_fallback(lane, operation, eligible);
   take_grants(now_ns);
   if (lane.partition != kNoPartition && !is_open(index)) notice_closed();
+  // What the daemon has not been told is sent at once, whatever request is open.
+  const bool new_deadline =
+      operation.deadline_ns != 0 && operation.deadline_ns != lane.told_deadline_ns;
+  const bool news = operation.id != lane.asked_id && (operation.iteration_end || new_deadline);
   bool moves_on = false;
   if (lane.partition != kNoPartition) {
     const bool wide_enough = layout_.at(lane.partition).sms >= operation.sms;
@@ -163,15 +167,23 @@ GrantTerms LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& op
       // The driver refused this kernel there, or no queue is free yet: only this launch goes to the
       // whole device.
       set_waiting(lane, false);
-      return is_eligible(eligible, kWholeDevice) ? GrantTerms{kWholeDevice, 1}
-                                                 : GrantTerms{kNoPartition, 0};
+      GrantTerms terms =
+          is_eligible(eligible, kWholeDevice) ? GrantTerms{kWholeDevice, 1} : GrantTerms::none();
+      terms.heard = false;
+      return terms;
     }
     if (wide_enough && fresh) {
       lane.claimed = true;
       lane.unclaimed_ns = 0;
       set_waiting(lane, false);
       lane.admitted = lane.word;
-      return {lane.partition, lane.launches, lane.ahead_ns, lane.counts_outstanding};
+      GrantTerms terms{lane.partition, lane.launches, lane.ahead_ns, lane.counts_outstanding};
+      // A grant for a number of launches is meant for one iteration at most. (A step that begins
+      // under a grant is announced by expect().)
+      terms.heard = news && operation.iteration_end && lane.launches != kUntilRevoked &&
+                    !earlier_work_unsent_ && ask(index, lane, operation, false, now_ns);
+      flush();
+      return terms;
     }
     close_grant(lane);
     return_drained(index, lane, now_ns);
@@ -180,13 +192,17 @@ GrantTerms LeaseClient::grant(StreamId stream, const runtime::ReadyOperation& op
     lane.word = 0;
   }
   // Earlier work must be reported before the first Ready.
-  if (!earlier_work_unsent_ && (!lane.requested || moves_on || operation.sms != lane.asked_width ||
-                                now_ns - lane.asked_ns >= kAskAgain))
-    ask(index, lane, operation, moves_on, now_ns);
+  GrantTerms terms = GrantTerms::none();
+  terms.heard = false;
+  if (!earlier_work_unsent_ &&
+      (!lane.requested || moves_on || news || operation.sms != lane.asked_width ||
+       now_ns - lane.asked_ns >= kAskAgain))
+    // If it was not sent, the next try sends it.
+    terms.heard = lane.requested = ask(index, lane, operation, moves_on, now_ns);
   lane.tried_ns = now_ns;
   set_waiting(lane, true);
   flush();
-  return {kNoPartition, 0};
+  return terms;
 }
 
 GrantTerms LeaseClient::place_in_fallback(Lane& lane, const runtime::ReadyOperation& operation,
@@ -222,7 +238,8 @@ void LeaseClient::enter_fallback() {
   }
 }
 
-void LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& operation,
+// False: the ring is full.
+bool LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& operation,
                       bool moves_on, std::uint64_t now_ns) {
   protocol::Ready ready;
   ready.head.lane = id;
@@ -236,11 +253,13 @@ void LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& oper
   ready.last_partition = lane.last_partition;
   ready.moves_on = moves_on ? 1 : 0;
   ready.iteration_end = operation.iteration_end ? 1 : 0;
-  // If it was not sent, the next try sends it.
-  lane.requested = send(protocol::encode(ready));
+  if (!send(protocol::encode(ready))) return false;
+  lane.asked_id = operation.id;
   lane.asked_width = operation.sms;
   lane.asked_ns = now_ns;
-  counters_.asked += lane.requested ? 1 : 0;
+  lane.told_deadline_ns = operation.deadline_ns;
+  ++counters_.asked;
+  return true;
 }
 
 void LeaseClient::expect(const runtime::ExpectedOperation& expected, std::uint64_t now_ns) {
@@ -254,7 +273,9 @@ void LeaseClient::expect(const runtime::ExpectedOperation& expected, std::uint64
   said.sms = expected.sms;
   said.cancelled = expected.cancelled ? 1 : 0;
   said.kind = static_cast<std::uint8_t>(expected.kind);
-  send(protocol::encode(said));
+  // Of a step to come the daemon waits to hear that it has begun.
+  if (send(protocol::encode(said)) && !expected.cancelled && expected.ready_at_ns <= now_ns)
+    lanes_[said.head.lane].told_deadline_ns = expected.deadline_ns;
   flush();
 }
 
@@ -385,7 +406,7 @@ void LeaseClient::close_grant(Lane& lane) {
   const Known known = lane.word == kFallbackWord ? Known::kNo : Known::kYes;
   lane.drains.push_back({lane.partition, lane.word, lane.outstanding, 0, known, lane.shared});
   ++drains_;
-  parked_ = false;
+  sleeps_ = false;
   lane.partition = kNoPartition;
   lane.outstanding = 0;
 }
@@ -459,14 +480,14 @@ void LeaseClient::service(std::uint64_t now_ns) {
   }
   if (reports_due && !earlier_work_unsent_) end_earlier_work_reports();
   seen_operations_ = operations_;
-  seen_outstanding_ = outstanding_;
+  seen_busy_ = busy_;
   flush();
   if (in_fallback_) {
-    parked_ = true;
+    sleeps_ = true;
   } else {
-    link_.own_park->unpark();
-    parked_ = waiting_ == 0 && drains_ == 0 && !earlier_work_unsent_ && !any_unclaimed &&
-              link_.own_park->try_park([&] {
+    link_.own_sleep->wake();
+    sleeps_ = waiting_ == 0 && drains_ == 0 && !earlier_work_unsent_ && !any_unclaimed &&
+              link_.own_sleep->try_sleep([&] {
                 return link_.grants.empty() &&
                        link_.gate_changes->load(std::memory_order_seq_cst) == gates_seen_;
               });
@@ -477,9 +498,9 @@ void LeaseClient::service(std::uint64_t now_ns) {
 // idle. A grant that no operation claimed is kept until then, too: a graph launch goes elsewhere
 // while there is no grant, and the next one may be a step away. True: check again soon.
 bool LeaseClient::close_unused(Lane& lane, std::uint64_t now_ns) {
-  if (outstanding_ || seen_outstanding_ || operations_ != seen_operations_) {
+  if (busy_ || seen_busy_ || operations_ != seen_operations_) {
     lane.used_ns = now_ns;
-    return !outstanding_;
+    return !busy_;
   }
   if (now_ns - lane.used_ns < kUnused) return true;
   close_grant(lane);
@@ -510,8 +531,8 @@ void LeaseClient::set_waiting(Lane& lane, bool waiting) {
   if (lane.waiting == waiting) return;
   lane.waiting = waiting;
   waiting_ += waiting ? 1 : ~0U;
-  if (waiting && !in_fallback_) link_.own_park->unpark();
-  if (waiting) parked_ = false;
+  if (waiting && !in_fallback_) link_.own_sleep->wake();
+  if (waiting) sleeps_ = false;
 }
 
 bool LeaseClient::send(const protocol::Record& record) {
@@ -532,7 +553,7 @@ void LeaseClient::flush() {
   if (!unsent_) return;
   unsent_ = false;
   link_.requests.publish();
-  if (link_.daemon_park->asleep()) ring_();
+  if (link_.daemon_sleep->asleep()) ring_();
 }
 
 std::uint32_t LeaseClient::outstanding(StreamId stream, PartitionId partition) const {

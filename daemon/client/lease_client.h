@@ -54,8 +54,8 @@ struct Link {
   protocol::RequestProducer requests;
   protocol::GrantConsumer grants;
   const protocol::LeaseWords* words = nullptr;
-  protocol::SleepFlag<protocol::Native>* own_park = nullptr;
-  const protocol::SleepFlag<protocol::Native>* daemon_park = nullptr;
+  protocol::SleepFlag<protocol::Native>* own_sleep = nullptr;
+  const protocol::SleepFlag<protocol::Native>* daemon_sleep = nullptr;
   const protocol::Shared<std::uint32_t>* gate_changes = nullptr;
   protocol::Shared<std::uint64_t>* operations = nullptr;
   protocol::ClientSegment* reports = nullptr;  // null: nothing is reported
@@ -70,7 +70,7 @@ struct ClientCounters {
   std::uint64_t granted = 0;
   std::uint64_t moves = 0;        // grants of another partition than the lane's one before
   std::uint64_t closed = 0;       // gates that the daemon closed
-  std::uint64_t in_fallback = 0;  // launches without a daemon
+  std::uint64_t in_fallback = 0;  // answers of grant() without a daemon
   std::uint64_t ring_full = 0;
   std::uint64_t malformed = 0;  // invalid records or indices of the daemon; each loses it
 };
@@ -112,16 +112,15 @@ class LeaseClient {
   // So many launches of the lane, with the total weight `work`, were observed complete there.
   void completed(PartitionId partition, StreamId stream, std::uint32_t launches,
                  std::uint64_t work);
-  // Operations were outstanding for so long since the previous call.
+  // As runtime::Arbiter.
   void busy(std::uint64_t ns);
-  // While reports() is true: whether any operation is outstanding. After a millisecond without any,
-  // the client returns its grants.
-  void outstanding(bool any) {
-    outstanding_ = any;
-    parked_ = parked_ && (any || !reporting_);
+  // As runtime::Arbiter. A client that was not busy for a millisecond returns its grants.
+  void set_busy(bool busy) {
+    busy_ = busy;
+    sleeps_ = sleeps_ && (busy || !reporting_);
   }
   // The partition on which the lane may submit, an element of `eligible`. kNoPartition: a grant was
-  // requested, retry later.
+  // requested, retry later. GrantTerms::heard: a Ready was sent.
   GrantTerms grant(StreamId stream, const runtime::ReadyOperation& operation,
                    std::span<const PartitionId> eligible, std::uint64_t now_ns);
   // An operation of the lane is expected, or its announcement is cancelled.
@@ -142,7 +141,7 @@ class LeaseClient {
   // Some lane waits for a grant.
   bool waiting() const { return waiting_ > 0; }
   // After service(): nothing is to be done until the daemon rings.
-  bool parked() const { return parked_; }
+  bool sleeps() const { return sleeps_; }
 
   const ClientCounters& counters() const { return counters_; }
   // Outstanding operations of the lane on the partition, for tests.
@@ -171,16 +170,18 @@ class LeaseClient {
     std::uint64_t ahead_ns = runtime::kNever;
     std::uint32_t outstanding = 0;
     bool counts_outstanding =
-        false;               // what is submitted under it counts (runtime::Arbiter::submitted)
-    bool shared = false;     // it promises nothing about other clients
-    bool claimed = false;    // grant() has returned it
-    bool requested = false;  // the daemon takes the lane to have something to submit
-    bool waiting = false;    // an operation of the lane waits for a grant
-    std::uint32_t asked_width = 0;   // SM count of the last request
-    std::uint64_t used_ns = 0;       // when the grant was last in use
-    std::uint64_t unclaimed_ns = 0;  // since when there is a grant that no launch used; 0: none
-    std::uint64_t asked_ns = 0;      // when the last request was sent
-    std::uint64_t tried_ns = 0;      // when grant() last returned nothing
+        false;                   // what is submitted under it counts (runtime::Arbiter::submitted)
+    bool shared = false;         // it promises nothing about other clients
+    bool claimed = false;        // grant() has returned it
+    bool requested = false;      // the daemon takes the lane to have something to submit
+    bool waiting = false;        // an operation of the lane waits for a grant
+    std::uint64_t asked_id = 0;  // ReadyOperation::id of the last request
+    std::uint32_t asked_width = 0;       // SM count of the last request
+    std::uint64_t used_ns = 0;           // when the grant was last in use
+    std::uint64_t unclaimed_ns = 0;      // since when there is a grant that no launch used; 0: none
+    std::uint64_t asked_ns = 0;          // when the last request was sent
+    std::uint64_t told_deadline_ns = 0;  // of the step that the daemon knows as begun; 0: none
+    std::uint64_t tried_ns = 0;          // when grant() last returned nothing
     // The last value of tried_ns that service() saw, and when it saw it first.
     std::uint64_t seen_try_ns = 0, seen_ns = 0;
     PartitionId last_partition = runtime::kNoPartition;
@@ -194,7 +195,7 @@ class LeaseClient {
 
   GrantTerms place_in_fallback(Lane& lane, const runtime::ReadyOperation& operation,
                                std::span<const PartitionId> eligible);
-  void ask(LaneId id, Lane& lane, const runtime::ReadyOperation& operation, bool moves_on,
+  bool ask(LaneId id, Lane& lane, const runtime::ReadyOperation& operation, bool moves_on,
            std::uint64_t now_ns);
   void take_grants(std::uint64_t now_ns);
   bool reopen_grant(Lane& lane, LeaseWord word);
@@ -227,9 +228,9 @@ class LeaseClient {
   // Reported in this connection.
   std::uint64_t launches_ = 0, work_ = 0, misplaced_ = 0, busy_ns_ = 0, collectives_ = 0;
   bool reporting_ = false;
-  bool outstanding_ = false;  // outstanding()
+  bool busy_ = false;  // set_busy()
   // As of the last service().
-  bool seen_outstanding_ = false;
+  bool seen_busy_ = false;
   std::uint64_t seen_operations_ = 0;
   Link link_;
   std::vector<Lane> lanes_;
@@ -242,7 +243,7 @@ class LeaseClient {
   // A report of earlier work, or the Idle that ends these reports, was not sent yet: the ring was
   // full.
   bool earlier_work_unsent_ = false;
-  bool parked_ = true;
+  bool sleeps_ = true;
   ClientCounters counters_;
 };
 

@@ -122,7 +122,7 @@ GrantTerms LocalArbiter::place(const runtime::ReadyOperation& operation,
   }
   const std::uint32_t launches = scheduler::runtime_launches(placement.launches);
   if (placement.partition == kNoPartition)
-    return isolated_ ? GrantTerms{kNoPartition, 0} : GrantTerms{eligible.back(), 1};
+    return isolated_ ? GrantTerms::none() : GrantTerms{eligible.back(), 1};
   if (!isolated_ || placement.partition == kWholeDevice) return {placement.partition, launches};
   if (Held* const held = find(placement.partition, operation.stream)) {
     held->released = false;
@@ -133,7 +133,7 @@ GrantTerms LocalArbiter::place(const runtime::ReadyOperation& operation,
   terms.mode = Mode::kExclusive;
   const scheduler::GrantId grant =
       ledger_.open(state_of(operation.stream).ledger_stream, terms, now_ns);
-  if (grant == scheduler::kNoGrant) return {kNoPartition, 0};
+  if (grant == scheduler::kNoGrant) return GrantTerms::none();
   held_.push_back({placement.partition, operation.stream, grant, 0, false});
   return {placement.partition, launches};
 }
@@ -154,7 +154,7 @@ GrantTerms LocalArbiter::allocate(const runtime::ReadyOperation& operation,
   scheduler_.wants(kSelf, demand_of(operation), now_ns);
   apply_decisions(now_ns);
   const StreamState& state = streams_[operation.stream];
-  if (state.grant == scheduler::kNoGrant) return {kNoPartition, 0};
+  if (state.grant == scheduler::kNoGrant) return GrantTerms::none();
   if (is_eligible(eligible, state.partition))
     return {state.partition, scheduler::runtime_launches(state.launches), state.ahead_ns};
   // The driver refused this kernel there, or no queue is free yet: this launch takes a partition

@@ -67,11 +67,12 @@ GrantTerms RemoteArbiter::grant(const runtime::ReadyOperation& operation,
                                 std::span<const PartitionId> eligible) {
   std::uint64_t time = now_ns();
   const std::uint64_t until = time + static_cast<std::uint64_t>(options_.spin.count());
-  for (;;) {
-    const GrantTerms terms = client_.grant(operation.stream, operation, eligible, time);
+  for (bool heard = false;;) {
+    GrantTerms terms = client_.grant(operation.stream, operation, eligible, time);
+    terms.heard = heard = heard || terms.heard;
     // Do not poll for a daemon that must be woken first.
     if (terms.partition != runtime::kNoPartition || time >= until ||
-        connection_->memory.daemon->park.asleep())
+        connection_->memory.daemon->sleep_flag.asleep())
       return terms;
     __builtin_ia32_pause();  // one takes 40 ns on some CPUs
     time = now_ns();

@@ -68,7 +68,7 @@ class RemoteArbiter final : public runtime::Arbiter {
     client_.completed(partition, stream, launches, work);
   }
   void busy(std::uint64_t ns) override { client_.busy(ns); }
-  void outstanding(bool any) override { client_.outstanding(any); }
+  void set_busy(bool busy) override { client_.set_busy(busy); }
   void release(PartitionId, StreamId) override {}
   void expect(const runtime::ExpectedOperation& expected) override;
   void timed(const runtime::TimedLaunches& launches) override { client_.timed(launches); }
@@ -76,7 +76,7 @@ class RemoteArbiter final : public runtime::Arbiter {
   bool between_processes() const override { return true; }
   void on_change(std::function<void()> wake) override;
   bool wants_service() const override {
-    return attention_.load(std::memory_order_acquire) || !client_.parked() ||
+    return attention_.load(std::memory_order_acquire) || !client_.sleeps() ||
            (!previous_.empty() && !client_.in_fallback());
   }
   void service() override;

@@ -75,7 +75,7 @@ struct Ready {
   std::uint64_t ready_in_ns = 0;     // when its predecessors are predicted to end; 0: now
   std::uint64_t deadline_in_ns = 0;  // 0: none
   std::uint32_t sms = 1;             // fewest SMs that run it unchanged
-  std::uint16_t last_partition = runtime::kNoPartition;
+  std::uint16_t last_partition = runtime::kNoPartition;  // not used by the daemon
   // The lane submits nothing more under its present grant, if it has one: its launches are used up,
   // or its partition is too narrow.
   std::uint8_t moves_on = 0;

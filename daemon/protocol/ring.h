@@ -68,7 +68,7 @@ class RingProducer {
     ++next_;
     return RingState::kOk;
   }
-  // Sequentially consistent: the producer then reads whether the consumer sleeps (park.h).
+  // Sequentially consistent: the producer then reads whether the consumer sleeps (sleep_flag.h).
   void publish() { tail_->store(next_, std::memory_order_seq_cst); }
 
   std::uint64_t written() const { return next_; }

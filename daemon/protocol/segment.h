@@ -20,7 +20,9 @@
 // A grant holds the value that the lane's word has while its gate is open. The lane may submit to
 // the grant's partition while the word equals it: one load and one comparison on the launch path.
 // Any other value: the gate of that grant is closed. `generation` counts the grants of the lane and
-// their amendments, and `epoch` differs for each start of a daemon, so a value does not come back.
+// their amendments, and `epoch` differs for each start of a daemon: a value comes back after 2^24
+// of them. A lane has at most 24 grants that were not returned (scheduler::Ledger::kGrantsMost),
+// and the drain time bounds each of them.
 //
 // After closing gates the daemon increments gate_changes, and rings when the client sleeps.
 #pragma once
@@ -28,9 +30,9 @@
 #include <array>
 #include <cstdint>
 
-#include "daemon/protocol/park.h"
 #include "daemon/protocol/ring.h"
 #include "daemon/protocol/shared.h"
+#include "daemon/protocol/sleep_flag.h"
 
 namespace vitamin::protocol {
 
@@ -79,14 +81,14 @@ struct ClientSegment {
   Shared<std::uint64_t> collectives;
   alignas(64) RingIndex<Native> request_tail;
   alignas(64) RingIndex<Native> grant_head;
-  alignas(64) SleepFlag<Native> park;  // the client's
+  alignas(64) SleepFlag<Native> sleep_flag;  // the client's
   alignas(64) RequestConsumer::Cells requests;
 };
 
 struct DaemonSegment {
   alignas(64) RingIndex<Native> grant_tail;
   alignas(64) RingIndex<Native> request_head;
-  alignas(64) SleepFlag<Native> park;  // the daemon's
+  alignas(64) SleepFlag<Native> sleep_flag;  // the daemon's
   // Changes while the daemon's loop runs, so that a client that waits for a grant notices a stopped
   // daemon. Not a fault point, because the number of changes depends on time.
   alignas(64) std::atomic<std::uint64_t> turns{};

@@ -8,8 +8,8 @@
 // killing it before each change is killing it at every access. In every other build Shared<T> is
 // std::atomic<T>.
 //
-// Native is what the templates of ring.h and park.h are instantiated with in the programs; the
-// model checker's tests put another one in its place.
+// Native is what the templates of ring.h and sleep_flag.h are instantiated with in the programs;
+// the model checker's tests put another one in its place.
 #pragma once
 
 #if defined(VITAMIN_NO_SHARED_MEMORY)

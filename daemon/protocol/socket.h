@@ -81,7 +81,7 @@ hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most, WaitLimit
 hal::Result<Parcel> exchange(const Fd& socket, std::span<const std::byte> bytes, std::size_t most,
                              WaitLimit limit);
 
-// The doorbell (park.h): one byte. A peer that reads none has been rung already.
+// The doorbell (sleep_flag.h): one byte. A peer that reads none has been rung already.
 void ring_doorbell(const Fd& socket);
 
 }  // namespace vitamin::protocol

@@ -122,7 +122,8 @@ std::string Server::metrics() {
        [](const Device& device) {
          return device.trace != nullptr ? static_cast<double>(device.trace->dropped()) : 0.0;
        });
-  each("vitamin_gpu_wait_seconds", "histogram", "From the request of a stream to its grant.",
+  each("vitamin_gpu_wait_seconds", "histogram",
+       "From the request of a stream, or the end of its grant, to its next grant.",
        [](const Device& device) { return device.arbiter->waits(); });
   return out.take();
 }

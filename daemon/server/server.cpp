@@ -271,7 +271,7 @@ void Server::flush() {
     }
     if (session->granted) session->rings.grants.publish();
     session->granted = session->gates_closed = false;
-    if (session->memory.client->park.asleep()) protocol::ring_doorbell(session->socket);
+    if (session->memory.client->sleep_flag.asleep()) protocol::ring_doorbell(session->socket);
   }
   dirty_.clear();
 }
@@ -298,11 +298,11 @@ bool Server::try_sleep(std::uint64_t now_ns) {
   bool idle = true;
   for (const auto& [id, session] : sessions_) {
     const auto nothing = [&rings = session->rings] { return rings.requests.empty(); };
-    idle = session->memory.daemon->park.try_park(nothing) && idle;
+    idle = session->memory.daemon->sleep_flag.try_sleep(nothing) && idle;
   }
   if (idle) ++counters_.sleeps;
   poll_descriptors(idle ? sleep_limit(now_ns) : 0);
-  for (const auto& [id, session] : sessions_) session->memory.daemon->park.unpark();
+  for (const auto& [id, session] : sessions_) session->memory.daemon->sleep_flag.wake();
   if (!idle) worked_ns_ = now_ns;
   return idle;
 }

@@ -4,9 +4,9 @@
 // sessions, and one DeviceArbiter for each device (Devices).
 //
 // While there is work the loop makes no system call but a poll of its descriptors every 100 us.
-// After `spin` without work (20 ms while a client waits for a grant) it parks
-// (daemon/protocol/park.h) and sleeps in epoll until a client rings, connects or dies, or until the
-// scheduler's next wake-up time.
+// After `spin` without work (20 ms while a client waits for a grant) it says that it sleeps
+// (daemon/protocol/sleep_flag.h) and waits in epoll until a client rings, connects or dies, or
+// until the scheduler's next wake-up time.
 //
 // Requests of connected clients are served before new connections: while clients send requests, one
 // connection is accepted in each poll, and new clients and tools each have a small share of the

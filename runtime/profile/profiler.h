@@ -52,12 +52,13 @@ class Profiler {
   using Sample = std::function<void(const TimedLaunches& timed)>;
   void on_sample(Sample told) { told_ = std::move(told); }
   bool learns() const { return options_.every > 0; }
-  // Whether this launch is to be timed. Counts the launches that ask. One in `every` is, whatever
-  // it is: what a stream's launches take together is learnt from these alone. Which kernels are
-  // common decides what they teach of each, so one launch of those in between is timed as well, of
-  // a kernel and width that are little known (worth_timing), if some of the last `search` before
-  // the next regular one is such: rare kernels are soon known, and once all are, hardly any
-  // is searched for. It is given up slowly, for what is rare is found in few searches.
+  // Whether this launch is to be timed. Counts the launches that ask.
+  //   kRegular  one launch in `every`, whatever it is: what launches take together is learnt from
+  //             these alone.
+  //   kSearch   one of the last `search_` launches before a regular one, until one of them was
+  //             timed: the caller times it if its kernel and width are little known
+  //             (worth_timing()). So rare kernels are soon known.
+  // After kPatience rounds in which none was, `search_` halves, down to 1; a find restores it.
   enum class Turn { kNo, kSearch, kRegular };
   Turn turn() {
     if (countdown_ == 0 || --countdown_ > search_) return Turn::kNo;

@@ -49,7 +49,7 @@ NativeStatus Completion::wait_for(Stream& stream, hal::Queue& queue, const Marke
 void Completion::submitted(Stream& stream, PhysicalQueue& queue, const Load& load) {
   Stream::Submitted& work = stream.submitted;
   if (reporting_) [[unlikely]]
-    note_outstanding(stream);
+    note_unfinished(stream);
   if (work.tail != &queue) {
     leave_tail(stream);
     work.tail = &queue;
@@ -88,7 +88,7 @@ void Completion::submitted(Stream& stream, PhysicalQueue& queue, const Load& loa
 void Completion::submitted_on_fast_path(Stream& stream, const Kernel& kernel) {
   Stream::Submitted& work = stream.submitted;
   if (reporting_) [[unlikely]]
-    note_outstanding(stream);
+    note_unfinished(stream);
   work.tail_marker.reset();
   ++stream.timeline.issued;
   ++stream.timeline.submitted;
@@ -114,7 +114,7 @@ void Completion::submitted_elsewhere(Stream& stream, MarkerRef marker) {
   if (core_.traced()) [[unlikely]]
     core_.trace(trace::Kind::kSubmitted, stream, stream.timeline.submitted + 1, kWholeDevice);
   if (reporting_) [[unlikely]]
-    note_outstanding(stream);
+    note_unfinished(stream);
   detach_tail(stream, std::move(marker));
   ++stream.timeline.submitted;
   ++stream.submitted.open.operations;
@@ -246,7 +246,7 @@ void Completion::all_complete(Stream& stream, std::uint64_t submitted) {
   work.host_wait.reset();
 }
 
-void Completion::release_idle() {
+void Completion::look_at_parts() {
   for (const Partition& partition : core_.layout.partitions()) {
     if (partition.whole()) continue;
     for (const auto& queue : core_.pool.queues(partition.id)) {
@@ -372,27 +372,27 @@ bool Completion::may_defer(Stream& stream, const Kernel* kernel, OperationKind k
 
 void Completion::report_if(bool wanted) {
   if (reporting_ && !wanted) {
-    for (Stream* stream : outstanding_) stream->submitted.reported = false;
-    outstanding_.clear();
-    core_.arbiter->outstanding(false);
+    for (Stream* stream : unfinished_) stream->submitted.reported = false;
+    unfinished_.clear();
+    core_.arbiter->set_busy(false);
   }
   reporting_ = wanted;
 }
 
-void Completion::note_outstanding(Stream& stream) {
+void Completion::note_unfinished(Stream& stream) {
   if (stream.submitted.reported) return;
   stream.submitted.reported = true;
-  if (outstanding_.empty()) {
+  if (unfinished_.empty()) {
     busy_since_ = std::chrono::steady_clock::now();
-    core_.arbiter->outstanding(true);
+    core_.arbiter->set_busy(true);
     core_.wake.notify_one();
   }
-  outstanding_.push_back(&stream);
+  unfinished_.push_back(&stream);
 }
 
 void Completion::report() {
   const MarkerPool::Round round(core_.markers);
-  std::erase_if(outstanding_, [&](Stream* stream) {
+  std::erase_if(unfinished_, [&](Stream* stream) {
     close_batch(*stream);
     poll(*stream);
     if (stream->timeline.submitted != stream->timeline.completed) return false;
@@ -403,7 +403,7 @@ void Completion::report() {
   core_.arbiter->busy(
       static_cast<std::uint64_t>(std::chrono::nanoseconds(now - busy_since_).count()));
   busy_since_ = now;
-  if (outstanding_.empty()) core_.arbiter->outstanding(false);
+  if (unfinished_.empty()) core_.arbiter->set_busy(false);
 }
 
 }  // namespace vitamin::runtime

@@ -73,9 +73,9 @@ class Completion {
   bool ended(Stream& stream);
   // Everything submitted of the stream, up to a serial, was seen complete.
   void all_complete(Stream& stream, std::uint64_t submitted);
-  // Returns to the arbiter the grants of parts under which all work has ended; the stream's next
-  // launch asks again.
-  void release_idle();
+  // Looks for the end of what was submitted on parts. Under an arbiter that isolates streams
+  // (Arbiter::streams_share() is false) grants under which all work has ended end with that.
+  void look_at_parts();
   // Looks for the end of what counts on the whole device.
   void look_at_whole();
 
@@ -147,7 +147,7 @@ class Completion {
   // While the arbiter wants them: streams whose operations are not all seen complete are looked
   // at, and it is told what ended (report()).
   void report_if(bool wanted);
-  bool reports_due() const { return !outstanding_.empty(); }
+  bool reports_due() const { return !unfinished_.empty(); }
   void report();
 
  private:
@@ -156,7 +156,7 @@ class Completion {
     stream.submitted.places += count;
     stream.submitted.open.places += count;
   }
-  void note_outstanding(Stream& stream);
+  void note_unfinished(Stream& stream);
   void count_outstanding(Stream& stream);
   std::uint32_t batch_operations(std::uint64_t ahead_ns) const;
   bool fits_queue(Stream& stream, std::span<const Predecessor> predecessors, std::uint64_t places,
@@ -182,7 +182,7 @@ class Completion {
   std::vector<Stream*> counted_whole_;
   // Streams that report() looks at, and since when there are any, or when it was called last.
   bool reporting_ = false;
-  std::vector<Stream*> outstanding_;
+  std::vector<Stream*> unfinished_;
   std::chrono::steady_clock::time_point busy_since_{};
 };
 

@@ -40,7 +40,8 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
   const bool others_wait_for_host = ordering_.others_wait_for_host(
       predecessors, behind, elsewhere ? graph.host_wait : MarkerRef());
   const bool waits_for_host = others_wait_for_host || completion_.waits_for_host(stream);
-  if (!own_stream && waits_for_host && !placer_.shares_freely(stream)) return {Blocked::kHostWait};
+  if (!own_stream && waits_for_host && !placer_.claim_free_sharing(stream))
+    return {Blocked::kHostWait};
   const std::uint64_t predicted =
       completion_.has_window(stream)
           ? core_.predicted_ns(graph.kernel, &graph.launch, core_.width_of_grant(stream))
@@ -54,7 +55,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
     binding.counts_outstanding = placer_.counts_whole(stream);
     if (const auto reason = stays(graph)) {
       binding.reason = *reason;
-    } else if (!placer_.may_move(stream, graph.kernel, graph.needed, submission.flushing)) {
+    } else if (!placer_.prepare_move(stream, graph.kernel, graph.needed, submission.flushing)) {
       return {Blocked::kTooMuchOutstanding};
     } else if (elsewhere && !graph.last) {
       // Only the application's own executable comes behind the one before, by the driver's rule.

@@ -98,7 +98,8 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
   const bool others_wait_for_host =
       ordering_.others_wait_for_host(predecessors, submission.marker, submission.host_wait);
   const bool waits_for_host = others_wait_for_host || (!own && completion_.waits_for_host(stream));
-  if (!own_stream && waits_for_host && !placer_.shares_freely(stream)) return {Blocked::kHostWait};
+  if (!own_stream && waits_for_host && !placer_.claim_free_sharing(stream))
+    return {Blocked::kHostWait};
   // By the window's clock a launch lasts as long as where it would go now.
   const std::uint64_t predicted =
       completion_.has_window(stream)
@@ -117,7 +118,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
       return others_wait_for_host || completion_.waits_for_host(stream);
     });
   } else {
-    if (!placer_.may_move(stream, kernel, needed, submission.flushing))
+    if (!placer_.prepare_move(stream, kernel, needed, submission.flushing))
       return {Blocked::kTooMuchOutstanding};
     binding = placer_.bind(stream, kernel, operation, needed);
     if (binding.queue == nullptr) return {Blocked::kNoGrant};

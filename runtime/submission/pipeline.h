@@ -68,10 +68,9 @@ class Pipeline final : private SubmitsNow {
   hal::NativeStatus submit(Lock& lock, Stream& stream, Submission& submission);
   // The fast path: this launch, which comes behind nothing but its own stream, goes where the one
   // before it went, and nothing has to be decided, waited for, timed or watched. Not under a grant
-  // that bounds run-ahead, as policies that measure give them beside other clients. Does what
-  // submit() would do, in half of the instructions: between the launches of a program that is bound
-  // by the host its caches have forgotten us. False: nothing was submitted or counted; submit() is
-  // to be called.
+  // that bounds run-ahead. Equivalent to submit() for such a launch; kept short because caches are
+  // cold between launches of a host-bound program (record 12). False: nothing was submitted or
+  // counted; submit() is to be called.
   bool launch_fast_path(Stream& stream, Kernel& kernel, const hal::KernelLaunch& launch,
                         const Advice* advice, hal::NativeStatus& status);
   // A call of the vendor that may block the host, on the stream's queue or (`per_thread`) on its

@@ -47,6 +47,7 @@ Placer::Binding Placer::bind(Stream& stream, Kernel& kernel, const LaunchOperati
     if (queues_.awaits_queue(stream)) return {};
   }
   std::span<const PartitionId> left = eligible(stream, kernel, needed);
+  bool second_choice = false;
   // A partition without a free queue drops out; the arbiter is asked again among the others.
   while (!left.empty()) {
     grant = ask(stream, kernel, operation, needed, left);
@@ -54,12 +55,13 @@ Placer::Binding Placer::bind(Stream& stream, Kernel& kernel, const LaunchOperati
     if (grant.partition == kWholeDevice) sharer_ = &stream;
     if (PhysicalQueue* queue = queues_.free_queue(stream, grant.partition)) {
       // What the arbiter did not choose first stands for one launch only.
-      if (binding.reason == WholeReason::kNoQueue) grant.launches = 1;
+      if (second_choice) grant.launches = 1;
       return take(*queue);
     }
     if (queues_.awaits_queue(stream)) return {};
     if (!core_.streams_share) core_.arbiter->release(grant.partition, stream.id);
     binding.reason = WholeReason::kNoQueue;
+    second_choice = true;
     if (left.data() != scratch_.data()) scratch_.assign(left.begin(), left.end());
     const PhysicalQueue* const tail = stream.submitted.tail;
     const PartitionId given_up =
@@ -84,7 +86,8 @@ bool Placer::grant_stands(const Stream& stream, const Kernel& kernel, std::uint3
          !kernel.refused.test(grant.partition) && core_.arbiter->admits(grant.partition, stream.id);
 }
 
-bool Placer::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool flushing) {
+bool Placer::prepare_move(Stream& stream, const Kernel& kernel, std::uint32_t needed,
+                          bool flushing) {
   auto just_in_time = [&] { return stream.timeline.outstanding() < core_.options.ahead_of_move; };
   if (just_in_time() || grant_stands(stream, kernel, needed)) return true;
   completion_.close_batch(stream);  // else its end would be seen too late, or never
@@ -99,8 +102,9 @@ bool Placer::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed
 }
 
 PartitionId Placer::likely_part(Stream& stream, const Kernel& kernel, std::uint32_t needed) {
-  const PartitionId partition =
-      stream.placing.grant.partition != kWholeDevice ? stream.placing.grant.partition : last_part_;
+  const PartitionId granted = stream.placing.grant.partition;
+  const bool part = granted != kWholeDevice && granted != kNoPartition;
+  const PartitionId partition = part ? granted : last_part_;
   if (partition == kNoPartition) return kNoPartition;
   if (core_.layout.at(partition).sms >= needed && !kernel.refused.test(partition)) return partition;
   const std::span<const PartitionId> wide = eligible(stream, kernel, needed);
@@ -146,7 +150,7 @@ std::span<const PartitionId> Placer::eligible(Stream& stream, const Kernel& kern
   if (core_.streams_share && kernel.refused.none()) return wide;
   hal::ComputeSet excluded = core_.arbiter->barred(stream.id);
   if (!excluded.empty()) {
-    completion_.release_idle();
+    completion_.look_at_parts();
     excluded = core_.arbiter->barred(stream.id);
   }
   scratch_.clear();
@@ -169,7 +173,7 @@ GrantTerms Placer::ask(Stream& stream, const Kernel& kernel, const LaunchOperati
   if (launch != nullptr) ready.kernel = launch_key(kernel.name_hash, *launch);
   ready.predicted_ns = core_.predicted_ns(kernel, launch, core_.whole());
   ready.last_partition = placing.last_partition;
-  ready.iteration_end = std::exchange(placing.iteration_ended, false);
+  ready.iteration_end = placing.iteration_ended;
   const Advice* const advice = advice_for(stream, operation);
   if (advice != nullptr) {
     ready.kind = advice->kind;
@@ -181,11 +185,13 @@ GrantTerms Placer::ask(Stream& stream, const Kernel& kernel, const LaunchOperati
   terms.counts_outstanding = terms.counts_outstanding || terms.partition != kWholeDevice;
   if (terms.partition != kNoPartition && terms.partition != kWholeDevice)
     last_part_ = terms.partition;
-  // An arbiter elsewhere has not heard the question when a grant that stands has answered it.
-  if (advice != nullptr && core_.between_processes && terms.partition != kNoPartition)
+  // A policy that answers until something changes does not ask for ends of iterations.
+  if (terms.heard || terms.launches == kUntilRevoked) placing.iteration_ended = false;
+  if (terms.heard) {
+    if (advice != nullptr) placing.announced_deadline_ns = advice->deadline_ns;
+  } else if (terms.partition != kNoPartition) {
     announce_step(stream, advice);
-  else if (advice != nullptr)
-    placing.announced_deadline_ns = advice->deadline_ns;
+  }
   if (core_.traced()) [[unlikely]]
     core_.trace(trace::Kind::kDecision, stream, ready.id, terms.partition, terms.launches);
   if (core_.arbiter->wants_service()) core_.wake.notify_one();
@@ -229,8 +235,7 @@ void Placer::expect(Stream& stream, const Advice& advice, bool cancelled) {
   if (core_.arbiter->wants_service()) core_.wake.notify_one();
 }
 
-// An answer for so many launches stands for one iteration at most; a policy that answers until
-// something changes does not ask for ends of iterations.
+// An answer for so many launches stands for one iteration at most.
 void Placer::pass_iteration_ends(Stream& stream) {
   std::deque<std::uint64_t>& ends = stream.placing.iteration_ends;
   for (; !ends.empty() && ends.front() <= stream.timeline.submitted; ends.pop_front()) {

@@ -35,13 +35,14 @@ class Placer {
   // `operation`: null for a call of the vendor that computes. `needed`: SMs.
   Binding bind(Stream& stream, Kernel& kernel, const LaunchOperation* operation,
                std::uint32_t needed);
-  // Moves are made just in time (DispatchOptions::ahead_of_move): false while more of the stream's
-  // work is outstanding and the next launch would move. `flushing`: the launch can wait for no
-  // better time; it stays where the stream is, or moves at the higher price. Not beside other
-  // clients, which count on the time.
-  bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool flushing);
-  // The part that a later launch of the stream may be granted, by what was granted last;
-  // kNoPartition: the whole device.
+  // Before a bind(). Moves are made just in time (DispatchOptions::ahead_of_move): false while more
+  // of the stream's work is unfinished and the next launch would move; then it has been looked at.
+  // `flushing`: the launch can wait for no better time. Where streams share grants, it stays on the
+  // stream's partition even if the grant's launches are used up, and counts under that grant, or it
+  // moves at the higher price: else it would go to the whole device, where it counts under none.
+  bool prepare_move(Stream& stream, const Kernel& kernel, std::uint32_t needed, bool flushing);
+  // The part that a later launch of the stream may be granted: that of its own grant, else the one
+  // that any stream was granted last. kNoPartition: the whole device.
   PartitionId likely_part(Stream& stream, const Kernel& kernel, std::uint32_t needed);
   // The driver refused the launch on a part; a bind() follows.
   void refused(Stream& stream, Kernel& kernel, PhysicalQueue& queue);
@@ -55,8 +56,9 @@ class Placer {
   }
   // The stream, or the process where its streams share grants, shares the whole device, and
   // nothing there has to end soon. Launches may then wait on the device for what may need the host
-  // or another process, as natively: no other client waits for them.
-  bool shares_freely(const Stream& stream) const {
+  // or another process, as natively: no other client waits for them. Where it is so, places in the
+  // driver's queues are kept for them.
+  bool claim_free_sharing(const Stream& stream) const {
     const bool shares =
         granted_freely(stream) || (core_.streams_share && stream.placing.grant.launches == 0 &&
                                    sharer_ != nullptr && granted_freely(*sharer_));
@@ -65,7 +67,8 @@ class Placer {
   // One of `eligible`, which the arbiter chooses for this launch.
   GrantTerms ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
                  std::uint32_t needed, std::span<const PartitionId> eligible);
-  // Partitions that could take the launch now, narrowest first. Valid until the next call.
+  // Partitions that could take the launch now, narrowest first. Valid until the next call. Under an
+  // arbiter that isolates streams, idle grants of this process end first (look_at_parts()).
   std::span<const PartitionId> eligible(Stream& stream, const Kernel& kernel, std::uint32_t needed);
 
   // --- steps and requests ----------------------------------------------------------------------

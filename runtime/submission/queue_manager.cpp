@@ -59,7 +59,7 @@ void QueueManager::grow(Lock& lock) {
     const auto [partition, priority] = wanted_.back();
     std::unique_ptr<PhysicalQueue> replaced;
     if (pool.full()) {
-      completion_.release_idle();
+      completion_.look_at_parts();
       replaced = pool.take_idle(core_.markers);
       // None is idle at this very moment: look again soon, but not at every launch.
       slots_stay_until_ =
@@ -93,7 +93,7 @@ void QueueManager::keep_to_share(Lock& lock) {
   lock.lock();
   pool.limit(share);
   if (!pool.over_limit()) return;
-  completion_.release_idle();
+  completion_.look_at_parts();
   while (pool.over_limit()) {
     std::unique_ptr<PhysicalQueue> beyond = pool.take_idle(core_.markers);
     if (beyond == nullptr) return;

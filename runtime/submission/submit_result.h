@@ -13,7 +13,7 @@ enum class Blocked : std::uint8_t {
   kNo,
   kHostWait,            // it comes behind a host wait that was not seen to end
   kTooMuchOutstanding,  // the stream's window is used up, the driver's queue is full, or too much
-                        // is outstanding where the stream would move (Placer::may_move)
+                        // is outstanding where the stream would move (Placer::prepare_move)
   kNoGrant,             // the stream has no grant of an eligible partition now
   kPredecessor,         // something ahead of it is deferred itself
   kGraph,               // the graph is to be looked at, or an executable to be made

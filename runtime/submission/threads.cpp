@@ -38,7 +38,7 @@ void Pipeline::serve_arbiter() {
   if (!core_.arbiter->wants_service()) return;
   // What drains is returned only when it was seen to have ended.
   if (core_.arbiter->draining()) {
-    completion_.release_idle();
+    completion_.look_at_parts();
     completion_.look_at_whole();
   }
   core_.arbiter->service();

@@ -147,7 +147,7 @@ void press(const Target& target) {
       if (requests.write(records.next()) == protocol::RingState::kOk)
         counters->records.fetch_add(1, std::memory_order_relaxed);
     requests.publish();
-    if (target.connection == nullptr || target.theirs->park.asleep()) target.ring();
+    if (target.connection == nullptr || target.theirs->sleep_flag.asleep()) target.ring();
     target.mine->operations.store(turn * 0x9e3779b97f4a7c15, std::memory_order_relaxed);
     target.mine->launches.store(turn * 0x9e3779b97f4a7c15, std::memory_order_relaxed);
     target.mine->work.store(turn * 0xd1342543de82ef95, std::memory_order_relaxed);

@@ -144,6 +144,43 @@ TEST_CASE("units pass to the waiting client after the gate is closed and the gra
   CHECK(node.arbiter.counters().stale == 0);
 }
 
+TEST_CASE("a wait that begins with a revocation is measured like one that begins with a request") {
+  for (const bool comes_back : {true, false}) {
+    CAPTURE(comes_back);
+    Node node(0b11);
+    node.arbiter.attach(1);
+    node.arbiter.attach(2);
+    node.wants(1);
+    node.wants(2);
+    REQUIRE(node.grants.size() == 1);
+    const auto partition = static_cast<PartitionId>(node.grants[0].second.partition);
+    const auto at = [&](std::uint64_t now) {
+      node.now = now;
+      node.arbiter.step(now);
+    };
+    at(2'001);  // the quantum of client 1 ends
+    node.now = 2'501;
+    node.returns_closed(1, partition);
+    REQUIRE(node.grants.size() == 2);
+    CHECK(node.arbiter.waits().sum_ns() == 2'500);
+    if (!comes_back) {  // it had nothing more to submit: that was no wait
+      node.arbiter.request(1, protocol::Idle(), 3'001);
+      CHECK(node.arbiter.usage(1, 9'000).totals(9'000).wait_ns == 0);
+      continue;
+    }
+    at(4'001);
+    node.now = 4'501;
+    node.returns_closed(2, partition);
+    REQUIRE(node.grants.size() == 3);  // client 1 did not ask again
+    CHECK(node.arbiter.waits().sum_ns() == 5'000);
+    CHECK(node.arbiter.usage(1, 4'501).totals(4'501).wait_ns == 2'500);
+    at(6'001);
+    node.now = 6'501;
+    node.wants(1);  // a wait that was announced and goes on counts
+    CHECK(node.arbiter.usage(1, 7'001).totals(7'001).wait_ns >= 2'500);
+  }
+}
+
 TEST_CASE("a client that does not answer is overdue; one that reports draining is not") {
   for (const bool answers : {false, true}) {
     Node node(0b1111);

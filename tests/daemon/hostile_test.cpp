@@ -472,7 +472,7 @@ class Node final : public daemon::GrantSink {
           break;
         case 8:
           own.operations.store(random_());
-          own.park.sleeping.store(static_cast<std::uint32_t>(below(3)));
+          own.sleep_flag.sleeping.store(static_cast<std::uint32_t>(below(3)));
           break;
         case 9:
           if (below(400) == 0) own.liveness.store(FUTEX_OWNER_DIED);

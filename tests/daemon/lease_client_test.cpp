@@ -226,11 +226,11 @@ TEST_CASE("the end of the reports is sent if all earlier work ended while the ri
   for (LaneId lane = 0; lane < protocol::kLanes; ++lane)
     node.client.ended(partitions[lane], lane, 1);
   node.client.service(node.now);
-  CHECK_FALSE(node.client.parked());
+  CHECK_FALSE(node.client.sleeps());
   node.turns(protocol::kLanes);
   CHECK(node.reported);
   CHECK(node.arbiter->held().empty());
-  CHECK(node.client.parked());
+  CHECK(node.client.sleeps());
 }
 
 // A program's advice becomes records of this client: it must not get the client evicted.
@@ -269,6 +269,58 @@ TEST_CASE("advice out of range is clamped, and the client is not evicted for it"
       CHECK(heard == told);
     node.now += 30'000'000;  // long enough for a repeated request
   }
+}
+
+TEST_CASE("the end of an iteration and a new deadline are sent whatever request is open") {
+  Node node("salus");
+  node.start_daemon();
+  runtime::ReadyOperation operation;
+  operation.sms = 1;
+  operation.id = 1;
+  const auto ask = [&] { return node.client.grant(0, operation, node.eligible, node.now); };
+  CHECK(ask().heard);
+  CHECK_FALSE(ask().heard);  // the same question
+  operation.id = 2;          // the first one went elsewhere
+  CHECK_FALSE(ask().heard);
+  operation.iteration_end = true;
+  operation.id = 3;
+  CHECK(ask().heard);
+  CHECK_FALSE(ask().heard);
+  operation.iteration_end = false;
+  operation.id = 4;
+  operation.deadline_ns = 5'000'000;
+  CHECK(ask().partition == runtime::kNoPartition);
+  operation.id = 5;
+  CHECK_FALSE(ask().heard);  // of the same step
+  // Under a grant that no launch has used, too: it is meant for one iteration at most.
+  node.turns(3);
+  operation = {};
+  operation.sms = 1;
+  operation.id = 6;
+  operation.iteration_end = true;
+  const runtime::GrantTerms terms = ask();
+  CHECK(terms.partition != runtime::kNoPartition);
+  CHECK(terms.heard);
+  node.ready = {};
+  node.turn();
+  CHECK(node.ready.iteration_end == 1);
+}
+
+TEST_CASE("an end of an iteration that finds the ring full is not heard") {
+  Node node("salus");
+  node.start_daemon();
+  runtime::ReadyOperation operation;
+  operation.sms = 1;
+  operation.iteration_end = true;
+  bool heard = true;
+  for (std::size_t i = 0; i <= protocol::kRequests && heard; ++i) {
+    operation.id = i + 1;
+    heard = node.client.grant(0, operation, node.eligible, node.now).heard;
+  }
+  CHECK_FALSE(heard);
+  node.ready = {};
+  node.turn();
+  CHECK(node.client.grant(0, operation, node.eligible, node.now).heard);
 }
 
 TEST_CASE("an operation that is retried still waits, however long the process had no CPU time") {
@@ -364,17 +416,17 @@ TEST_CASE("a client that reports returns grants after a millisecond without work
     const PartitionId partition = node.submit(0);
     node.daemons->reporting.store(reports ? 1 : 0, std::memory_order_release);
     node.gates_closed(kClient);
-    node.client.outstanding(true);
+    node.client.set_busy(true);
     node.turns(3'000);
     CHECK(node.arbiter->held().size() == 1);
     node.client.ended(partition, 0, 1);
-    node.client.outstanding(false);
-    CHECK(node.client.parked() != reports);
+    node.client.set_busy(false);
+    CHECK(node.client.sleeps() != reports);
     node.turns(900);
     CHECK(node.arbiter->held().size() == 1);
     node.turns(300);
     CHECK(node.arbiter->held().empty() == reports);
-    CHECK(node.client.parked());
+    CHECK(node.client.sleeps());
     CHECK(node.submit(0) == partition);
     CHECK(node.arbiter->counters().stale == 0);
   }
@@ -387,11 +439,11 @@ TEST_CASE("a millisecond without work begins when the last work ended") {
   const PartitionId partition = node.submit(0);
   node.daemons->reporting.store(1, std::memory_order_release);
   node.gates_closed(kClient);
-  node.client.outstanding(true);
+  node.client.set_busy(true);
   node.turn();
   node.now += 30'000'000;
   node.client.ended(partition, 0, 1);
-  node.client.outstanding(false);
+  node.client.set_busy(false);
   node.turns(900);
   CHECK(node.arbiter->held().size() == 1);
   node.turns(300);
@@ -411,9 +463,9 @@ TEST_CASE("an unclaimed grant is kept while a client that reports has work") {
     CAPTURE(step);
     const PartitionId partition = node.client.grant(0, graph, node.eligible, node.now).partition;
     CHECK((partition == runtime::kNoPartition) == (step == 0));
-    node.client.outstanding(true);
+    node.client.set_busy(true);
     node.turns(27'000);
-    node.client.outstanding(false);
+    node.client.set_busy(false);
     node.turns(300);
     CHECK(node.arbiter->held().size() == 1);
   }

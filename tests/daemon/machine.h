@@ -121,7 +121,8 @@ class Machine final : public daemon::GrantSink {
     double ahead_ns = 0;         // predicted time of what is submitted
     std::uint64_t rounds_ended = 0, phases_ended = 0, phases_made = 0;
     runtime::GrantTerms terms{kNoPartition, 0};
-    bool round_ended = false;         // and nothing was submitted since
+    std::uint64_t submitted = 0;      // kernels
+    bool round_ended = false;         // and the arbiter has not heard of it
     std::vector<double> answered_ms;  // latency of each completed request
     std::uint64_t kernels_ended = 0;
   };
@@ -167,7 +168,7 @@ class Machine final : public daemon::GrantSink {
         for (auto& c : clients_) {
           if (c->leases->reports() && !c->running.empty())
             c->leases->busy(static_cast<std::uint64_t>(kLookNs));
-          c->leases->outstanding(!c->running.empty());
+          c->leases->set_busy(!c->running.empty());
           c->leases->service(static_cast<std::uint64_t>(now_));
         }
       if (ticks_ % look_ == look_ / 2) daemon();
@@ -252,8 +253,10 @@ class Machine final : public daemon::GrantSink {
         runtime::ReadyOperation operation;
         operation.sms = 1;
         operation.queued_ns = static_cast<std::uint64_t>(c.program.step_ns);
-        operation.iteration_end = std::exchange(c.round_ended, false);
+        operation.id = c.submitted + 1;
+        operation.iteration_end = c.round_ended;
         c.terms = c.leases->grant(0, operation, eligible_, static_cast<std::uint64_t>(now_));
+        if (c.terms.heard || c.terms.launches == runtime::kUntilRevoked) c.round_ended = false;
         if (c.terms.partition == kNoPartition) return;
       }
       if (c.terms.launches != runtime::kUntilRevoked) --c.terms.launches;
@@ -265,6 +268,7 @@ class Machine final : public daemon::GrantSink {
       if (kernel.counts_outstanding) c.leases->submitted(kernel.partition, 0);
       c.leases->progressed();
       c.running.push_back(kernel);
+      ++c.submitted;
       if (!kernel.ends_round || !c.program.announces_rounds) continue;
       // Like VirtualContext::iteration_ends().
       c.round_ended = true;

@@ -129,7 +129,7 @@ class Lane {
     arbiter_.progressed();
     if (choice_.counts_outstanding) arbiter_.submitted(choice_.partition, id_);
     outstanding_.emplace_back(choice_.partition, choice_.counts_outstanding);
-    if (arbiter_.reports()) arbiter_.outstanding(true);
+    if (arbiter_.reports()) arbiter_.set_busy(true);
     if (outstanding_.size() > 3) end_one();
     return choice_.partition;
   }
@@ -141,7 +141,7 @@ class Lane {
     if (!arbiter_.reports()) return;
     arbiter_.completed(partition, id_, 1, 1'000);
     arbiter_.busy(1'000);
-    if (outstanding_.empty()) arbiter_.outstanding(false);
+    if (outstanding_.empty()) arbiter_.set_busy(false);
   }
 
  private:

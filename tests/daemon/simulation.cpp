@@ -338,7 +338,7 @@ class Node final : public daemon::GrantSink {
     const std::uint64_t lasts_ns = 500 + below(below(16) == 0 ? 400'000 : 20'000);
     lane.running.push_back(
         {lane.next++, partition, now_ + lasts_ns, fallback ? 0 : epoch_, counted, shared});
-    c.leases->outstanding(true);
+    c.leases->set_busy(true);
     --lane.left;
     ++result_.submitted;
     result_.in_fallback += fallback ? 1 : 0;
@@ -362,7 +362,7 @@ class Node final : public daemon::GrantSink {
     }
     bool any = false;
     for (const SimulatedLane& lane : c.lanes) any = any || !lane.running.empty();
-    c.leases->outstanding(any);
+    c.leases->set_busy(any);
   }
 
   // --- faults -----------------------------------------------------------------------------

@@ -21,31 +21,41 @@ Program steps(bool told) {
   return program;
 }
 
+// A step of 5 ms, for whose end the host waits before it launches the next one.
+Program short_steps() {
+  Program program{{{100, 50e3, 30e3, 132}}, true, 0};
+  program.announces_rounds = true;
+  return program;
+}
+
 // `count` steps, the first one now; then the program has nothing to run.
 std::vector<double> so_many(std::size_t count, double now) {
   return std::vector<double>(count, now);
 }
 
 TEST_CASE("Salus switches clients at the end of each iteration, not before") {
-  Machine machine("salus");
-  Machine::Client& a = machine.add(steps(true), kBatch);
-  Machine::Client& b = machine.add(steps(true), kBatch);
-  machine.run(0.1e9);
-  const std::uint64_t before_a = a.rounds_ended, before_b = b.rounds_ended;
-  std::uint64_t most = 0;
-  for (double until = 2e9; machine.now() < until;) {
-    machine.run(machine.now() + 1e6);
-    const std::uint64_t x = a.rounds_ended - before_a, y = b.rounds_ended - before_b;
-    most = std::max(most, x > y ? x - y : y - x);
+  for (const bool waits : {false, true}) {
+    CAPTURE(waits);
+    Machine machine("salus");
+    Machine::Client& a = machine.add(waits ? short_steps() : steps(true), kBatch);
+    Machine::Client& b = machine.add(waits ? short_steps() : steps(true), kBatch);
+    machine.run(0.1e9);
+    const std::uint64_t before_a = a.rounds_ended, before_b = b.rounds_ended;
+    std::uint64_t most = 0;
+    for (double until = 2e9; machine.now() < until;) {
+      machine.run(machine.now() + 1e6);
+      const std::uint64_t x = a.rounds_ended - before_a, y = b.rounds_ended - before_b;
+      most = std::max(most, x > y ? x - y : y - x);
+    }
+    const scheduler::SchedulerCounters counters = machine.arbiter().scheduler().counters();
+    MESSAGE(a.rounds_ended << " and " << b.rounds_ended << " steps, of which one client is never "
+                           << "more than " << most << " ahead; grants " << counters.grants);
+    CHECK(most <= 1);
+    CHECK(a.rounds_ended >= 60);
+    // One grant for each iteration, and at most one more for the time that a message takes.
+    CHECK(counters.grants >= a.rounds_ended + b.rounds_ended);
+    CHECK(counters.grants <= 2 * (a.rounds_ended + b.rounds_ended) + 4);
   }
-  const scheduler::SchedulerCounters counters = machine.arbiter().scheduler().counters();
-  MESSAGE(a.rounds_ended << " and " << b.rounds_ended << " steps, of which one client is never "
-                         << "more than " << most << " ahead; grants " << counters.grants);
-  CHECK(most <= 1);
-  CHECK(a.rounds_ended >= 60);
-  // One grant for each iteration, and at most one more for the time that a message takes.
-  CHECK(counters.grants >= a.rounds_ended + b.rounds_ended);
-  CHECK(counters.grants <= 2 * (a.rounds_ended + b.rounds_ended) + 4);
 }
 
 TEST_CASE("a single client under Salus loses little between its iterations") {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The very templates of ring.h and park.h over relacy's atomics: every interleaving and every value
-// that the memory model lets a load return, within a bound on context switches.
+// The very templates of ring.h and sleep_flag.h over relacy's atomics: every interleaving and every
+// value that the memory model lets a load return, within a bound on context switches.
 #include <doctest/doctest.h>
 
-#include "daemon/protocol/park.h"
 #include "daemon/protocol/quota_ledger.h"
 #include "daemon/protocol/ring.h"
+#include "daemon/protocol/sleep_flag.h"
 
 // Last: it replaces words of the language by macros.
 #include <relacy/relacy.hpp>
@@ -100,7 +100,7 @@ struct SleepModel : rl::test_suite<SleepModel<kPlanted>, 2> {
   using Platform = Model<kPlanted>;
   typename RingProducer<Platform, 2>::Cells cells;
   vitamin::protocol::RingIndex<Platform> tail, head;
-  SleepFlag<Platform> park;
+  SleepFlag<Platform> flag;
   bool rung = false, slept = false;  // each written by one thread, read when both have ended
 
   void thread(unsigned index) {
@@ -108,10 +108,10 @@ struct SleepModel : rl::test_suite<SleepModel<kPlanted>, 2> {
       RingProducer<Platform, 2> producer(cells, tail, head);
       producer.write(Record{});
       producer.publish();
-      rung = park.asleep();
+      rung = flag.asleep();
     } else {
       RingConsumer<Platform, 2> consumer(cells, tail, head);
-      slept = park.try_park([&] { return consumer.empty(); });
+      slept = flag.try_sleep([&] { return consumer.empty(); });
     }
   }
   void after() { RL_ASSERT(!slept || rung); }

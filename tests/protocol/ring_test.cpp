@@ -7,9 +7,9 @@
 #include <memory>
 #include <thread>
 
-#include "daemon/protocol/park.h"
 #include "daemon/protocol/ring.h"
 #include "daemon/protocol/shared.h"
+#include "daemon/protocol/sleep_flag.h"
 
 namespace vitamin::protocol {
 
@@ -130,14 +130,14 @@ TEST_CASE("a tail that goes back makes the ring broken") {
 }
 
 TEST_CASE("a waiter sleeps only without work, and its flag says so only meanwhile") {
-  SleepFlag<Native> park{};
-  CHECK_FALSE(park.asleep());
-  CHECK_FALSE(park.try_park([] { return false; }));  // work came in the meantime
-  CHECK_FALSE(park.asleep());
-  CHECK(park.try_park([] { return true; }));
-  CHECK(park.asleep());
-  park.unpark();
-  CHECK_FALSE(park.asleep());
+  SleepFlag<Native> flag{};
+  CHECK_FALSE(flag.asleep());
+  CHECK_FALSE(flag.try_sleep([] { return false; }));  // work came in the meantime
+  CHECK_FALSE(flag.asleep());
+  CHECK(flag.try_sleep([] { return true; }));
+  CHECK(flag.asleep());
+  flag.wake();
+  CHECK_FALSE(flag.asleep());
 }
 
 }  // namespace vitamin::protocol

@@ -524,7 +524,7 @@ TEST_CASE("what 1.4 added lies where 1.3 has nothing, and moves nothing") {
   CHECK(offsetof(ClientSegment, operations) + sizeof(std::uint64_t) <= 64);
   CHECK(offsetof(ClientSegment, request_tail) == 64);
   CHECK(offsetof(ClientSegment, grant_head) == 128);
-  CHECK(offsetof(ClientSegment, park) == 192);
+  CHECK(offsetof(ClientSegment, sleep_flag) == 192);
   CHECK(offsetof(ClientSegment, requests) == 256);
   auto made = make_session_memory();
   REQUIRE(made.has_value());

@@ -166,7 +166,7 @@ struct GraphFixture : Fixture {
   ~GraphFixture() { context->forget(*graph); }
   hal::NativeStatus replay(runtime::Stream& stream) {
     Operation operation(graph);
-    return context->replay(stream, operation);
+    return context->launch_graph(stream, operation);
   }
   std::uint64_t whole(runtime::stats::GraphReason reason) const {
     return page.graph_whole[static_cast<unsigned>(reason)].get();
@@ -271,7 +271,7 @@ TEST_CASE("A launch that is deferred has its graph made ready before") {
   const auto other = std::make_shared<runtime::Graph>(std::make_shared<Source>());
   runtime::Stream &first = f.stream(), &held = f.stream();
   Operation operation(other);
-  CHECK(f.context->replay(first, operation) == hal::kNativeOk);
+  CHECK(f.context->launch_graph(first, operation) == hal::kNativeOk);
   soft::Gate* gate = f.hold(held);
   CHECK(f.replay(held) == hal::kNativeOk);
   CHECK(held.deferral.operations.size() == 1);
@@ -282,6 +282,46 @@ TEST_CASE("A launch that is deferred has its graph made ready before") {
     CHECK(f.context->synchronize(*stream) == hal::kNativeOk);
   CHECK(f.page.graphs.bound.get() == 2);
   f.context->forget(*other);
+}
+
+// Grants a part until it is revoked, or nothing.
+class Parting final : public runtime::Arbiter {
+ public:
+  explicit Parting(const bool& grants) : grants_(grants) {}
+  hal::ComputeSet barred(runtime::StreamId) const override { return {}; }
+  runtime::GrantTerms grant(const runtime::ReadyOperation&,
+                            std::span<const runtime::PartitionId> eligible) override {
+    if (!grants_) return {runtime::kNoPartition, 0};
+    return {eligible.front(), runtime::kUntilRevoked};
+  }
+  bool admits(runtime::PartitionId, runtime::StreamId) const override { return true; }
+  void submitted(runtime::PartitionId, runtime::StreamId) override {}
+  void ended(runtime::PartitionId, runtime::StreamId, std::uint32_t) override {}
+  void release(runtime::PartitionId, runtime::StreamId) override {}
+  bool streams_share() const override { return true; }
+
+ private:
+  const bool& grants_;
+};
+
+TEST_CASE("A graph behind a launch that waits for a grant is made ready for the part used last") {
+  bool grants = true;
+  GraphFixture f({.make_arbiter = [&](const hal::DeviceInfo&, runtime::PoolLimits&) {
+    return std::make_unique<Parting>(grants);
+  }});
+  runtime::Stream &first = f.stream(), &waits = f.stream();
+  std::uint64_t ns = 10'000;
+  CHECK(f.launch(first, VITAMIN_SOFT_KERNEL(busy), {&ns}) == hal::kNativeOk);
+  grants = false;
+  CHECK(f.launch(waits, VITAMIN_SOFT_KERNEL(busy), {&ns}) == hal::kNativeOk);
+  CHECK(f.replay(waits) == hal::kNativeOk);
+  CHECK(waits.deferral.operations.size() == 2);
+  CHECK(f.source->looks == 1);
+  CHECK(f.source->makes == 1);
+  grants = true;
+  for (runtime::Stream* stream : {&first, &waits})
+    CHECK(f.context->synchronize(*stream) == hal::kNativeOk);
+  CHECK(f.page.graphs.bound.get() == 1);
 }
 
 TEST_CASE("What a capture submits at once goes where it would go anyway") {
@@ -408,7 +448,7 @@ TEST_CASE("An executable that goes to make room while it is brought up to date i
   CHECK(f.replay(stream) == hal::kNativeOk);
   f.source->meanwhile = [&] {
     Operation operation(other);
-    CHECK(f.context->replay(stream, operation) == hal::kNativeOk);
+    CHECK(f.context->launch_graph(stream, operation) == hal::kNativeOk);
     CHECK(f.page.graphs.evicted.get() == 1);
   };
   CHECK(f.replay(stream) == hal::kNativeOk);

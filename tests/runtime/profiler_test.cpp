@@ -396,8 +396,8 @@ TEST_CASE("Of the graphs that run on the whole device the first ones and a sampl
   runtime::Stream& stream = f.stream();
   auto graph = runtime::call([](void*) { return hal::kNativeOk; }, runtime::Keep::kNo);
   for (int i = 0; i < 200; ++i) {
-    REQUIRE(f.context->replay(stream, graph, runtime::CallKind::kWork,
-                              runtime::stats::GraphReason::kNodes) == hal::kNativeOk);
+    REQUIRE(f.context->bridge_graph(stream, graph, runtime::CallKind::kWork,
+                                    runtime::stats::GraphReason::kNodes) == hal::kNativeOk);
     CHECK(f.context->synchronize(stream) == 0);
   }
   f.context->finish_timing();
@@ -423,8 +423,8 @@ TEST_CASE("How long graphs ran without a grant is measured") {
           return first == hal::kNativeOk ? queue->launch(launch) : first;
         },
         runtime::Keep::kNo);
-    REQUIRE(f.context->replay(stream, graph, runtime::CallKind::kWork,
-                              runtime::stats::GraphReason::kNodes) == hal::kNativeOk);
+    REQUIRE(f.context->bridge_graph(stream, graph, runtime::CallKind::kWork,
+                                    runtime::stats::GraphReason::kNodes) == hal::kNativeOk);
   }
   CHECK(f.context->synchronize(stream) == 0);
   f.context->finish_timing();

@@ -62,7 +62,7 @@ class Reporting final : public runtime::Arbiter {
   }
   void collective() override { ++reports_.collectives; }
   void busy(std::uint64_t ns) override { reports_.busy_ns += ns; }
-  void outstanding(bool any) override { reports_.outstanding = any; }
+  void set_busy(bool busy) override { reports_.outstanding = busy; }
 
  private:
   Reports& reports_;

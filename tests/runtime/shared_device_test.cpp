@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Launches behind what may need the host or another process, on a device that is shared freely
-// (Placer::shares_freely).
+// (Placer::claim_free_sharing).
 #include <doctest/doctest.h>
 
 #include <deque>

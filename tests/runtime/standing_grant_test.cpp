@@ -166,6 +166,73 @@ TEST_CASE("An answer for so many launches stands for one iteration at most, and 
     }
 }
 
+// An arbiter elsewhere may be sent nothing: a grant that stood has answered, or the ring was full.
+TEST_CASE("What the arbiter did not hear of a step is said again") {
+  std::vector<bool> ends;
+  std::vector<std::uint64_t> deadlines, told;
+  bool hears = false, grants = true;
+  const auto answer = [&](const runtime::ReadyOperation& operation,
+                          std::span<const runtime::PartitionId> all) {
+    ends.push_back(operation.iteration_end);
+    deadlines.push_back(operation.deadline_ns);
+    runtime::GrantTerms terms = runtime::GrantTerms::none();
+    if (grants) terms = {all.front(), 1};
+    terms.heard = hears;
+    return terms;
+  };
+  const auto hear = [&](const runtime::ExpectedOperation& expected) {
+    told.push_back(expected.deadline_ns);
+  };
+  Fixture f({.make_arbiter = answering(answer, hear)});
+  runtime::Stream& stream = f.stream();
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  const auto launch = [&] {
+    REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(granted_kernel), {&address, &one}) == 0);
+  };
+  launch();
+  f.context->iteration_ends(stream);
+  launch();
+  hears = true;
+  launch();
+  launch();
+  CHECK(ends == std::vector<bool>{false, true, true, false});
+  hears = grants = false;
+  runtime::Advice advice;
+  advice.deadline_ns = 1'000'000;
+  f.context->advise(stream, advice);
+  launch();  // deferred
+  CHECK(told.empty());
+  grants = true;
+  CHECK(f.context->synchronize(stream) == 0);
+  CHECK(deadlines.back() == 1'000'000);
+  CHECK(told == std::vector<std::uint64_t>{1'000'000});  // with the first grant
+  CHECK(total == 5);
+}
+
+// Elsewhere it would run on the whole device, where no grant counts it.
+TEST_CASE("A flushed launch whose grant is used up stays on its partition") {
+  unsigned asked = 0;
+  const auto answer = [&](const runtime::ReadyOperation&,
+                          std::span<const runtime::PartitionId> all) {
+    if (asked++ != 0) return runtime::GrantTerms::none();
+    return runtime::GrantTerms{all.front(), 20};
+  };
+  Fixture f({.make_arbiter = answering(answer)});
+  runtime::Stream& stream = f.stream();
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  for (unsigned i = 0; i < 22; ++i)
+    REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(granted_kernel), {&address, &one}) == 0);
+  CHECK(stream.deferral.operations.size() == 2);
+  auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, runtime::Keep::kNo);
+  REQUIRE(f.context->bridge(stream, nothing) == 0);
+  CHECK(stream.deferral.operations.empty());
+  CHECK(f.page.whole[static_cast<unsigned>(runtime::stats::WholeReason::kFlushed)].get() == 0);
+  CHECK(f.context->synchronize(stream) == 0);
+  CHECK(total == 22);
+}
+
 // The report names what the launches waited for.
 TEST_CASE(
     "Launches that are flushed while they wait for a grant are not reported as behind the host") {

@@ -48,8 +48,8 @@ class Keeping final : public runtime::Arbiter {
   runtime::GrantTerms grant(const runtime::ReadyOperation&,
                             std::span<const runtime::PartitionId> eligible) override {
     if (std::find(eligible.begin(), eligible.end(), held_) == eligible.end())
-      return {runtime::kWholeDevice, 1};
-    return {held_, runtime::kUntilRevoked};
+      return not_heard({runtime::kWholeDevice, 1});
+    return not_heard({held_, runtime::kUntilRevoked});
   }
   void expect(const runtime::ExpectedOperation& expected) override {
     if (layout_.at(held_).sms < expected.sms) hold(expected.sms);
@@ -65,6 +65,10 @@ class Keeping final : public runtime::Arbiter {
   hal::ComputeSet barred(runtime::StreamId) const override { return {}; }
 
  private:
+  static runtime::GrantTerms not_heard(runtime::GrantTerms terms) {
+    terms.heard = false;
+    return terms;
+  }
   void hold(std::uint32_t sms) {
     for (const runtime::Partition& partition :
          layout_.partitions())  // the narrowest, the last such

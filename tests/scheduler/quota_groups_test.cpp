@@ -230,6 +230,25 @@ TEST_CASE("a stream waits for what another stream of its process drains 10 ms at
   }
 }
 
+TEST_CASE("what waited for a quota opens at once when the quota is raised or ends") {
+  for (const Mode mode : {Mode::kExclusive, Mode::kShared})
+    for (const std::uint32_t most : {2 * kQuarter, 0U}) {
+      CAPTURE(static_cast<int>(mode));
+      CAPTURE(most);
+      Moving world(mode);
+      decide(world.scheduler, 3);
+      CHECK(world.open(0) == nullptr);
+      ClientTerms terms;
+      terms.limits.max_sms = most;
+      world.scheduler.attach(1, terms, 4);
+      decide(world.scheduler, 4);
+      for (const StreamId stream : {0U, 1U}) {
+        REQUIRE(world.open(stream) != nullptr);
+        CHECK(world.open(stream)->partition == world.place);
+      }
+    }
+}
+
 TEST_CASE("a stream beside a kernel of its process stays there when their row moves again") {
   Moving world(Mode::kExclusive);
   Scheduler& scheduler = world.scheduler;

@@ -171,6 +171,46 @@ TEST_CASE("a stream keeps what it has inside a wider row until the rest has drai
   CHECK(scheduler.ledger().find(narrow)->state == Grant::State::kRevoked);
 }
 
+TEST_CASE("a stream whose units and own grants are freed at once is granted its row once") {
+  const PoolLayout layout = h200();
+  Allocation wish;
+  SchedulerOptions options;
+  options.grants_per_stream = 3;
+  Scheduler scheduler(layout.partitions(),
+                      policy([&](const Snapshot&, Allocation& out) { out.rows = wish.rows; }),
+                      options);
+  std::vector<GrantId> first;  // of client 1
+  const auto plan = [&](PartitionId one, PartitionId two, std::uint64_t now) {
+    wish.rows = {row(1, one, Mode::kExclusive), row(2, two, Mode::kExclusive)};
+    wish.rows[0].run_ahead_ns = now;
+    scheduler.replan();
+    auto granted = decide(scheduler, now);
+    std::erase_if(granted, [](const Decision& decision) {
+      return decision.client != 1 || decision.kind != kGrant;
+    });
+    for (const Decision& decision : granted) first.push_back(decision.grant);
+    return granted;
+  };
+  scheduler.wants(1, demand(0), 1);
+  scheduler.wants(2, demand(0), 1);
+  plan(part(layout, 0, 2), part(layout, 8, 4), 1);
+  GrantId in_the_way = kNoGrant;
+  for (const Grant& grant : scheduler.ledger().grants())
+    if (grant.client == 2) in_the_way = grant.id;
+  plan(part(layout, 2, 2), part(layout, 8, 4), 2);
+  const auto inside = plan(part(layout, 8, 8), part(layout, 4, 4), 3);
+  REQUIRE(inside.size() == 1);
+  CHECK(inside[0].reason == Reason::kMeanwhile);  // its third grant
+  scheduler.returned(2, 0, in_the_way, 4);
+  CHECK(decide(scheduler, 4).empty());
+  for (int i = 0; i < 2; ++i) scheduler.returned(1, 0, first[static_cast<std::size_t>(i)], 5);
+  const auto granted = plan(part(layout, 8, 8), part(layout, 4, 4), 5);
+  REQUIRE(granted.size() == 1);
+  CHECK(granted[0].partition == part(layout, 8, 8));
+  for (const Grant& grant : scheduler.ledger().grants())
+    CHECK(grant.state != Grant::State::kPending);
+}
+
 TEST_CASE("a change from a shared device to parts waits for no drain") {
   const PoolLayout layout = h200();
   Allocation wish;
@@ -243,6 +283,34 @@ TEST_CASE("other terms for a grant that stays are told without a move") {
   CHECK(decisions[0].kind == Decision::Kind::kAmend);
   CHECK(decisions[0].grant == grant);
   CHECK(decisions[0].run_ahead_ns == 500'000);
+}
+
+TEST_CASE("other terms are told of a grant whose stream waits no more for a wider row") {
+  const PoolLayout layout = h200();
+  Allocation wish;
+  Scheduler scheduler(layout.partitions(),
+                      policy([&](const Snapshot&, Allocation& out) { out.rows = wish.rows; }));
+  const Row third = row(3, part(layout, 8, 2), Mode::kExclusive);
+  wish.rows = {row(1, part(layout, 0, 4), Mode::kExclusive),
+               row(2, part(layout, 4, 4), Mode::kExclusive), third};
+  for (const ClientId client : {3U, 2U, 1U}) scheduler.wants(client, demand(0), 1);
+  const auto first = decide(scheduler, 1);
+  REQUIRE(first.size() == 3);
+  wish.rows = {row(1, part(layout, 0, 8), Mode::kExclusive), third};
+  scheduler.replan();
+  REQUIRE(decide(scheduler, 2).size() == 1);  // client 2 is paused, and drains
+  // The ledger's grants are in another order now.
+  scheduler.idle(3, 0, 3);
+  for (const Decision& decision : first)
+    if (decision.client == 3) scheduler.returned(3, 0, decision.grant, 3);
+  wish.rows = {row(1, part(layout, 0, 4), Mode::kExclusive), third};
+  wish.rows[0].run_ahead_ns = 500'000;
+  scheduler.replan();
+  const auto amended = decide(scheduler, 4);
+  REQUIRE(amended.size() == 1);
+  CHECK(amended[0].kind == Decision::Kind::kAmend);
+  CHECK(amended[0].client == 1);
+  CHECK(amended[0].run_ahead_ns == 500'000);
 }
 
 TEST_CASE("the policy is asked again at its wake time and when a row ends, but not without end") {

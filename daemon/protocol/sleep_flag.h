@@ -27,13 +27,14 @@ struct SleepFlag {
 
   // Waiter. True: nothing to do, sleep now. `idle` must load with seq_cst.
   template <class Idle>
-  bool try_park(Idle idle) {
+  bool try_sleep(Idle idle) {
     sleeping.store(1, std::memory_order_seq_cst);
     if (idle()) return true;
     sleeping.store(0, std::memory_order_relaxed);
     return false;
   }
-  void unpark() { sleeping.store(0, std::memory_order_relaxed); }
+  // Waiter: it looks for work again.
+  void wake() { sleeping.store(0, std::memory_order_relaxed); }
   // Waker, after publishing with seq_cst.
   bool asleep() const { return sleeping.load(std::memory_order_seq_cst) != 0; }
 };
