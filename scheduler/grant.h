@@ -21,20 +21,21 @@ inline constexpr GrantId kNoGrant = 0;
 enum class Reason : std::uint8_t {
   kNone,
   // Of rows and grants.
-  kPolicy,       // the policy's row, unchanged
-  kPlacement,    // PlacementPolicy::place()
-  kFallback,     // fifo's row, after the policy failed
-  kQuota,        // narrowed by Limits::max_sms
-  kNotShared,    // exclusive because of Limits::may_share
-  kOverlap,      // narrowed, or made shared, by rows before it
-  kReservation,  // Limits::reserved_sms
-  kStarving,     // the stream was starving
-  kNeedsWidth,   // widened to the narrowest partition that runs the next launch
-  kNeedsWhole,   // only the whole device can run the next launch: shared, counted
-  kMeanwhile,    // inside the row's partition, until the rest of it is free
-  kAdopted,      // covers earlier work
-  kPaused,       // the row pauses the client, or the policy gave it no row
-  kNoRoom,       // quota and rows before it leave no partition
+  kPolicy,          // the policy's row, unchanged
+  kPlacement,       // PlacementPolicy::place()
+  kFallback,        // fifo's row, after the policy failed
+  kQuota,           // narrowed by Limits::max_sms
+  kNotShared,       // exclusive because of Limits::may_share
+  kOverlap,         // narrowed, or made shared, by rows before it
+  kReservation,     // Limits::reserved_sms
+  kStarving,        // the stream was starving
+  kNeedsWidth,      // widened to the narrowest partition that runs the next launch
+  kNeedsWhole,      // only the whole device can run the next launch: shared, counted
+  kMeanwhile,       // inside the row's partition, until the rest of it is free
+  kBesideOwnDrain,  // on units that other streams of the client drain for long
+  kAdopted,         // covers earlier work
+  kPaused,          // the row pauses the client, or the policy gave it no row
+  kNoRoom,          // quota and rows before it leave no partition
   // Of revocations.
   kMoved,         // the stream has a grant of another partition
   kRowChanged,    // the allocation says otherwise
@@ -44,6 +45,10 @@ enum class Reason : std::uint8_t {
   kIdle,          // the client said that it has nothing to submit
 };
 std::string_view to_string(Reason reason);
+// Of a grant that the scheduler gives while the one of the stream's row is pending.
+constexpr bool is_interim(Reason reason) {
+  return reason == Reason::kMeanwhile || reason == Reason::kBesideOwnDrain;
+}
 
 struct Grant {
   // kPending  waits for units; holds none

@@ -54,6 +54,8 @@ std::string_view to_string(Reason reason) {
       return "needs the whole device";
     case Reason::kMeanwhile:
       return "meanwhile";
+    case Reason::kBesideOwnDrain:
+      return "beside own drain";
     case Reason::kAdopted:
       return "adopted";
     case Reason::kPaused:
@@ -194,7 +196,7 @@ ComputeSet Ledger::draining(StreamIndex index, std::uint64_t revoked_by_ns) cons
   ComputeSet units;
   for (std::uint32_t i = 0; i < stream.count; ++i) {
     const Grant& grant = *at(stream.slots[i]);
-    if (grant.state == Grant::State::kRevoked && grant.reason != Reason::kMeanwhile &&
+    if (grant.state == Grant::State::kRevoked && !is_interim(grant.reason) &&
         grant.revoked_ns <= revoked_by_ns)
       units |= pool_[grant.partition].compute;
   }

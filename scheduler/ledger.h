@@ -97,7 +97,7 @@ class Ledger {
   bool have_common_quota(StreamIndex a, StreamIndex b) const;
   // Whether the quotas of the stream allow another grant there.
   bool within_quotas(StreamIndex stream, PartitionId partition) const;
-  // Units of the stream's grants that were revoked by `revoked_by_ns`, but for kMeanwhile.
+  // Units of the stream's grants that were revoked by `revoked_by_ns`, but for interim ones.
   hal::ComputeSet draining(StreamIndex stream, std::uint64_t revoked_by_ns) const;
 
   // Units that the holder must not be given exclusively.

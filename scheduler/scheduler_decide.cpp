@@ -162,7 +162,7 @@ void Scheduler::publish_opened(StreamIndex index, GrantId id) {
   ++counters_.grants;
   if (grant.reason == Reason::kNeedsWhole) ++counters_.exceptions;
   decide_on(Decision::Kind::kGrant, grant, grant.reason);
-  if (!stream.starving || grant.reason == Reason::kMeanwhile) return;
+  if (!stream.starving || is_interim(grant.reason)) return;
   for (StarvingStream& starving : starving_)
     if (starving.stream == index && starving.until_ns == kNever) {
       starving.until_ns = now_ + options_.quantum_ns;
@@ -270,7 +270,7 @@ void Scheduler::beside_own_drains(StreamIndex index, const Ledger::Terms& wanted
     Ledger::Terms terms;
     terms.partition = partition.id;
     terms.mode = mode;
-    terms.reason = Reason::kMeanwhile;
+    terms.reason = Reason::kBesideOwnDrain;
     terms.run_ahead_ns = 0;  // it ends soon after what it is beside
     const GrantId grant = ledger_.open(index, terms, now_);
     if (grant != kNoGrant) publish_opened(index, grant);
@@ -282,7 +282,7 @@ void Scheduler::beside_own_drains(StreamIndex index, const Ledger::Terms& wanted
 // client has a row there that it conflicts with.
 void Scheduler::end_beside_own_drains(StreamIndex index) {
   const Grant* const grant = ledger_.open_grant(index);
-  if (grant == nullptr || grant->reason != Reason::kMeanwhile) return;
+  if (grant == nullptr || !is_interim(grant->reason)) return;
   const hal::ComputeSet units = pool_[grant->partition].compute;
   if (pool_[ledger_.pending_grant(index)->partition].compute.contains(units)) return;
   if (mode_beside_own_drains(index, units) != grant->mode) revoke(index, Reason::kRowChanged);

@@ -267,8 +267,7 @@ void Scheduler::reconcile(StreamIndex index) {
   const hal::ComputeSet units = pool_[grant->partition].compute;
   const bool inside = grant->mode == row.mode && pool_[row.partition].compute.contains(units);
   // Or beside a kernel of its process, for as long as the quota has no room for any new row.
-  const bool beside = grant->reason == Reason::kMeanwhile &&
-                      !ledger_.within_quotas(index, row.partition) &&
+  const bool beside = is_interim(grant->reason) && !ledger_.within_quotas(index, row.partition) &&
                       mode_beside_own_drains(index, units) == grant->mode;
   if (!ledger_.full(index) && (inside || beside)) return block(index, terms_of(planned));
   revoke(index, reason);

@@ -55,7 +55,7 @@ class Adapter final : public AllocationPolicy {
   void keep_grants(const Snapshot& snapshot, Allocation& out) {
     for (const Grant& grant : snapshot.grants) {
       if (!open_and_wanted(snapshot, grant) || grant.reason == Reason::kStarving) continue;
-      const Grant& chosen = grant.reason == Reason::kMeanwhile ? awaited(snapshot, grant) : grant;
+      const Grant& chosen = is_interim(grant.reason) ? awaited(snapshot, grant) : grant;
       Row& row = out.rows.emplace_back();
       row.client = grant.client;
       row.stream = grant.stream;

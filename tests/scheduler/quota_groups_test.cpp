@@ -211,7 +211,7 @@ TEST_CASE("a stream waits for what another stream of its process drains 10 ms at
     decide(scheduler, 20'000'000);
     REQUIRE(world.open(1) != nullptr);
     CHECK(world.open(1)->partition == part(world.layout, 0, 4));
-    CHECK(world.open(1)->reason == Reason::kMeanwhile);
+    CHECK(world.open(1)->reason == Reason::kBesideOwnDrain);
     CHECK(world.open(0) == nullptr);  // its next kernel is behind the first one anyway
     // The kernel has ended: both leave for the new row, which is within the quota then.
     const GrantId beside = world.open(1)->id;
