@@ -91,7 +91,7 @@ TEST_CASE("no capture is open while a thread calls in its own mode") {
         mode.leave(exchange);
       }
     });
-  for (int round = 0; round < 2000 || seen.load() == 0; ++round) {
+  for (int round = 0; round < 500 || seen.load() == 0; ++round) {
     captures.begins();
     open.store(true);
     std::this_thread::yield();
