@@ -29,8 +29,9 @@ enum class Quantity : std::uint8_t {
   kRate,    // log(work per busy ns), in a configuration of a workload mix; kByItself: alone
   kWidth,   // log(speed) on `configuration` SMs with exclusive use
   kBeside,  // log(speed) on a whole device that is shared with the program `configuration`
-  kStep,    // log(ns) of a step alone on the whole device
+  kStep,    // log(ns) of a step alone on the whole device, by the work that it did beside others
   kBusy,    // log(ns) of a busy period alone on the whole device
+  kStepByClock,  // log(ns) of a step that nothing ran beside
 };
 inline constexpr std::uint64_t kByItself = 0;
 

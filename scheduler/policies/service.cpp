@@ -67,8 +67,8 @@ double normal_quantile(double p) {
   return high;
 }
 
-EstimateKey key_of(ProgramHash program, StepKind kind, bool period) {
-  return {program, kByItself, 0, kind, period ? Quantity::kBusy : Quantity::kStep};
+EstimateKey key_of(ProgramHash program, StepKind kind, Quantity what) {
+  return {program, kByItself, 0, kind, what};
 }
 
 bool works(const Client& client) {
@@ -105,9 +105,14 @@ bool Service::Pace::known(std::uint64_t now_ns) const {
 }
 
 std::uint64_t Service::alone_ns(const EstimateStore& store, StepKind kind, bool period) const {
-  const Estimate* const known = store.find(key_of(program_, kind, period));
-  if (known == nullptr || known->n_eff < kKnown) return 0;
-  return static_cast<std::uint64_t>(std::exp(known->log_mean + z_ * std::sqrt(known->variance)));
+  for (const Quantity what : {period ? Quantity::kBusy : Quantity::kStepByClock, Quantity::kStep}) {
+    const Estimate* const known = store.find(key_of(program_, kind, what));
+    if (known != nullptr && known->n_eff >= kKnown)
+      return static_cast<std::uint64_t>(
+          std::exp(known->log_mean + z_ * std::sqrt(known->variance)));
+    if (period) break;
+  }
+  return 0;
 }
 
 void Service::leave() {
@@ -126,7 +131,7 @@ void Service::begin_step(const Step& step, std::uint64_t ready_ns, const Estimat
   ++begun_;
   item.id = step.id;
   item.kind = step.kind;
-  item.seen = true;
+  item.seen = item.control = true;
   item.ready_ns = ready_ns;
   item.bound_ns = bound_of(slo_, step.kind);
   item.due_ns = ready_ns + item.bound_ns;
@@ -173,7 +178,7 @@ void Service::begin_period(std::uint64_t now_ns, const EstimateStore& store) {
   item.ready_ns = now_ns;
   item.due_ns = ~std::uint64_t{0};
   item.lost_from_ns = to_double(kUnknownLostNs);
-  const Estimate* const known = store.find(key_of(program_, StepKind::kUnknown, true));
+  const Estimate* const known = store.find(key_of(program_, StepKind::kUnknown, Quantity::kBusy));
   const double mean = cycles_.mean_ns();
   item.control = true;
   if (known != nullptr && known->n_eff >= kKnownPeriods && mean > 0) {
@@ -217,7 +222,10 @@ void Service::finish(const WorkItem& item, std::uint64_t now_ns, EstimateStore& 
     correct(now_ns > item.due_ns &&
             to_double(item.ready_ns) + item.done_ns <= to_double(item.due_ns));
     if (item.done_ns > 0)
-      store.add(key_of(program_, item.kind, false), std::log(item.done_ns), 1, store_ns);
+      store.add(key_of(program_, item.kind, Quantity::kStep), std::log(item.done_ns), 1, store_ns);
+    if (item.control && item.worked_ns > 0)
+      store.add(key_of(program_, item.kind, Quantity::kStepByClock), std::log(item.worked_ns), 1,
+                store_ns);
     return;
   }
   // A bound that is no number is missed where a period loses more than it may.
@@ -232,7 +240,8 @@ void Service::finish(const WorkItem& item, std::uint64_t now_ns, EstimateStore& 
   if (!item.control || item.worked_ns <= 0) return;
   if (item.kind == StepKind::kUnknown)
     paces_[static_cast<std::size_t>(item.kind)].add(item.work, item.worked_ns, now_ns);
-  store.add(key_of(program_, StepKind::kUnknown, true), std::log(item.worked_ns), 1, store_ns);
+  store.add(key_of(program_, StepKind::kUnknown, Quantity::kBusy), std::log(item.worked_ns), 1,
+            store_ns);
 }
 
 // What it did since the last sample, in the phase that it was in. What it reports after it began to
@@ -256,14 +265,19 @@ void Service::advance(const Client& client, const Since& since) {
     got = done * pace().ns / pace().work;
     if (since.settled && passed > 0) speed_ = got / passed;
   }
+  double under_way = passed;       // of the first step
   for (WorkItem& item : items_) {  // one after the other
+    // The first part of a period may be shared with what the others had submitted, that of a step
+    // that is measured may not.
+    const bool alone = since.alone && (item.period || since.settled);
+    item.control = item.control && (alone || passed == 0);
     if (item.period) {
       item.worked_ns += passed;
       item.work += done;
       item.done_ns += got;
-      item.control = item.control && (since.alone || passed == 0);
       continue;
     }
+    item.worked_ns += std::exchange(under_way, 0.0);
     const bool last = &item == &items_.back() || (&item + 1)->period;
     const double part = last ? got : std::min(got, std::max(0.0, item.work_ns - item.done_ns));
     item.done_ns += part;

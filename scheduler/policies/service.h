@@ -28,7 +28,10 @@
 // end alone: it leaves others as much as such a period does.
 //
 // What is alone is learned where nothing runs beside the service: in all periods until some are
-// known, and in one of eight afterwards.
+// known, and in one of eight afterwards. What steps take is known best by the clock, of those that
+// nothing ran beside. Until there are enough of them it is taken from what each step did, which
+// scatters where work is counted in lumps: a whole step may be one launch of a graph, and then one
+// step seems to do nothing and the next one twice as much.
 //
 // Threads: as AllocationPolicy.
 #pragma once
@@ -121,14 +124,14 @@ class Service {
     std::uint64_t due_ns = 0, bound_ns = 0;
     std::uint64_t promised_ns = 0;  // by the bound itself, where due_ns is by what alone takes
     double work_ns = 0;             // alone, at the quantile
+    double worked_ns = 0;  // pauses of the client left out; of a step, while it was the first
+    bool control = false;  // nothing ran beside it
     // Of a period.
-    double worked_ns = 0;  // pauses of the client left out
     double work = 0;
     double allowance_ns = 0;  // of worked_ns - done_ns
     double lost_from_ns = 0;  // of worked_ns
     bool stopped = false;     // the others are
     double stopped_ns = 0;    // lost when they were
-    bool control = false;     // nothing ran beside it
   };
   struct Pace {
     double work = 0, ns = 0;
