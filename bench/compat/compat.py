@@ -160,7 +160,10 @@ def verdict(program, native, result):
     if not hashes_of(program, native):
         return "no result", "the program printed nothing to compare"
     if differ:
-        return "differs", f"{len(differ)} of {len(expected)}, first: {', '.join(differ[:6])}"
+        there, here = dict(expected), dict(got)
+        first = [f"{name} ({here[name]}, natively {there[name]})"
+                 if name in here and name in there else name for name in differ[:6]]
+        return "differs", f"{len(differ)} of {len(expected)}, first: {', '.join(first)}"
     return "equal", f"the {len(expected)} results that both have" if part else ""
 
 

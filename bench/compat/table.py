@@ -200,6 +200,12 @@ def start_sections(runs):
     return lines
 
 
+def notes(topic):
+    """What people found in the measurements."""
+    path = HERE / f"notes_{topic}.md"
+    return ["", path.read_text().strip()] if path.exists() else []
+
+
 def page(directory):
     runs = read(directory)
     rows, below, absent = programs_table(newest(runs))
@@ -207,10 +213,10 @@ def page(directory):
              "Where several programs ran at once (`--jobs` in the command) no overhead is told, "
              "and short programs may end before executables of their graphs are made for parts."]
     if below:
-        lines += ["", "## What fails or stays on the whole device, and why", "", *below]
+        lines += ["", "## What fails or stays on the whole device, and why", "", *below,
+                  *notes("programs")]
     if absent:
         lines += ["", "## Not run", "", *absent]
-    notes = HERE / "notes.md"
     begins = start_sections(runs)
     if begins:
         lines += ["", "## The first second of a process", "",
@@ -218,8 +224,7 @@ def page(directory):
                   "each batch. Ratios to the native process of the same round, and in brackets "
                   "the middle 95 % of the median's distribution; *native again* is the "
                   "noise.", *begins]
-        if notes.exists():
-            lines += ["", notes.read_text().strip()]
+        lines += notes("start")
     lines += ["", "## Runs", "", *machines(runs)]
     return "\n".join(lines) + "\n"
 
