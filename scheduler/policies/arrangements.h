@@ -25,6 +25,7 @@
 // Threads: as AllocationPolicy.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -67,6 +68,8 @@ class Arrangements {
   };
   void observe(std::size_t i, Situation situation, double passed_ns, const Done& done,
                std::uint64_t now_ns);
+  // Forgets all that was observed of arrangements.
+  void forget() { std::fill(tallies_.begin(), tallies_.end(), decltype(tallies_)::value_type{}); }
   // By the others, while no service worked.
   void observe_idle(double passed_ns, double work);
 
@@ -107,6 +110,10 @@ class Arrangements {
     double left = 1, right = 0, others = 0;
   };
   Measured measured(std::size_t i, Situation situation, std::uint64_t now_ns) const;
+  // Of the services on the left, relative to alone; negative: not known.
+  double speed(std::size_t i, Situation situation, std::uint64_t now_ns) const {
+    return known(i, situation, now_ns) ? tally(i, situation).left() : -1;
+  }
   // The most that the others are known to do per nanosecond in any of them.
   double most(StepKind phase) const;
 

@@ -9,7 +9,9 @@ namespace vitamin::scheduler {
 namespace {
 
 // Steps, and periods, whose scatter says what alone takes.
-constexpr double kKnown = 20, kKnownPeriods = 10;
+constexpr double kKnown = 20, kKnownByClock = 5, kKnownPeriods = 10;
+// Work is counted in lumps where the counts of the newest steps are off by so much.
+constexpr double kLumps = 0.3, kNewestSteps = 16;
 // One of so many periods is left alone, so that what is known stays true.
 constexpr std::uint64_t kControls = 8;
 // The latency alone at the quantile, of the mean period (service.h), which is that of the newest
@@ -104,19 +106,23 @@ bool Service::Pace::known(std::uint64_t now_ns) const {
   return ns >= kLeastPaceNs && work > 0 && now_ns - std::min(now_ns, at_ns) < kPaceLastsNs;
 }
 
+const Estimate* Service::step_alone(const EstimateStore& store, StepKind kind) const {
+  const Estimate* known = store.find(key_of(program_, kind, Quantity::kStepByClock));
+  if (known != nullptr && known->n_eff >= kKnownByClock) return known;
+  known = store.find(key_of(program_, kind, Quantity::kStep));
+  return known != nullptr && known->n_eff >= kKnown ? known : nullptr;
+}
+
 std::uint64_t Service::alone_ns(const EstimateStore& store, StepKind kind, bool period) const {
-  for (const Quantity what : {period ? Quantity::kBusy : Quantity::kStepByClock, Quantity::kStep}) {
-    const Estimate* const known = store.find(key_of(program_, kind, what));
-    if (known != nullptr && known->n_eff >= kKnown)
-      return static_cast<std::uint64_t>(
-          std::exp(known->log_mean + z_ * std::sqrt(known->variance)));
-    if (period) break;
-  }
-  return 0;
+  const Estimate* const known =
+      period ? store.find(key_of(program_, kind, Quantity::kBusy)) : step_alone(store, kind);
+  if (known == nullptr || (period && known->n_eff < kKnown)) return 0;
+  return static_cast<std::uint64_t>(std::exp(known->log_mean + z_ * std::sqrt(known->variance)));
 }
 
 void Service::leave() {
   items_.clear();
+  measured_.clear();
   working_ = has_steps_ = false;
   sampled_ns_ = 0;
   speed_ = -1;
@@ -214,10 +220,25 @@ void Service::correct(bool harmed) {
   window_ = window_harmed_ = 0;
 }
 
+bool Service::in_lumps() const { return count_error_ > kLumps; }
+
+// How fast it was, by the clock.
+void Service::measure(const WorkItem& step, const EstimateStore& store) {
+  if (step.control && step.worked_ns > 0)
+    count_error_ +=
+        (std::abs(step.done_ns - step.worked_ns) / step.worked_ns - count_error_) / kNewestSteps;
+  if (!in_lumps()) return;
+  const Estimate* const alone = step_alone(store, step.kind);
+  if (!step.runs || step.moved || alone == nullptr) return;
+  measured_.push_back({step.kind, step.arrangement, step.worked_ns, std::exp(alone->log_mean),
+                       others_work_ - step.others_from});
+}
+
 void Service::finish(const WorkItem& item, std::uint64_t now_ns, EstimateStore& store,
                      std::uint64_t store_ns) {
   ++finished_;
   if (!item.period) {
+    measure(item, store);
     late_ += now_ns > item.promised_ns;
     correct(now_ns > item.due_ns &&
             to_double(item.ready_ns) + item.done_ns <= to_double(item.due_ns));
@@ -265,7 +286,11 @@ void Service::advance(const Client& client, const Since& since) {
     got = done * pace().ns / pace().work;
     if (since.settled && passed > 0) speed_ = got / passed;
   }
-  double under_way = passed;       // of the first step
+  // Where its launches are counted when it has ended it is as fast as other steps were until then.
+  const bool in_step =
+      std::any_of(items_.begin(), items_.end(), [](const WorkItem& item) { return !item.period; });
+  if (in_step && in_lumps() && since.speed >= 0) got = passed * since.speed;
+  bool first = true;               // of the steps
   for (WorkItem& item : items_) {  // one after the other
     // The first part of a period may be shared with what the others had submitted, that of a step
     // that is measured may not.
@@ -277,12 +302,21 @@ void Service::advance(const Client& client, const Since& since) {
       item.done_ns += got;
       continue;
     }
-    item.worked_ns += std::exchange(under_way, 0.0);
+    if (std::exchange(first, false) && passed > 0) {
+      if (!std::exchange(item.runs, true)) {
+        item.arrangement = since.arrangement;
+        item.others_from = others_work_;
+      }
+      item.moved = item.moved || item.arrangement != since.arrangement;
+      item.worked_ns += passed;
+    }
     const bool last = &item == &items_.back() || (&item + 1)->period;
     const double part = last ? got : std::min(got, std::max(0.0, item.work_ns - item.done_ns));
     item.done_ns += part;
     got -= part;
   }
+  in_step_ = in_step;
+  others_work_ = since.others_work;
 }
 
 void Service::sample(const Client& client, ProgramHash program, const Since& since,
@@ -292,6 +326,7 @@ void Service::sample(const Client& client, ProgramHash program, const Since& sin
     z_ = normal_quantile(static_cast<double>(slo_.quantile));
   }
   program_ = program;
+  measured_.clear();
   advance(client, since);
   const std::uint64_t now = since.now_ns;
   phase_ = client.phase;

@@ -64,6 +64,17 @@ class Service {
     std::uint64_t now_ns = 0;
     bool alone = false;    // nothing else ran, or was to run
     bool settled = false;  // for so long that the work before has drained
+    std::size_t arrangement = 0;
+    double speed = -1;       // of steps in it, relative to alone; negative: not known
+    double others_work = 0;  // completed by clients without a bound
+  };
+
+  // A step that has ended, and ran in one arrangement from its beginning.
+  struct Measured {
+    StepKind kind = StepKind::kUnknown;
+    std::size_t arrangement = 0;
+    double passed_ns = 0, alone_ns = 0;  // alone: the mean of such steps
+    double others_work = 0;              // completed meanwhile
   };
 
   Service(ClientId client, bool cumulative) : client_(client), cumulative_(cumulative) {}
@@ -86,8 +97,14 @@ class Service {
   bool counts(std::uint64_t now_ns) const;
   bool working() const { return working_; }
   std::uint64_t idle_since_ns() const { return idle_ns_; }  // while not working()
-  // How fast it was since the last sample, relative to alone; negative: not known.
+  // How fast it was since the last sample, relative to alone, by its counters of work; negative:
+  // not known.
   double speed() const { return speed_; }
+  // Its work is counted in lumps, and it was in a step since the last sample, of which measured()
+  // says at its end how fast it was.
+  bool by_the_clock() const { return in_step_ && in_lumps(); }
+  // Steps that ended with the last sample, if its work is counted in lumps.
+  const std::vector<Measured>& measured() const { return measured_; }
 
   // Time that may still be lost; negative: too much was. `lost`: all work is late beyond hope.
   struct Slack {
@@ -122,8 +139,11 @@ class Service {
     double done_ns = 0;  // alone
     // Of a step.
     std::uint64_t due_ns = 0, bound_ns = 0;
-    std::uint64_t promised_ns = 0;  // by the bound itself, where due_ns is by what alone takes
-    double work_ns = 0;             // alone, at the quantile
+    std::uint64_t promised_ns = 0;     // by the bound itself, where due_ns is by what alone takes
+    std::size_t arrangement = 0;       // in which it began to run
+    bool runs = false, moved = false;  // it is, or was, the first; in more than one arrangement
+    double others_from = 0;            // others_work_ when it began to run
+    double work_ns = 0;                // alone, at the quantile
     double worked_ns = 0;  // pauses of the client left out; of a step, while it was the first
     bool control = false;  // nothing ran beside it
     // Of a period.
@@ -146,6 +166,9 @@ class Service {
   void correct(bool harmed);  // of a step: the others made it late
   void finish(const WorkItem& item, std::uint64_t now_ns, EstimateStore& store,
               std::uint64_t store_ns);
+  void measure(const WorkItem& step, const EstimateStore& store);
+  bool in_lumps() const;
+  const Estimate* step_alone(const EstimateStore& store, StepKind kind) const;
   Pace& pace() { return paces_[static_cast<std::size_t>(phase_)]; }
   const Pace& pace() const { return paces_[static_cast<std::size_t>(phase_)]; }
 
@@ -158,9 +181,14 @@ class Service {
   std::vector<WorkItem> items_;  // by due time; at most one period
   std::uint64_t last_request_ = 0, last_due_ns_ = 0;
   std::array<Pace, 5> paces_;  // by phase
-  bool working_ = false, has_steps_ = false;
+  bool working_ = false, has_steps_ = false, in_step_ = false;
   std::uint64_t sampled_ns_ = 0, idle_ns_ = 0;
   double before_ = 0, speed_ = -1;
+  // Of steps that nothing ran beside: how far the work that was counted was from that of the time
+  // that had passed, relative to it.
+  double count_error_ = 0;
+  double others_work_ = 0;  // in all
+  std::vector<Measured> measured_;
   // Of the newest periods: how many, what they took alone, the pauses behind them, all of the time.
   struct Cycles {
     double count = 0, done_ns = 0, pause_ns = 0, span_ns = 0;

@@ -69,6 +69,10 @@ bool SloPolicy::sample(const Snapshot& snapshot) {
   since.now_ns = now;
   // A service that begins while the others have the device finds what they have submitted.
   since.settled = chosen_ != kNone && sampled_ns_ >= changed_ns_ + kSettlesNs;
+  since.arrangement = chosen_;
+  since.others_work = others_work_;
+  if (chosen_ < arrangements_.right_paused() && !situation_.two())
+    since.speed = arrangements_.speed(chosen_, situation_, now);
   for (ServiceState& state : services_) state.present = false;
   bool any = false;
   auto at = services_.begin();
@@ -88,8 +92,27 @@ bool SloPolicy::sample(const Snapshot& snapshot) {
   return any;
 }
 
+// What services on one side did in steps that have ended, of those whose work is counted in lumps.
+// True: there is such a service, and the time since the last sample belongs to a step of it.
+bool SloPolicy::measure_steps(std::uint64_t now_ns) {
+  if (situation_.two()) return false;
+  bool any = false;
+  for (const ServiceState& state : services_) {
+    any = any || state.service.by_the_clock();
+    for (const Service::Measured& step : state.service.measured())
+      if (step.arrangement < arrangements_.right_paused())
+        arrangements_.observe(step.arrangement, {step.kind}, step.passed_ns,
+                              {std::min(step.alone_ns, step.passed_ns), 0, step.others_work},
+                              now_ns);
+  }
+  // What was measured before was of lumps.
+  if (any && !std::exchange(by_the_clock_, true)) arrangements_.forget();
+  return any;
+}
+
 // What has been done since the last sample under what was in force.
 void SloPolicy::measure(std::uint64_t now_ns, double passed_ns, double work) {
+  const bool in_steps = measure_steps(now_ns);
   if (sampled_ns_ < changed_ns_ + kSettlesNs || passed_ns <= 0) return;
   if (chosen_ == kNone) return arrangements_.observe_idle(passed_ns, work);
   std::array<double, 2> slowest{-1, -1};  // left, right
@@ -101,7 +124,7 @@ void SloPolicy::measure(std::uint64_t now_ns, double passed_ns, double work) {
   got_ += work;
   could_ += passed_ns * arrangements_.most(situation_.left);
   const auto [left, right] = slowest;
-  if (left < 0 || (situation_.two() && (right < 0 || admits_))) return;
+  if (in_steps || left < 0 || (situation_.two() && (right < 0 || admits_))) return;
   arrangements_.observe(chosen_, situation_, passed_ns,
                         {left * passed_ns, std::max(right, 0.0) * passed_ns, work}, now_ns);
 }
@@ -338,6 +361,7 @@ void SloPolicy::allocate(const Snapshot& snapshot, Allocation& out) {
   const std::uint64_t now = snapshot.now_ns;
   const double passed = now > sampled_ns_ && sampled_ns_ != 0 ? to_double(now - sampled_ns_) : 0;
   const double work = count_others(snapshot);
+  others_work_ += work;
   const bool any = sample(snapshot);
   measure(now, passed, work);
   sampled_ns_ = now;

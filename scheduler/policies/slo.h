@@ -81,6 +81,7 @@ class SloPolicy final : public AllocationPolicy {
 
   double count_others(const Snapshot& snapshot);
   bool sample(const Snapshot& snapshot);
+  bool measure_steps(std::uint64_t now_ns);
   void measure(std::uint64_t now_ns, double passed_ns, double work);
   void find_kept_parts(std::uint64_t now_ns);
   void take_sides(std::uint64_t now_ns);
@@ -127,6 +128,8 @@ class SloPolicy final : public AllocationPolicy {
   std::uint64_t tried_ = 0;  // Occasion::begun, then
   bool others_run_ = false;
   std::uint64_t sampled_ns_ = 0, changed_ns_ = 0;
+  double others_work_ = 0;      // in all
+  bool by_the_clock_ = false;   // a service whose work is counted in lumps has worked
   double got_ = 0, could_ = 0;  // by the others while services worked, and with no bound
   static constexpr std::size_t kNone = ~std::size_t{0};
 };
