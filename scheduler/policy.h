@@ -50,7 +50,7 @@ struct Snapshot {
   std::uint64_t now_ns = 0;
   std::uint64_t revision = 0;  // of the allocation that is asked for; grows by one
   std::span<const Partition> pool;
-  // By id: clients that are active, that have a reservation, an expected step or an SLO, or that
+  // By id: clients that are active, that have a reservation, an unfinished step or an SLO, or that
   // have a row with `hold`. Their streams: those that wait or run.
   std::span<const Client> clients;
   std::span<const Grant> grants;      // of all clients, in no order

@@ -229,6 +229,7 @@ class Scheduler {
     std::uint64_t collective_ns = 0;  // its newest collective, where it launched any
     std::uint32_t generation = 0;
     bool used = false, timer = false, changed = false;
+    bool held = false;       // a row of the plan in force has `hold`: take_snapshot()
     bool resting = false;    // the plan in force does not know of it
     hal::ComputeSet barred;  // placement: reserved for others, or for starving streams
   };

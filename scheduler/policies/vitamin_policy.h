@@ -168,7 +168,7 @@ struct vitamin_snapshot {
   uint64_t now_ns, revision;
   const struct vitamin_partition* partitions;
   /* Ordered by id, which grows with each client that connects: those that are active or have a
-   * reservation, an expected step, an SLO, or a row with `hold`. */
+   * reservation, an unfinished step, an SLO, or a row with `hold`. */
   const struct vitamin_client* clients;
   const struct vitamin_grant* grants;
   const uint32_t* changed;           /* clients */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Grants that wait for units, while what they are to be changes.
+// Grants that wait for units, while what they are to be changes; rows that are held.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -78,6 +78,43 @@ TEST_CASE("a grant that waits for its units says that its stream starves, once i
   REQUIRE(decisions.size() == 1);
   CHECK(decisions[0].client == 2);
   CHECK(decisions[0].reason == Reason::kStarving);
+}
+
+TEST_CASE("a client that has a row with `hold`, of one stream too, stays in the snapshot") {
+  const PoolLayout layout = h200();
+  for (const StreamId stream : {kAllStreams, StreamId{0}})
+    for (const bool hold : {true, false}) {
+      CAPTURE(stream);
+      CAPTURE(hold);
+      std::size_t seen = 0;
+      Scheduler scheduler(
+          layout.partitions(), policy([&](const Snapshot& snapshot, Allocation& out) {
+            seen = snapshot.clients.size();
+            if (snapshot.find(1) == nullptr) return;
+            Row& kept = out.rows.emplace_back(row(1, part(layout, 0, 4), Mode::kExclusive));
+            kept.stream = stream;
+            kept.hold = hold;
+          }));
+      scheduler.wants(1, demand(0), 1);
+      const GrantId grant = decide(scheduler, 1).at(0).grant;
+      scheduler.idle(1, 0, 2);
+      scheduler.returned(1, 0, grant, 2);
+      const std::uint64_t later = 10 * SchedulerOptions().idle_after_ns;
+      for (std::uint64_t i = 0; i < 3; ++i) {
+        decide(scheduler, later + i);
+        scheduler.replan();
+      }
+      decide(scheduler, later + 3);
+      CHECK(seen == (hold ? 1 : 0));
+      std::size_t rows = 0;
+      for (const Planned& planned : scheduler.plan())
+        rows += planned.row.mode == Mode::kExclusive ? 1U : 0U;
+      CHECK(rows == (hold ? 1 : 0));
+      scheduler.forget(1, later + 4);
+      scheduler.replan();
+      decide(scheduler, later + 4);
+      CHECK(seen == 0);
+    }
 }
 
 }  // namespace
