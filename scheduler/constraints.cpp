@@ -377,7 +377,7 @@ void Constraints::place_row(const Snapshot& snapshot, const Row& row, std::uint3
   const Account& account = accounts_[owners_[owner].account];
   Planned planned{row, Reason::kPolicy, row.partition, row.mode};
   const bool for_client = row.stream == kAllStreams;
-  if (!client.active && !row.hold && for_client) return;
+  if (!client.active && !row.hold) return;
   std::uint32_t min_sms = for_client ? owners_[owner].min_sms : min_sms_of(row.client, row.stream);
   if (row.mode == Mode::kShared && !client.limits.may_share) {
     planned.row.mode = Mode::kExclusive;

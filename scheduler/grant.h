@@ -44,7 +44,7 @@ enum class Reason : std::uint8_t {
   kMadeWay,       // for a starving stream
   kIdle,          // the client said that it has nothing to submit
 };
-std::string_view to_string(Reason reason);
+std::string_view to_string(Reason reason);  // ledger.cpp
 // Of a grant that the scheduler gives while the one of the stream's row is pending.
 constexpr bool is_interim(Reason reason) {
   return reason == Reason::kMeanwhile || reason == Reason::kBesideOwnDrain;

@@ -11,8 +11,8 @@
 // but cannot change a result. A policy that throws, or returns a row that names no partition or no
 // client, is replaced by fifo.
 //
-// The paper's interface (section "Policy Interface"): Pick is Row::rank, then waiting time; Select
-// is Row::partition, or place(); Prepare is a row for a client with an expected step (Row::hold).
+// The paper's interface (section "Policy Interface"): Pick is Row::rank; Select is Row::partition,
+// or place(); Prepare is a row for a client with an expected step (Row::hold).
 // scheduler/policies/adapter.h runs a policy that is written as these three callbacks.
 //
 // Threads: one call at a time, perhaps with a lock held: no blocking, no I/O. Spans are valid
@@ -50,7 +50,7 @@ struct Snapshot {
   std::uint64_t now_ns = 0;
   std::uint64_t revision = 0;  // of the allocation that is asked for; grows by one
   std::span<const Partition> pool;
-  // By id: clients that are active, that have a reservation, an expected step or an SLO, or that
+  // By id: clients that are active, that have a reservation, an unfinished step or an SLO, or that
   // have a row with `hold`. Their streams: those that wait or run.
   std::span<const Client> clients;
   std::span<const Grant> grants;      // of all clients, in no order
@@ -59,7 +59,7 @@ struct Snapshot {
   const Allocation* current = nullptr;
   const Estimates* estimates = nullptr;  // null: nothing is known
 
-  // The client with this id, or null.
+  // The client with this id, or null (constraints.cpp).
   const Client* find(ClientId id) const;
 };
 

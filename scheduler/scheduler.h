@@ -18,12 +18,13 @@
 //
 // Rows are per client: a stream of a client that has a row is granted without a call of the policy.
 // The policy is asked again, twice per decide() at most, when the set of active clients changes, a
-// stream needs more than its row has, limits change, a row's launches are used up or its time ends,
-// the policy's wake_ns comes, a stream is starving, and, where the policy says so
+// stream needs more than its row has, limits change, the launches of a grant are used up or a row's
+// time ends, the policy's wake_ns comes, a stream is starving, and, where the policy says so
 // (PolicyDescription), when steps, returned grants or waiting streams change, or a client with a
-// bound rests (has nothing to submit) or resumes. A rest is planned for when the plan in force is
-// replan_least_ns old, and not at all where it has ended by then. Not when another stream of a
-// client comes or goes, work drains or counters grow.
+// bound rests (has nothing to submit) or resumes. Launches that are used up: where another plan was
+// made while the grant was open, the next grant opens under that one. A rest is planned for when
+// the plan in force is replan_least_ns old, and not at all where it has ended by then. Not when
+// another stream of a client comes or goes, work drains or counters grow.
 //
 // A client is active while a stream of it waits or runs, and for `idle_after_ns` after that.
 //
@@ -229,6 +230,7 @@ class Scheduler {
     std::uint64_t collective_ns = 0;  // its newest collective, where it launched any
     std::uint32_t generation = 0;
     bool used = false, timer = false, changed = false;
+    bool held = false;       // a row of the plan in force has `hold`: take_snapshot()
     bool resting = false;    // the plan in force does not know of it
     hal::ComputeSet barred;  // placement: reserved for others, or for starving streams
   };

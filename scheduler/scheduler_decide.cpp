@@ -182,9 +182,14 @@ void Scheduler::revoke(StreamIndex index, Reason reason) {
 
 void Scheduler::block(StreamIndex index, const Ledger::Terms& terms) {
   const Grant* const pending = ledger_.pending_grant(index);
-  if (pending == nullptr || pending->partition != terms.partition || pending->mode != terms.mode) {
+  const bool same_units =
+      pending != nullptr && pending->partition == terms.partition && pending->mode == terms.mode;
+  if (!same_units) {
     ledger_.pend(index, terms, now_);
     ++counters_.pending;
+  } else if (pending->reason != terms.reason || pending->launches != terms.launches ||
+             pending->run_ahead_ns != terms.run_ahead_ns) {
+    ledger_.pend(index, terms, pending->requested_ns);  // it waits for the same units as before
   }
   StreamState& stream = streams_[index];
   if (stream.blocked != kNone) return;

@@ -36,10 +36,13 @@ Ledger::Terms Scheduler::terms_of(const Planned& planned) const {
 void Scheduler::take_snapshot(Snapshot& snapshot) {
   snapshot_clients_.clear();
   resting_ = 0;
+  for (const Planned& planned : plan_)
+    if (planned.row.hold)
+      if (ClientState* const client = find_client(planned.row.client)) client->held = true;
   for (const ClientIndex index : order_) {
     ClientState& client = clients_[index];
     client.resting = false;
-    const bool held = client.row != kNone && plan_[client.row].row.hold;
+    const bool held = std::exchange(client.held, false);
     if (!client.value.active && client.steps.empty() && !client.value.slo.any() &&
         client.value.limits.reserved_sms == 0 && !held)
       continue;

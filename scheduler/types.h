@@ -152,8 +152,8 @@ struct Row {
   StreamId stream = kAllStreams;
   PartitionId partition = kWholeDevice;
   Mode mode = Mode::kShared;
-  std::uint8_t rank = 0;  // among rows that wait for the same SMs: lower first, then longest wait
-  bool hold = false;      // the partition stays reserved while the client is idle
+  std::uint8_t rank = 0;                    // lower first; of one rank: constraints.h
+  bool hold = false;                        // the partition stays reserved while the client is idle
   std::uint32_t launches = kNoLaunchBound;  // of each grant
   std::uint64_t run_ahead_ns = kNever;      // predicted work submitted and not complete, at most
   std::uint64_t until_ns = kNever;          // the policy is asked then; the row stands until it is

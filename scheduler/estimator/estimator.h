@@ -12,18 +12,19 @@
 //           mix are too short.
 //   alone   One client runs, for its rate, where the objective needs that.
 //   race    Short blocks under each candidate, in shuffled rounds (race.h), until one is best or
-//           1.5 s have passed in which every client reported.
+//           1.5 s have passed in which every client reported, besides blocks of clients alone.
 //   keep    Blocks under the winner, while nothing else is due.
 //   look    One block or several under another candidate, compared with the kept blocks before. The
 //           time right behind the change does not count.
 //             When: a look is worth more than it costs, and its cost was saved up. Kept blocks save
 //             kLookShare of their time, kCreditS at most; a race leaves kProveS.
 //             Exceptions: no savings are needed for a candidate that is believed to lead by more
-//             than kWorthwhile, and for the proof of a race (below).
-//   proof   of a race that a candidate won against sharing: the first look, at sharing. Programs
-//           run behind a change what they submitted while the device drained, and end the steps
-//           that began before, so blocks right behind changes show parts as better than they are,
-//           by several per cent. What the proof shows of this error is remembered (flattery).
+//             than kWorthwhile, and for the proof of a race.
+//
+// The proof of a race that a candidate won against sharing is the first look, at sharing. Programs
+// run behind a change what they submitted while the device drained, and end the steps that began
+// before, so blocks right behind changes show parts as better than they are, by several per cent.
+// What the proof shows of this error is remembered (flattery).
 //
 // A regime is a time in which the members do the same. A client may change what it does without
 // saying so: two kept blocks in a row in which a client's rate, or the work of its launches, is far

@@ -12,7 +12,8 @@ using hal::ComputeSet;
 
 class Adapter final : public AllocationPolicy {
  public:
-  explicit Adapter(std::unique_ptr<CallbackPolicy> policy) : policy_(std::move(policy)) {}
+  Adapter(std::unique_ptr<CallbackPolicy> policy, bool isolate_streams)
+      : policy_(std::move(policy)), isolate_streams_(isolate_streams) {}
 
   void allocate(const Snapshot& snapshot, Allocation& out) override {
     keep_grants(snapshot, out);
@@ -35,6 +36,7 @@ class Adapter final : public AllocationPolicy {
       row.stream = operation.stream;
       row.partition = choice.partition;
       row.mode = choice.partition == kWholeDevice ? Mode::kShared : Mode::kExclusive;
+      row.rank = row.mode == Mode::kShared ? kSharedRank : kNewRank;
       row.launches = choice.launches;
       row.run_ahead_ns = choice.run_ahead_ns;
     }
@@ -43,6 +45,10 @@ class Adapter final : public AllocationPolicy {
   void forget(ClientId client) override { policy_->forget(client); }
 
  private:
+  // Rows are placed in this order, so that what is new narrows no exclusive grant that is kept. A
+  // shared row makes room for exclusive ones, whatever these are for.
+  static constexpr std::uint8_t kKeptRank = 0, kNewRank = 1, kSharedRank = 2;
+
   static bool open_and_wanted(const Snapshot& snapshot, const Grant& grant) {
     if (grant.state != Grant::State::kOpen) return false;
     const Client* const client = snapshot.find(grant.client);
@@ -61,6 +67,7 @@ class Adapter final : public AllocationPolicy {
       row.stream = grant.stream;
       row.partition = chosen.partition;
       row.mode = chosen.mode;
+      row.rank = row.mode == Mode::kShared ? kSharedRank : kKeptRank;
       row.launches = chosen.launches;
       row.run_ahead_ns = chosen.run_ahead_ns;
     }
@@ -101,6 +108,7 @@ class Adapter final : public AllocationPolicy {
         row.stream = step.stream;
         row.partition = plan.target;
         row.mode = Mode::kExclusive;
+        row.rank = plan.revoke_others ? kKeptRank : kNewRank;
         row.hold = true;
         row.until_ns = plan.until_ns;
       }
@@ -138,15 +146,19 @@ class Adapter final : public AllocationPolicy {
     });
   }
 
-  // Units that other clients hold, drain or have a row for.
+  // Without units that others hold, drain or have a row for: other clients, and under isolation
+  // other streams.
   void find_eligible(const Snapshot& snapshot, const CallbackPolicy::Operation& operation,
                      const Allocation& out) {
+    const auto is_other = [&](ClientId client, StreamId stream) {
+      return client != operation.client || (isolate_streams_ && stream != operation.stream);
+    };
     ComputeSet others;
     for (const Row& row : out.rows)
-      if (row.client != operation.client && row.mode == Mode::kExclusive)
+      if (is_other(row.client, row.stream) && row.mode == Mode::kExclusive)
         others |= snapshot.pool[row.partition].compute;
     for (const Grant& grant : snapshot.grants)
-      if (grant.client != operation.client && grant.mode == Mode::kExclusive &&
+      if (is_other(grant.client, grant.stream) && grant.mode == Mode::kExclusive &&
           grant.state != Grant::State::kPending)
         others |= snapshot.pool[grant.partition].compute;
     eligible_.clear();
@@ -160,6 +172,7 @@ class Adapter final : public AllocationPolicy {
   }
 
   std::unique_ptr<CallbackPolicy> policy_;
+  bool isolate_streams_;
   std::vector<CallbackPolicy::Operation> ready_;
   std::vector<PartitionId> eligible_;
 };
@@ -170,7 +183,8 @@ Policy adapt(std::unique_ptr<CallbackPolicy> policy, PolicyDescription descripti
   description.uses_steps = true;
   description.uses_returns = true;
   description.uses_streams = true;
-  return {description, std::make_unique<Adapter>(std::move(policy)), nullptr};
+  return {description, std::make_unique<Adapter>(std::move(policy), description.isolate_streams),
+          nullptr};
 }
 
 }  // namespace vitamin::scheduler

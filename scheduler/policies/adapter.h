@@ -4,15 +4,18 @@
 // Pick, Select and Prepare runs unchanged in its structure.
 //
 //   Pick(Q, S)      the next operation of the ready queue Q, or none for now
-//   Select(o, E, S) a partition of E: those that run o and conflict with no other client
+//   Select(o, E, S) a partition of E: those that run o and conflict with no other client, under
+//                   isolation with no other stream. Limits are applied to what is chosen
 //   Prepare(h, S)   for an announced step: a partition to keep for it, and whether to revoke the
 //                   grants of others that overlap it
 //
-// The ready queue holds the next launch of every stream that waits, oldest first. What Select
-// returns becomes a row of that stream; an open grant keeps its row until its launches are used up,
-// or until Prepare revokes it. Prepare is asked for each step that has not begun, once for each
-// plan. What it keeps for a step of one stream replaces that stream's row, so a stream that runs
-// elsewhere moves at once; what it keeps for a step of all streams leaves rows of single streams.
+// In one call rows of open grants are kept, Prepare is asked for each step that has not begun, then
+// Pick and Select in turn. The ready queue holds the next launch of every stream that waits without
+// an open grant and that no row of Prepare covers, oldest first. Where nothing is eligible, Select
+// is not called. What Select returns becomes a row of that stream; an open grant keeps its row
+// until its launches are used up, or until Prepare revokes it. What Prepare keeps for a step of
+// one stream replaces that stream's row, so a stream that runs elsewhere moves at once; what it
+// keeps for a step of all streams leaves rows of single streams.
 //
 // Threads: as AllocationPolicy.
 #pragma once
@@ -47,9 +50,12 @@ class CallbackPolicy {
     std::uint64_t run_ahead_ns = kNever;
   };
   struct Plan {
-    PartitionId target = kNoPartition;  // kept for the step; kNoPartition: nothing
-    bool revoke_others = false;         // the paper: close the gates of conflicting contexts
-    std::uint64_t until_ns = kNever;    // it is kept so long
+    // Kept for the step; kNoPartition, or one that the pool lacks: nothing.
+    PartitionId target = kNoPartition;
+    // The paper: close the gates of conflicting contexts. False: it gets what exclusive grants of
+    // others leave.
+    bool revoke_others = false;
+    std::uint64_t until_ns = kNever;  // it is kept until this time
   };
 
   virtual ~CallbackPolicy() = default;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <vector>
 
 #include "scheduler/policies/builtin.h"
@@ -53,7 +54,7 @@ Policy throughput(Parameters& parameters, const PolicyContext& context) {
   parameters.word("model", {"measured", "algorithm1"}, &model);
   parameters.word("relative", {"alone", "paper"}, &relative);
   options.objective = objective(parameters);
-  std::uint32_t share = 50;
+  auto share = static_cast<std::uint32_t>(std::lround(100 * options.objective.min_share));
   parameters.number("min_share", 0, 100, &share);
   options.objective.min_share = share / 100.0;
   if (model == 1) options.model = ThroughputOptions::Model::kAlgorithm1;

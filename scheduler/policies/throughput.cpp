@@ -77,32 +77,34 @@ class Algorithm1 final : public AllocationPolicy {
 
   void allocate(const Snapshot& snapshot, Allocation& out) override {
     collect(snapshot);
-    const std::size_t count = std::min<std::size_t>(wishes_.size(), pool_.front().compute.count());
+    const std::size_t count =
+        std::min<std::size_t>(demanded_.size(), pool_.front().compute.count());
     operations_.clear();
     for (std::size_t i = 0; i < count; ++i) {
-      const Wish& wish = wishes_[i];
-      const bool waits_long = wish.since_ns != 0 && snapshot.now_ns - wish.since_ns >= kWaitsLongNs;
-      operations_.push_back({wish.demand->min_sms, curves_.of(wish.demand->profile_key),
-                             before(wish.client, wish.demand->id), waits_long});
+      const Demanded& demanded = demanded_[i];
+      const bool waits_long =
+          demanded.since_ns != 0 && snapshot.now_ns - demanded.since_ns >= kWaitsLongNs;
+      operations_.push_back({demanded.demand->min_sms, curves_.of(demanded.demand->profile_key),
+                             before(demanded.client, demanded.demand->id), waits_long});
     }
     const std::span<const PartitionId> plan =
         assignment_.plan(operations_, pool_, pool_.front().compute);
     const std::span<const PartitionId> kept = keep(plan);
     plan_.clear();
-    for (std::size_t i = 0; i < wishes_.size(); ++i) {
-      const Wish& wish = wishes_[i];
+    for (std::size_t i = 0; i < demanded_.size(); ++i) {
+      const Demanded& demanded = demanded_[i];
       Row& row = out.rows.emplace_back();
-      row.client = wish.client;
-      row.stream = wish.demand->id;
+      row.client = demanded.client;
+      row.stream = demanded.demand->id;
       row.mode = Mode::kPaused;
       row.rank = static_cast<std::uint8_t>(std::min<std::size_t>(i, 255));
       row.run_ahead_ns = kRunAheadNs;
-      if (wish.demand->min_sms > pool_.back().sms) {  // only the whole device runs it
+      if (demanded.demand->min_sms > pool_.back().sms) {  // only the whole device runs it
         row.mode = Mode::kShared;
       } else if (i < kept.size() && kept[i] != kNoPartition) {
         row.mode = Mode::kExclusive;
         row.partition = kept[i];
-        plan_.push_back({wish.client, wish.demand->id, kept[i]});
+        plan_.push_back({demanded.client, demanded.demand->id, kept[i]});
       }
     }
   }
@@ -113,14 +115,14 @@ class Algorithm1 final : public AllocationPolicy {
   // A new plan replaces the last when its progress is so many times that.
   static constexpr double kWorthMoving = 1.05;
 
-  struct Wish {
+  struct Demanded {
     std::uint32_t nth;  // of its client
     bool waits;
     std::uint64_t since_ns;
     ClientId client;
     const StreamDemand* demand;
   };
-  struct Planned {
+  struct Kept {
     ClientId client;
     StreamId stream;
     PartitionId partition;
@@ -129,22 +131,22 @@ class Algorithm1 final : public AllocationPolicy {
   // Age-aware round-robin over clients: running streams keep their turn, then each client's oldest
   // stream, then each client's second.
   void collect(const Snapshot& snapshot) {
-    wishes_.clear();
+    demanded_.clear();
     for (const Client& client : snapshot.clients) {
-      const std::size_t first = wishes_.size();
+      const std::size_t first = demanded_.size();
       for (const StreamDemand& demand : client.streams)
         if (demand.state != StreamDemand::State::kIdle) {
           const bool waits = demand.state == StreamDemand::State::kWaiting;
-          wishes_.push_back({0, waits, waits ? demand.waiting_since_ns : 0, client.id, &demand});
+          demanded_.push_back({0, waits, waits ? demand.waiting_since_ns : 0, client.id, &demand});
         }
-      const auto from = wishes_.begin() + static_cast<std::ptrdiff_t>(first);
-      std::sort(from, wishes_.end(), [](const Wish& a, const Wish& b) {
+      const auto from = demanded_.begin() + static_cast<std::ptrdiff_t>(first);
+      std::sort(from, demanded_.end(), [](const Demanded& a, const Demanded& b) {
         return a.waits != b.waits ? b.waits : a.since_ns < b.since_ns;
       });
-      for (std::size_t i = first; i < wishes_.size(); ++i)
-        wishes_[i].nth = static_cast<std::uint32_t>(i - first);
+      for (std::size_t i = first; i < demanded_.size(); ++i)
+        demanded_[i].nth = static_cast<std::uint32_t>(i - first);
     }
-    std::sort(wishes_.begin(), wishes_.end(), [](const Wish& a, const Wish& b) {
+    std::sort(demanded_.begin(), demanded_.end(), [](const Demanded& a, const Demanded& b) {
       if (a.nth != b.nth) return a.nth < b.nth;
       if (a.waits != b.waits) return b.waits;
       if (a.since_ns != b.since_ns) return a.since_ns < b.since_ns;
@@ -153,7 +155,7 @@ class Algorithm1 final : public AllocationPolicy {
   }
 
   PartitionId before(ClientId client, StreamId stream) const {
-    for (const Planned& p : plan_)
+    for (const Kept& p : plan_)
       if (p.client == client && p.stream == stream) return p.partition;
     return kNoPartition;
   }
@@ -177,10 +179,10 @@ class Algorithm1 final : public AllocationPolicy {
   std::span<const Partition> pool_;
   KernelCurves curves_;
   Assigner assignment_;
-  std::vector<Wish> wishes_;
+  std::vector<Demanded> demanded_;
   std::vector<Assignable> operations_;
   std::vector<PartitionId> kept_;
-  std::vector<Planned> plan_;  // the last: positions to keep
+  std::vector<Kept> plan_;  // the last: positions to keep
 };
 
 constexpr Parameter kParameters[] = {

@@ -168,7 +168,7 @@ struct vitamin_snapshot {
   uint64_t now_ns, revision;
   const struct vitamin_partition* partitions;
   /* Ordered by id, which grows with each client that connects: those that are active or have a
-   * reservation, an expected step, an SLO, or a row with `hold`. */
+   * reservation, an unfinished step, an SLO, or a row with `hold`. */
   const struct vitamin_client* clients;
   const struct vitamin_grant* grants;
   const uint32_t* changed;           /* clients */
@@ -209,9 +209,12 @@ struct vitamin_choice {
 /* A row of the step's stream (or client, for all streams): it replaces the row that the same stream
  * (or client) has, so that a stream that runs elsewhere moves at once. */
 struct vitamin_plan {
-  uint32_t target;        /* kept for the step, exclusively, or VITAMIN_NO_PARTITION */
-  uint32_t revoke_others; /* 1: exclusive grants of others that overlap it are revoked */
-  uint64_t until_ns;      /* it is kept so long; a time that has passed, as 0: it is not kept */
+  /* Kept for the step, exclusively, or VITAMIN_NO_PARTITION. One that the snapshot lacks is
+   * ignored; from select() it is a fault. */
+  uint32_t target;
+  /* 1: exclusive grants of others that overlap it are revoked. 0: it gets what they leave. */
+  uint32_t revoke_others;
+  uint64_t until_ns; /* it is kept until this time; one that has passed, as 0: it is not kept */
 };
 
 /* What a policy declares (flags). A policy of select() is asked for all three VITAMIN_USES_...
@@ -236,22 +239,30 @@ struct vitamin_policy_functions {
    * (VITAMIN_NEVER, unless it is set). */
   int64_t (*allocate)(void* self, const struct vitamin_snapshot* snapshot, struct vitamin_row* rows,
                       uint32_t capacity, uint64_t* wake_ns);
-  /* `eligible`: partitions that run the launch and conflict with no other client, narrowest first,
-   * the whole device last. */
+  /* `eligible`: partitions that run the launch and conflict with no other client (under
+   * VITAMIN_ISOLATE_STREAMS with no other stream), narrowest first, the whole device last. */
   struct vitamin_choice (*place)(void* self, const struct vitamin_launch* launch,
                                  const uint32_t* eligible, uint32_t count);
   void (*forget)(void* self, uint32_t client); /* may be null */
-  /* The stream to serve next: an index into `ready`, the streams that wait and have no grant, the
-   * longest wait first; -1: none of them for now. Asked again without that one, whether or not
-   * select() gave it a partition, until none is left. An index beyond `ready` is a fault. Null: the
-   * first. */
+  /* The three callbacks in one call of the policy: rows of open grants are kept, prepare() is asked
+   * for each step, then pick() and select() in turn. `snapshot` is the same in all of them and
+   * shows nothing that was chosen in this call; `eligible` does.
+   *
+   * The stream to serve next: an index into `ready`, the streams that wait without an open grant
+   * and that no row of prepare() covers, the longest wait first; -1: none of them for now. Asked
+   * again without that one, whether or not select() gave it a partition, until none is left. Keep
+   * no account here of what was served: select() is not called where nothing is eligible. An index
+   * beyond `ready` is a fault. Null: the first. */
   int64_t (*pick)(void* self, const struct vitamin_operation* ready, uint32_t count,
                   const struct vitamin_snapshot* snapshot);
-  /* A partition of `eligible`, as for place(), for the launch that was picked. */
+  /* A partition of `eligible`, as for place(), for the launch that was picked. Quotas and
+   * reservations are applied to what is chosen. */
   struct vitamin_choice (*select)(void* self, const struct vitamin_operation* operation,
                                   const uint32_t* eligible, uint32_t count,
                                   const struct vitamin_snapshot* snapshot);
-  /* Asked for each step that has not begun, whenever the policy is asked. May be null. */
+  /* Asked for each step that has not begun, whenever the policy is asked. It does not see what it
+   * kept for another step in the same call: remember that by `revision`, as round_robin.c does. May
+   * be null. */
   struct vitamin_plan (*prepare)(void* self, const struct vitamin_step* step,
                                  const struct vitamin_snapshot* snapshot);
 };

@@ -254,6 +254,45 @@ TEST_CASE(
   CHECK(scheduler.counters().plans <= plans + 1);
 }
 
+TEST_CASE("Prepare that revokes nothing leaves exclusive grants of others as they are") {
+  const PoolLayout layout = h200();
+  const PartitionId half = layout.find(ComputeSet::range(0, 8));
+  for (const bool revoke : {false, true}) {
+    CAPTURE(revoke);
+    Scheduler scheduler(layout.partitions(), adapted(std::make_unique<Preparer>(half, revoke)));
+    // Client 2, which announces the step, has been active for longer.
+    scheduler.wants(2, demand(0), 1);
+    const GrantId before = decide(scheduler, 1).at(0).grant;
+    scheduler.idle(2, 0, 2);
+    scheduler.returned(2, 0, before, 2);
+    scheduler.wants(1, demand(0), 3);
+    const auto decisions = decide(scheduler, 3);
+    REQUIRE(decisions.size() == 1);
+    CHECK(layout.at(decisions[0].partition).sms == 132);
+    scheduler.step_expected(decode_step(2, 50'000'000), 4);
+    CHECK(decide(scheduler, 4).empty() == !revoke);
+    const Grant* const grant = scheduler.ledger().find(decisions[0].grant);
+    CHECK(grant->state == (revoke ? Grant::State::kRevoked : Grant::State::kOpen));
+  }
+}
+
+TEST_CASE("under isolation streams of one client are offered different partitions") {
+  const PoolLayout layout = h200();
+  for (const bool isolate : {false, true}) {
+    CAPTURE(isolate);
+    PolicyDescription description;
+    description.name = "callbacks";
+    description.isolate_streams = isolate;
+    Scheduler scheduler(layout.partitions(), adapt(std::make_unique<RoundRobin>(0), description));
+    for (const StreamId stream : {0U, 1U}) scheduler.wants(1, demand(stream), 1);
+    const auto decisions = decide(scheduler, 1);
+    REQUIRE(decisions.size() == 2);
+    CHECK((decisions[0].partition == decisions[1].partition) == !isolate);
+    CHECK(scheduler.corrections().overlap == 0);
+    for (const Decision& decision : decisions) CHECK(layout.at(decision.partition).sms >= 32);
+  }
+}
+
 TEST_CASE("what was prepared for a step that does not come is free when its time ends") {
   const PoolLayout layout = h200();
   const PartitionId half = layout.find(ComputeSet::range(0, 8));

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Grants that wait for units, while what they are to be changes; rows that are held.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+#include "tests/scheduler/fixture.h"
+#include "tests/scheduler/shorthand.h"
+
+namespace vitamin::scheduler {
+namespace {
+
+using runtime::PoolLayout;
+
+std::vector<Grant> pending_of(const Scheduler& scheduler) {
+  std::vector<Grant> pending;
+  for (const Grant& grant : scheduler.ledger().grants())
+    if (grant.state == Grant::State::kPending) pending.push_back(grant);
+  return pending;
+}
+
+TEST_CASE("a grant that waits for its units opens with the terms of the last plan") {
+  const PoolLayout layout = h200();
+  Allocation wish;
+  Scheduler scheduler(layout.partitions(),
+                      policy([&](const Snapshot&, Allocation& out) { out.rows = wish.rows; }));
+  wish.rows = {row(1, part(layout, 0, 8), Mode::kExclusive)};
+  scheduler.wants(1, demand(0), 1);
+  const GrantId first = decide(scheduler, 1).at(0).grant;
+  wish.rows = {row(1, part(layout, 8, 8), Mode::kExclusive),
+               row(2, part(layout, 0, 8), Mode::kExclusive)};
+  wish.rows[1].run_ahead_ns = 1'000'000;
+  scheduler.wants(2, demand(0), 2);
+  decide(scheduler, 2);
+  REQUIRE(pending_of(scheduler).size() == 1);
+  CHECK(scheduler.counters().pending == 1);
+  wish.rows[1].run_ahead_ns = 3'000'000;
+  wish.rows[1].launches = 7;
+  scheduler.replan();
+  decide(scheduler, 3);
+  REQUIRE(pending_of(scheduler).size() == 1);
+  CHECK(pending_of(scheduler)[0].requested_ns == 2);
+  CHECK(scheduler.counters().pending == 1);
+  scheduler.returned(1, 0, first, 4);
+  const auto decisions = decide(scheduler, 4);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].client == 2);
+  CHECK(decisions[0].run_ahead_ns == 3'000'000);
+  CHECK(decisions[0].launches == 7);
+}
+
+TEST_CASE("a grant that waits for its units says that its stream starves, once it does") {
+  const PoolLayout layout = h200();
+  SchedulerOptions options;
+  options.starving_after_ns = 1'000'000;
+  Allocation wish;
+  Scheduler scheduler(layout.partitions(),
+                      policy([&](const Snapshot&, Allocation& out) { out.rows = wish.rows; }),
+                      options);
+  wish.rows = {row(1, kWholeDevice, Mode::kExclusive)};
+  scheduler.wants(1, demand(0), 1);
+  const GrantId first = decide(scheduler, 1).at(0).grant;
+  wish.rows = {row(1, part(layout, 8, 8), Mode::kExclusive), row(2, 1, Mode::kExclusive)};
+  wish.rows[1].stream = 0;
+  scheduler.wants(2, demand(0), 2);
+  decide(scheduler, 2);
+  REQUIRE(pending_of(scheduler).size() == 1);
+  CHECK(pending_of(scheduler)[0].reason == Reason::kPolicy);
+  decide(scheduler, 2 + options.starving_after_ns);
+  REQUIRE(pending_of(scheduler).size() == 1);
+  CHECK(pending_of(scheduler)[0].partition == 1);
+  CHECK(scheduler.counters().pending == 1);
+  scheduler.returned(1, 0, first, 2'000'000);
+  const auto decisions = decide(scheduler, 2'000'000);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].client == 2);
+  CHECK(decisions[0].reason == Reason::kStarving);
+}
+
+TEST_CASE("a client that has a row with `hold`, of one stream too, stays in the snapshot") {
+  const PoolLayout layout = h200();
+  for (const StreamId stream : {kAllStreams, StreamId{0}})
+    for (const bool hold : {true, false}) {
+      CAPTURE(stream);
+      CAPTURE(hold);
+      std::size_t seen = 0;
+      Scheduler scheduler(
+          layout.partitions(), policy([&](const Snapshot& snapshot, Allocation& out) {
+            seen = snapshot.clients.size();
+            if (snapshot.find(1) == nullptr) return;
+            Row& kept = out.rows.emplace_back(row(1, part(layout, 0, 4), Mode::kExclusive));
+            kept.stream = stream;
+            kept.hold = hold;
+          }));
+      scheduler.wants(1, demand(0), 1);
+      const GrantId grant = decide(scheduler, 1).at(0).grant;
+      scheduler.idle(1, 0, 2);
+      scheduler.returned(1, 0, grant, 2);
+      const std::uint64_t later = 10 * SchedulerOptions().idle_after_ns;
+      for (std::uint64_t i = 0; i < 3; ++i) {
+        decide(scheduler, later + i);
+        scheduler.replan();
+      }
+      decide(scheduler, later + 3);
+      CHECK(seen == (hold ? 1 : 0));
+      std::size_t rows = 0;
+      for (const Planned& planned : scheduler.plan())
+        rows += planned.row.mode == Mode::kExclusive ? 1U : 0U;
+      CHECK(rows == (hold ? 1 : 0));
+      scheduler.forget(1, later + 4);
+      scheduler.replan();
+      decide(scheduler, later + 4);
+      CHECK(seen == 0);
+    }
+}
+
+}  // namespace
+}  // namespace vitamin::scheduler
