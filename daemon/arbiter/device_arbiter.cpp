@@ -269,15 +269,13 @@ void DeviceArbiter::add(ClientId id, Client& client, Lane& lane, const HeldGrant
                         std::uint64_t now_ns) {
   lane.grants.push_back(held);
   client.usage.takes(layout_.at(held.partition).compute, widths_, now_ns);
-  if (held.is_awaited() && client.awaited_grants[held.partition]++ == 0)
-    sink_.holds_partition(id, held.partition, true);
+  if (held.is_awaited()) await(id, client, held.partition);
 }
 
 void DeviceArbiter::remove(ClientId id, Client& client, const HeldGrant& held,
                            std::uint64_t now_ns) {
   client.usage.returns(layout_.at(held.partition).compute, widths_, now_ns);
-  if (held.is_awaited() && --client.awaited_grants[held.partition] == 0)
-    sink_.holds_partition(id, held.partition, false);
+  if (held.is_awaited()) await_no_more(id, client, held.partition);
 }
 
 // --- steps -----------------------------------------------------------------------------------
