@@ -68,6 +68,11 @@ class Graph : public std::enable_shared_from_this<Graph> {
     launches = 0;
     replaced = replaced || anew;
     looked = asked = ends_by_itself = false;
+    if (anew && knowable()) stays.reset();
+  }
+  // A look at it says what it holds, whether it stays or not.
+  bool knowable() const {
+    return stays != stats::GraphReason::kUnfollowed && stays != stats::GraphReason::kContexts;
   }
 
   const std::shared_ptr<hal::GraphSource> source;
@@ -79,7 +84,8 @@ class Graph : public std::enable_shared_from_this<Graph> {
   bool looked = false;          // what follows is known
   bool ends_by_itself = false;  // looked at, and none of its kernels waits for other processes
   bool in_work = false;         // a thread calls its source, without the lock
-  // Why no partition takes it, whatever is granted.
+  // Why no partition takes it, whatever is granted. What a look found holds until it is looked at
+  // again or replaced as a whole.
   std::optional<stats::GraphReason> stays;
   Kernel kernel;             // what stands for it where kernels are spoken of
   hal::KernelLaunch launch;  // the same

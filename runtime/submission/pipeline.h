@@ -152,6 +152,7 @@ class Pipeline final : private SubmitsNow {
   SubmitResult launch_graph_now(Stream& stream, Submission& submission,
                                 std::span<const Predecessor> predecessors, bool own_stream,
                                 bool may_prepare);
+  bool must_look(const Stream& stream, const Graph& graph) const;
   std::optional<stats::GraphReason> stays(const Graph& graph) const;
   GraphBinding bind_graph(Stream& stream, Graph& graph, bool may_prepare);
   void want_look(Graph& graph);
