@@ -307,7 +307,7 @@ class DeviceArbiter {
     if (trace_ != nullptr) [[unlikely]]
       trace_->add(record);
   }
-  void close_gates(ClientId client);
+  void tell_gates_closed(ClientId client);
 
   runtime::PoolLayout layout_;
   ArbiterSettings settings_;
@@ -329,13 +329,13 @@ class DeviceArbiter {
   bool reporting_ = false;
   std::size_t absent_ = 0;  // number of absent clients
   // Grants of the present step that were not delivered.
-  struct Lost {
+  struct Undelivered {
     ClientId client;
     LaneId lane;
     scheduler::GrantId grant;
     bool postponed;
   };
-  std::vector<Lost> lost_;
+  std::vector<Undelivered> undelivered_;
 };
 
 }  // namespace vitamin::daemon

@@ -148,7 +148,9 @@ Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool m
     want_look(graph);
     return {&stream.app_stream, nullptr, GraphReason::kFresh};
   }
-  // Meanwhile the arbiter chooses among the partitions that there are executables for.
+  // Meanwhile an arbiter in this process chooses among the partitions that there are executables
+  // for. vitamind grants none of these at once: the launch goes to the whole device without a
+  // grant.
   ready_.clear();
   for (const PartitionId id : placer_.eligible(stream, graph.kernel, graph.needed))
     if (graph.ready(id) != nullptr) ready_.push_back(id);

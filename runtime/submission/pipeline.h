@@ -119,7 +119,8 @@ class Pipeline final : private SubmitsNow {
   };
 
   // --- submitting (pipeline.cpp)
-  void announce(Stream& stream, Submission& submission, std::span<const Predecessor> predecessors);
+  void note_arrival(Stream& stream, Submission& submission,
+                    std::span<const Predecessor> predecessors);
   void trace_arrival(const Stream& stream, const Submission& submission,
                      std::span<const Predecessor> predecessors);
   SubmitResult issue(Stream& stream, Submission& submission,
