@@ -57,7 +57,7 @@ void look_at(Graph graph, GraphRecord& record, int depth) {
 class GraphLaunch final : public runtime::GraphOperation {
  public:
   GraphLaunch(EntryPoint<ApiStatus(GraphExec, NativeStream)> entry, GraphExec executable,
-              std::shared_ptr<RebindableGraph> followed, std::optional<GraphReason> stays)
+              std::shared_ptr<FollowedGraph> followed, std::optional<GraphReason> stays)
       : GraphOperation(followed->graph, stays),
         entry_(entry),
         executable_(executable),
@@ -75,7 +75,7 @@ class GraphLaunch final : public runtime::GraphOperation {
   }
   EntryPoint<ApiStatus(GraphExec, NativeStream)> entry_;
   GraphExec executable_;
-  std::shared_ptr<RebindableGraph> followed_;
+  std::shared_ptr<FollowedGraph> followed_;
   std::optional<hal::GraphShape> asked_;
 };
 
@@ -99,10 +99,10 @@ ApiStatus graph_instantiated(ApiStatus answer, const GraphExec* executable, Grap
 }
 
 ApiStatus change_graph(GraphExec executable, const runtime::VendorCall& call,
-                       const std::function<hal::Followed(RebindableGraph&, ApiStatus)>& change) {
+                       const std::function<hal::Followed(FollowedGraph&, ApiStatus)>& change) {
   const GraphRecord* known = graphs.find(executable);
   if (known == nullptr || known->followed == nullptr) return result(call());
-  const std::shared_ptr<RebindableGraph> followed = known->followed;
+  const std::shared_ptr<FollowedGraph> followed = known->followed;
   const ReentrancyGuard ours;
   return result(followed->context->virtual_context->change(
       *followed->graph, call,

@@ -16,8 +16,8 @@
 namespace vitamin::interpose {
 
 // An executable graph whose launches may follow the allocation.
-struct RebindableGraph {
-  virtual ~RebindableGraph() = default;
+struct FollowedGraph {
+  virtual ~FollowedGraph() = default;
   // What the application's executable holds, for the audit; empty: not asked for.
   virtual std::optional<hal::GraphShape> asked() const { return std::nullopt; }
 
@@ -27,9 +27,9 @@ struct RebindableGraph {
 
 // What is known of an executable graph. Unknown ones are taken for the worst.
 struct GraphRecord {
-  bool host_wait = true;                      // the host or another device must act before it ends
-  bool waits_events = true;                   // events of the application, when it is launched
-  std::shared_ptr<RebindableGraph> followed;  // null: it stays on the whole device, because:
+  bool host_wait = true;                    // the host or another device must act before it ends
+  bool waits_events = true;                 // events of the application, when it is launched
+  std::shared_ptr<FollowedGraph> followed;  // null: it stays on the whole device, because:
   runtime::stats::GraphReason stays = runtime::stats::GraphReason::kUnknown;
 };
 
@@ -47,15 +47,15 @@ NodeKind kind_of(GraphNode node, Graph& child);
 ApiStatus nodes_of(Graph graph, GraphNode* nodes, std::size_t& count);
 // By the vendor: what it takes to follow the allocation with a graph that was instantiated with
 // these flags; null: it stays, because `stays`.
-std::shared_ptr<RebindableGraph> follow(Graph graph, std::uint64_t flags,
-                                        runtime::stats::GraphReason& stays);
+std::shared_ptr<FollowedGraph> follow(Graph graph, std::uint64_t flags,
+                                      runtime::stats::GraphReason& stays);
 
 // After the vendor's instantiation answered.
 ApiStatus graph_instantiated(ApiStatus answer, const GraphExec* executable, Graph graph,
                              std::uint64_t flags);
 // The application changes an executable by `call`; `change` does the same to what is followed.
 ApiStatus change_graph(GraphExec executable, const runtime::VendorCall& call,
-                       const std::function<hal::Followed(RebindableGraph&, ApiStatus)>& change);
+                       const std::function<hal::Followed(FollowedGraph&, ApiStatus)>& change);
 // The context goes away.
 void forget_graphs(const Context& context);
 // A graph that records an event does so whenever it is launched: the calls do not tell when.
@@ -132,7 +132,7 @@ struct ChangesGraph {
     (note_recorded(recorded_event(rest)), ...);
     return change_graph(
         executable, [&] { return hal::NativeStatus(entry.real(executable, rest...)); },
-        [&](RebindableGraph& followed, ApiStatus answer) {
+        [&](FollowedGraph& followed, ApiStatus answer) {
           return kFollow(followed, answer, rest...);
         });
   }

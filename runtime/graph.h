@@ -6,11 +6,12 @@
 // What is slow (looking at its nodes, making one of ours) is done without the lock. An application
 // thread whose launch could go to a partition, and finds none of ours, makes the first one in its
 // own call, which takes about as long as making the program's executable took
-// (GraphCache::prepare). Those for other partitions are made by the worker, while launches go where
-// there is one. A launch that is submitted by the mover makes none: without one it goes to the
-// whole device, as the program's executable on the program's own stream. Where the whole device is
-// granted nothing is made, and a graph is looked at only under a grant that has to know when its
-// work ends (Arbiter::submitted).
+// (GraphCache::prepare). Those for other partitions are made by the worker. Meanwhile launches go
+// where there is one if the arbiter grants that: one in this process may, vitamind does not, and
+// without a grant they go to the whole device. A launch that is submitted by the mover makes none:
+// without one it goes to the whole device, as the program's executable on the program's own stream.
+// Where the whole device is granted nothing is made, and a graph is looked at only under a grant
+// that has to know when its work ends (Arbiter::submitted).
 //
 // Natively an executable never runs beside itself. Ours do not know of each other, so each launch
 // comes behind the one before, wherever that went.
@@ -68,6 +69,11 @@ class Graph : public std::enable_shared_from_this<Graph> {
     launches = 0;
     replaced = replaced || anew;
     looked = asked = ends_by_itself = false;
+    if (anew && knowable()) stays.reset();
+  }
+  // A look at it says what it holds, whether it stays or not.
+  bool knowable() const {
+    return stays != stats::GraphReason::kUnfollowed && stays != stats::GraphReason::kContexts;
   }
 
   const std::shared_ptr<hal::GraphSource> source;
@@ -79,7 +85,8 @@ class Graph : public std::enable_shared_from_this<Graph> {
   bool looked = false;          // what follows is known
   bool ends_by_itself = false;  // looked at, and none of its kernels waits for other processes
   bool in_work = false;         // a thread calls its source, without the lock
-  // Why no partition takes it, whatever is granted.
+  // Why no partition takes it, whatever is granted. What a look found holds until it is looked at
+  // again or replaced as a whole.
   std::optional<stats::GraphReason> stays;
   Kernel kernel;             // what stands for it where kernels are spoken of
   hal::KernelLaunch launch;  // the same

@@ -173,9 +173,10 @@ NativeStatus VirtualContext::bridge(Stream& stream, Operation& call, CallKind ki
 namespace {
 
 // A launch of a graph that is not followed, with a stopwatch around some.
-class Timed final : public Operation {
+class UnfollowedGraphLaunch final : public Operation {
  public:
-  Timed(Operation& operation, Stream& stream, Pipeline& pipeline, stats::GraphReason reason)
+  UnfollowedGraphLaunch(Operation& operation, Stream& stream, Pipeline& pipeline,
+                        stats::GraphReason reason)
       : operation_(operation),
         stream_(stream),
         completion_(pipeline.completion()),
@@ -217,8 +218,8 @@ class Timed final : public Operation {
 
 NativeStatus VirtualContext::bridge_graph(Stream& stream, Operation& graph, CallKind kind,
                                           stats::GraphReason reason) {
-  Timed timed(graph, stream, *pipeline_, reason);
-  const NativeStatus status = bridge(stream, timed, kind);
+  UnfollowedGraphLaunch launch(graph, stream, *pipeline_, reason);
+  const NativeStatus status = bridge(stream, launch, kind);
   pipeline_->wake();
   return status;
 }

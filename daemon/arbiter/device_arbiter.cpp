@@ -95,7 +95,7 @@ void DeviceArbiter::update_reporting(std::uint64_t now_ns) {
     }
 }
 
-void DeviceArbiter::close_gates(ClientId client) {
+void DeviceArbiter::tell_gates_closed(ClientId client) {
   note({.kind = Kind::kGates, .client = client});
   sink_.gates_closed(client);
 }
@@ -228,7 +228,7 @@ void DeviceArbiter::stop_submitting(ClientId id, Client& client, LaneId lane_id,
   Lane& lane = client.lanes[lane_id];
   // The client may have sent this before it saw its newest grant, which it then takes for open.
   for (HeldGrant& held : lane.grants)
-    if (held.open && close(id, lane_id, lane, held, now_ns)) close_gates(id);
+    if (held.open && close(id, lane_id, lane, held, now_ns)) tell_gates_closed(id);
   const std::uint64_t since_ns = std::exchange(lane.waits_since_ns, 0);
   if (std::exchange(lane.asked, false) && since_ns != 0) client.usage.waited(now_ns - since_ns);
   lane.postponed = false;
@@ -269,15 +269,13 @@ void DeviceArbiter::add(ClientId id, Client& client, Lane& lane, const HeldGrant
                         std::uint64_t now_ns) {
   lane.grants.push_back(held);
   client.usage.takes(layout_.at(held.partition).compute, widths_, now_ns);
-  if (held.is_awaited() && client.awaited_grants[held.partition]++ == 0)
-    sink_.holds_partition(id, held.partition, true);
+  if (held.is_awaited()) await(id, client, held.partition);
 }
 
 void DeviceArbiter::remove(ClientId id, Client& client, const HeldGrant& held,
                            std::uint64_t now_ns) {
   client.usage.returns(layout_.at(held.partition).compute, widths_, now_ns);
-  if (held.is_awaited() && --client.awaited_grants[held.partition] == 0)
-    sink_.holds_partition(id, held.partition, false);
+  if (held.is_awaited()) await_no_more(id, client, held.partition);
 }
 
 // --- steps -----------------------------------------------------------------------------------
@@ -380,18 +378,18 @@ void DeviceArbiter::step(std::uint64_t now_ns) {
   if (absent_ > 0) drop_absent();
   for (const scheduler::Decision& decision : scheduler_.decide(now_ns)) deliver(decision, now_ns);
   // Grants that could not be delivered have ended.
-  for (const Lost& lost : lost_) {
-    Client& client = *find(lost.client);
-    Lane& lane = client.lanes[lost.lane];
+  for (const Undelivered& one : undelivered_) {
+    Client& client = *find(one.client);
+    Lane& lane = client.lanes[one.lane];
     const std::uint64_t since_ns = std::exchange(lane.waits_since_ns, 0);
     const bool asked = lane.asked;
-    stop_submitting(lost.client, client, lost.lane, now_ns);
-    if (lost.grant != scheduler::kNoGrant)
-      scheduler_.returned(lost.client, lost.lane, lost.grant, now_ns);
-    lane.postponed = lost.postponed;
+    stop_submitting(one.client, client, one.lane, now_ns);
+    if (one.grant != scheduler::kNoGrant)
+      scheduler_.returned(one.client, one.lane, one.grant, now_ns);
+    lane.postponed = one.postponed;
     if (lane.postponed) lane.waits_since_ns = since_ns, lane.asked = asked;
   }
-  lost_.clear();
+  undelivered_.clear();
 }
 
 void DeviceArbiter::deliver(const scheduler::Decision& decision, std::uint64_t now_ns) {
@@ -407,7 +405,8 @@ void DeviceArbiter::deliver(const scheduler::Decision& decision, std::uint64_t n
   if (decision.kind == scheduler::Decision::Kind::kAmend)
     return amend(decision.client, *client, *held, decision, now_ns);
   if (lane.waits_since_ns == 0) lane.waits_since_ns = now_ns;  // the scheduler takes it to wait
-  if (close(decision.client, decision.stream, lane, *held, now_ns)) close_gates(decision.client);
+  if (close(decision.client, decision.stream, lane, *held, now_ns))
+    tell_gates_closed(decision.client);
 }
 
 void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::Decision& decision,
@@ -417,7 +416,7 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
       std::any_of(lane.grants.begin(), lane.grants.end(),
                   [&](const HeldGrant& held) { return held.partition == decision.partition; });
   if (client.traits.minor < 7 && drains_there)  // it would confuse the two grants
-    return lost_.push_back({id, decision.stream, decision.grant, true});
+    return undelivered_.push_back({id, decision.stream, decision.grant, true});
   // The lane moves: it submits under the new grant from now on.
   for (HeldGrant& held : lane.grants)
     if (held.open) close(id, decision.stream, lane, held, now_ns);
@@ -442,10 +441,10 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
   if (send(id, decision, word, 0)) return client.usage.granted();
   ++counters_.undelivered;
   publish(id, decision.stream, lane, 0);
-  close_gates(id);  // of the grant that it had before
+  tell_gates_closed(id);  // of the grant that it had before
   lane.grants.pop_back();
   remove(id, client, held, now_ns);
-  lost_.push_back({id, decision.stream, decision.grant, false});
+  undelivered_.push_back({id, decision.stream, decision.grant, false});
 }
 
 // Changes the terms of the lane's open grant. The new word makes the client read them; work
@@ -462,8 +461,8 @@ void DeviceArbiter::amend(ClientId id, Client& client, HeldGrant& held,
   ++counters_.undelivered;
   held.word = lane.word = before;  // close() publishes this word as closed
   --lane.generation;
-  if (close(id, decision.stream, lane, held, now_ns)) close_gates(id);
-  lost_.push_back({id, decision.stream, scheduler::kNoGrant, false});
+  if (close(id, decision.stream, lane, held, now_ns)) tell_gates_closed(id);
+  undelivered_.push_back({id, decision.stream, scheduler::kNoGrant, false});
 }
 
 bool DeviceArbiter::send(ClientId id, const scheduler::Decision& decision, LeaseWord word,

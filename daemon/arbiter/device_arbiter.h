@@ -276,6 +276,12 @@ class DeviceArbiter {
   bool adopt(ClientId id, Client& client, LaneId lane, HeldGrant held, std::uint64_t now_ns);
   void add(ClientId id, Client& client, Lane& lane, const HeldGrant& held, std::uint64_t now_ns);
   void remove(ClientId id, Client& client, const HeldGrant& held, std::uint64_t now_ns);
+  void await(ClientId id, Client& client, PartitionId partition) {
+    if (client.awaited_grants[partition]++ == 0) sink_.holds_partition(id, partition, true);
+  }
+  void await_no_more(ClientId id, Client& client, PartitionId partition) {
+    if (--client.awaited_grants[partition] == 0) sink_.holds_partition(id, partition, false);
+  }
   void retry_postponed(ClientId id, Lane& lane, std::uint64_t now_ns);
   std::uint64_t accepted_until(ClientId id, const Client& client, PartitionId partition,
                                protocol::LeaseWord word, std::uint64_t now_ns) const;
@@ -301,7 +307,7 @@ class DeviceArbiter {
     if (trace_ != nullptr) [[unlikely]]
       trace_->add(record);
   }
-  void close_gates(ClientId client);
+  void tell_gates_closed(ClientId client);
 
   runtime::PoolLayout layout_;
   ArbiterSettings settings_;
@@ -323,13 +329,13 @@ class DeviceArbiter {
   bool reporting_ = false;
   std::size_t absent_ = 0;  // number of absent clients
   // Grants of the present step that were not delivered.
-  struct Lost {
+  struct Undelivered {
     ClientId client;
     LaneId lane;
     scheduler::GrantId grant;
     bool postponed;
   };
-  std::vector<Lost> lost_;
+  std::vector<Undelivered> undelivered_;
 };
 
 }  // namespace vitamin::daemon

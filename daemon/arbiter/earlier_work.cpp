@@ -136,19 +136,23 @@ bool DeviceArbiter::within_quota(const Client& client, PartitionId partition) co
   return widths_.of(units) <= most + layout_.at(client.fallback.partition).sms;
 }
 
-// Transfers all grants of older sessions of the same process: leases of this daemon and the earlier
-// work that those sessions reported. All at once, because the partitions may overlap. Grants that
-// the newer session has not confirmed when an older one is closed had no work. Nothing more is
-// taken from the older sessions.
+// Transfers all grants of older sessions of the same process, with the least drain credit of these:
+// leases of this daemon and the earlier work that those sessions reported. All at once, because the
+// partitions may overlap. Grants that the newer session has not confirmed when an older one is
+// closed had no work. Nothing more is taken from the older sessions.
 void DeviceArbiter::transfer_older_sessions(ClientId to, Client& newer, std::uint64_t now_ns) {
   if (newer.traits.process == 0) return;
   std::vector<std::pair<LaneId, HeldGrant>> all;
+  credit(newer, now_ns);
   for (auto& [id, client] : clients_) {
     if (id >= to || client.absent || client.traits.process != newer.traits.process) continue;
     for (auto& [lane_id, lane] : client.lanes) {
       stop_submitting(id, client, lane_id, now_ns);
       for (const HeldGrant& held : lane.grants) {
         all.emplace_back(lane_id, held);
+        // The newer one has the partition before the older one has it no more: a daemon that is
+        // killed meanwhile leaves a record of it.
+        if (held.is_awaited()) await(to, newer, held.partition);
         remove(id, client, held, now_ns);
         scheduler_.returned(id, lane_id, held.grant, now_ns);
       }
@@ -157,9 +161,13 @@ void DeviceArbiter::transfer_older_sessions(ClientId to, Client& newer, std::uin
       std::uint32_t& generation = newer.lanes[lane_id].generation;
       generation = std::max(generation, lane.generation);
     }
+    credit(client, now_ns);
+    newer.credit_ns = std::min(newer.credit_ns, client.credit_ns);
+    newer.drains_long = newer.drains_long || client.drains_long;
     client.ignored = true;
   }
   for (auto& [lane_id, held] : all) {
+    const bool awaited = held.is_awaited();
     held.unconfirmed = true;
     held.answered_ns = now_ns;
     const std::vector<HeldGrant>& grants = newer.lanes[lane_id].grants;
@@ -167,8 +175,8 @@ void DeviceArbiter::transfer_older_sessions(ClientId to, Client& newer, std::uin
                                    [partition = held.partition](const HeldGrant& other) {
                                      return other.partition == partition;
                                    });
-    if (again || !held.is_awaited()) continue;
-    adopt(to, newer, lane_id, held, now_ns);
+    if (!again && awaited) adopt(to, newer, lane_id, held, now_ns);
+    if (awaited) await_no_more(to, newer, held.partition);
   }
 }
 

@@ -7,7 +7,7 @@
 // (daemon/protocol/liveness.h), by which the daemon learns at once that this process dies. It
 // sleeps until the daemon rings, dies or hangs up; then it moves the lanes to the fallback
 // partition and reconnects. It touches no state that the device lock guards: it sets a flag and
-// wakes the pipeline's thread (Arbiter::on_change), which takes that lock for a moment.
+// wakes the mover (Arbiter::on_change), which takes that lock for a moment.
 //
 // A daemon whose loop does not run while a request waits (stopped or starved) counts as lost, too.
 #pragma once

@@ -293,7 +293,8 @@ int Server::sleep_limit(std::uint64_t now_ns) const {
                                (until - now_ns + 999'999) / 1'000'000, 1'000'000));
 }
 
-// Parks in every session, then sleeps unless a request arrived meanwhile. False: there is work.
+// Tells every session to ring, then sleeps unless a request arrived meanwhile. False: there is
+// work.
 bool Server::try_sleep(std::uint64_t now_ns) {
   bool idle = true;
   for (const auto& [id, session] : sessions_) {

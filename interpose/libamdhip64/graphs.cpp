@@ -37,8 +37,8 @@ NodeKind kind_of(hipGraphNode_t node, hipGraph_t& child) {
 }
 
 // A node has no context of its own that could be another.
-std::shared_ptr<RebindableGraph> follow(hipGraph_t, std::uint64_t,
-                                        runtime::stats::GraphReason& stays) {
+std::shared_ptr<FollowedGraph> follow(hipGraph_t, std::uint64_t,
+                                      runtime::stats::GraphReason& stays) {
   stays = runtime::stats::GraphReason::kUnsupported;
   return nullptr;
 }

@@ -36,7 +36,7 @@ cuda::CaptureGuard* capture_guard() {
   return guard;
 }
 
-struct CudaGraph final : RebindableGraph {
+struct CudaGraph final : FollowedGraph {
   ~CudaGraph() override { nodes_remembered.fetch_sub(nodes); }
   std::optional<hal::GraphShape> asked() const override { return shape; }
 
@@ -104,9 +104,9 @@ CUDA_KERNEL_NODE_PARAMS widened(const CUDA_KERNEL_NODE_PARAMS_v1& parameters) {
   return wide;
 }
 
-CudaGraph& cuda_graph(RebindableGraph& followed) { return static_cast<CudaGraph&>(followed); }
+CudaGraph& cuda_graph(FollowedGraph& followed) { return static_cast<CudaGraph&>(followed); }
 
-hal::Followed set_kernel(RebindableGraph& followed, CUgraphNode node,
+hal::Followed set_kernel(FollowedGraph& followed, CUgraphNode node,
                          const CUDA_KERNEL_NODE_PARAMS& parameters) {
   CudaGraph& graph = cuda_graph(followed);
   graph.describe(node, [&](const auto& before) {
@@ -115,20 +115,20 @@ hal::Followed set_kernel(RebindableGraph& followed, CUgraphNode node,
   return graph.source->set_kernel(node, parameters);
 }
 
-hal::Followed set_copy(RebindableGraph& followed, CUgraphNode node, const CUDA_MEMCPY3D& box) {
+hal::Followed set_copy(FollowedGraph& followed, CUgraphNode node, const CUDA_MEMCPY3D& box) {
   CudaGraph& graph = cuda_graph(followed);
   graph.describe(node, [&](const auto&) { return std::optional(graph.reader().copy(box)); });
   return graph.source->set_copy(node, box);
 }
 
-hal::Followed set_fill(RebindableGraph& followed, CUgraphNode node,
+hal::Followed set_fill(FollowedGraph& followed, CUgraphNode node,
                        const CUDA_MEMSET_NODE_PARAMS& fill) {
   CudaGraph& graph = cuda_graph(followed);
   graph.describe(node, [&](const auto&) { return std::optional(graph.reader().fill(fill)); });
   return graph.source->set_fill(node, fill);
 }
 
-hal::Followed set_child(RebindableGraph& followed, CUgraphNode node, CUgraph child) {
+hal::Followed set_child(FollowedGraph& followed, CUgraphNode node, CUgraph child) {
   CudaGraph& graph = cuda_graph(followed);
   graph.describe(node, [&](const auto&) -> std::optional<hal::GraphDescription::Node> {
     const auto read = graph.reader().read_child(child);
@@ -138,7 +138,7 @@ hal::Followed set_child(RebindableGraph& followed, CUgraphNode node, CUgraph chi
 }
 
 // After an update that the driver refused it is unknown what the executable holds.
-hal::Followed replaced(RebindableGraph& followed, CUresult answer, CUgraph by) {
+hal::Followed replaced(FollowedGraph& followed, CUresult answer, CUgraph by) {
   if (answer != CUDA_SUCCESS) return hal::Followed::kNot;
   CudaGraph& graph = cuda_graph(followed);
   if (graph.shape && !graph.read(by)) return hal::Followed::kNot;
@@ -177,7 +177,7 @@ NodeKind kind_of(CUgraphNode node, CUgraph& child) {
   }
 }
 
-std::shared_ptr<RebindableGraph> follow(CUgraph graph, std::uint64_t flags, GraphReason& stays) {
+std::shared_ptr<FollowedGraph> follow(CUgraph graph, std::uint64_t flags, GraphReason& stays) {
   constexpr std::uint64_t kFollowed = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
                                       CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
                                       CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
@@ -211,37 +211,36 @@ std::shared_ptr<RebindableGraph> follow(CUgraph graph, std::uint64_t flags, Grap
 
 // --- changes -------------------------------------------------------------------------------------
 
-hal::Followed graph_updated(RebindableGraph& followed, CUresult answer, CUgraph by, CUgraphNode*,
+hal::Followed graph_updated(FollowedGraph& followed, CUresult answer, CUgraph by, CUgraphNode*,
                             CUgraphExecUpdateResult*) {
   return replaced(followed, answer, by);
 }
-hal::Followed graph_updated_v2(RebindableGraph& followed, CUresult answer, CUgraph by,
+hal::Followed graph_updated_v2(FollowedGraph& followed, CUresult answer, CUgraph by,
                                CUgraphExecUpdateResultInfo*) {
   return replaced(followed, answer, by);
 }
 // What the driver refused to set is as it was.
 constexpr hal::Followed kUnchanged = hal::Followed::kNodes;
-hal::Followed kernel_set_v1(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+hal::Followed kernel_set_v1(FollowedGraph& followed, CUresult answer, CUgraphNode node,
                             const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
   return answer != CUDA_SUCCESS ? kUnchanged : set_kernel(followed, node, widened(*parameters));
 }
-hal::Followed kernel_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+hal::Followed kernel_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
                          const CUDA_KERNEL_NODE_PARAMS* parameters) {
   return answer != CUDA_SUCCESS ? kUnchanged : set_kernel(followed, node, *parameters);
 }
-hal::Followed copy_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+hal::Followed copy_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
                        const CUDA_MEMCPY3D* box, CUcontext) {
   return answer != CUDA_SUCCESS ? kUnchanged : set_copy(followed, node, *box);
 }
-hal::Followed fill_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+hal::Followed fill_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
                        const CUDA_MEMSET_NODE_PARAMS* fill, CUcontext) {
   return answer != CUDA_SUCCESS ? kUnchanged : set_fill(followed, node, *fill);
 }
-hal::Followed child_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
-                        CUgraph child) {
+hal::Followed child_set(FollowedGraph& followed, CUresult answer, CUgraphNode node, CUgraph child) {
   return answer != CUDA_SUCCESS ? kUnchanged : set_child(followed, node, child);
 }
-hal::Followed node_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+hal::Followed node_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
                        CUgraphNodeParams* parameters) {
   if (answer != CUDA_SUCCESS) return kUnchanged;
   switch (parameters->type) {
@@ -264,7 +263,7 @@ hal::Followed node_set(RebindableGraph& followed, CUresult answer, CUgraphNode n
       return hal::Followed::kNot;
   }
 }
-hal::Followed node_enabled(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+hal::Followed node_enabled(FollowedGraph& followed, CUresult answer, CUgraphNode node,
                            unsigned enabled) {
   return answer != CUDA_SUCCESS ? kUnchanged
                                 : cuda_graph(followed).source->set_enabled(node, enabled != 0);

@@ -43,23 +43,22 @@ CUresult batch_memory_operation(EntryPoint<decltype(::cuStreamBatchMemOp)> entry
                                 unsigned flags);
 
 // graphs.cpp: what the application changes of an executable, done to what is followed.
-hal::Followed graph_updated(RebindableGraph& followed, CUresult answer, CUgraph by,
-                            CUgraphNode* node, CUgraphExecUpdateResult* result);
-hal::Followed graph_updated_v2(RebindableGraph& followed, CUresult answer, CUgraph by,
+hal::Followed graph_updated(FollowedGraph& followed, CUresult answer, CUgraph by, CUgraphNode* node,
+                            CUgraphExecUpdateResult* result);
+hal::Followed graph_updated_v2(FollowedGraph& followed, CUresult answer, CUgraph by,
                                CUgraphExecUpdateResultInfo* result);
-hal::Followed kernel_set_v1(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+hal::Followed kernel_set_v1(FollowedGraph& followed, CUresult answer, CUgraphNode node,
                             const CUDA_KERNEL_NODE_PARAMS_v1* parameters);
-hal::Followed kernel_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+hal::Followed kernel_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
                          const CUDA_KERNEL_NODE_PARAMS* parameters);
-hal::Followed copy_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+hal::Followed copy_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
                        const CUDA_MEMCPY3D* box, CUcontext context);
-hal::Followed fill_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+hal::Followed fill_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
                        const CUDA_MEMSET_NODE_PARAMS* fill, CUcontext context);
-hal::Followed child_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
-                        CUgraph graph);
-hal::Followed node_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+hal::Followed child_set(FollowedGraph& followed, CUresult answer, CUgraphNode node, CUgraph graph);
+hal::Followed node_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
                        CUgraphNodeParams* parameters);
-hal::Followed node_enabled(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+hal::Followed node_enabled(FollowedGraph& followed, CUresult answer, CUgraphNode node,
                            unsigned enabled);
 
 // contexts.cpp. Natively a free waits for the device, but memory of a pool is only given back to it

@@ -115,6 +115,9 @@ void GraphCache::describe(Graph& graph, const hal::GraphContents& contents) {
   graph.needed = 1;
   graph.ends_by_itself = true;
   graph.libraries.clear();
+  if (graph.stays == GraphReason::kCollective || graph.stays == GraphReason::kNarrow ||
+      graph.stays == GraphReason::kMemory)
+    graph.stays.reset();
   for (const hal::KernelLaunch& launch : contents.kernels) {
     Kernel& kernel = core_.kernels.find(launch.kernel);
     graph.needed = std::max(graph.needed, kernel.sms_needed(core_.device, launch));

@@ -51,6 +51,10 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
   GraphBinding binding{&stream.app_stream, nullptr,
                        operation.stays().value_or(GraphReason::kHostWait)};
   if (!own_stream) {
+    if (must_look(stream, graph)) {
+      if (may_prepare) return {Blocked::kGraph};
+      want_look(graph);
+    }
     binding.reason = GraphReason::kFresh;
     binding.counts_outstanding = placer_.counts_whole(stream);
     if (const auto reason = stays(graph)) {
@@ -106,6 +110,12 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
   return {};
 }
 
+// Whether a launch counts under the stream's grant depends on what the graph holds, also where it
+// stays.
+bool Pipeline::must_look(const Stream& stream, const Graph& graph) const {
+  return !graph.looked && !graph.gone && graph.knowable() && placer_.counts_whole(stream);
+}
+
 // Why the graph stays whatever is granted; nothing: it may go.
 std::optional<GraphReason> Pipeline::stays(const Graph& graph) const {
   if (core_.options.graph_bytes == 0 || !placer_.parts()) return GraphReason::kUnsupported;
@@ -115,7 +125,8 @@ std::optional<GraphReason> Pipeline::stays(const Graph& graph) const {
 }
 
 Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool may_prepare) {
-  if (graph.unsettled()) return {&stream.app_stream, nullptr, GraphReason::kFresh};
+  if (graph.unsettled())
+    return {&stream.app_stream, nullptr, GraphReason::kFresh, placer_.counts_whole(stream)};
   const LaunchOperation stands_for(core_.inspector, graph.launch);
   const Placer::Binding binding = placer_.bind(stream, graph.kernel, &stands_for, graph.needed);
   if (binding.queue == nullptr) return {&stream.app_stream, nullptr, GraphReason::kNoGrant};
@@ -137,7 +148,9 @@ Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool m
     want_look(graph);
     return {&stream.app_stream, nullptr, GraphReason::kFresh};
   }
-  // Meanwhile the arbiter chooses among the partitions that there are executables for.
+  // Meanwhile an arbiter in this process chooses among the partitions that there are executables
+  // for. vitamind grants none of these at once: the launch goes to the whole device without a
+  // grant.
   ready_.clear();
   for (const PartitionId id : placer_.eligible(stream, graph.kernel, graph.needed))
     if (graph.ready(id) != nullptr) ready_.push_back(id);
@@ -166,6 +179,7 @@ Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool m
 // or an executable to be made for the partition; nothing: there is one, or none is wanted. A thread
 // that submits deferred work makes none.
 std::optional<PartitionId> Pipeline::prepared_ahead(Stream& stream, Graph& graph) {
+  if (must_look(stream, graph)) return kNoPartition;
   if (stays(graph) || graph.gone || graph.unsettled()) return std::nullopt;
   for (const Graph::Made& made : graph.made)
     if (made.version == graph.version) return std::nullopt;
@@ -179,8 +193,8 @@ std::optional<PartitionId> Pipeline::prepared_ahead(Stream& stream, Graph& graph
 // is less work: of these the one that was launched last.
 PartitionId Pipeline::soonest_made(Stream& stream, Graph& graph, PartitionId partition) {
   const GrantTerms& grant = stream.placing.grant;
-  const bool stays = grant.partition == partition && grant.launches == kUntilRevoked;
-  if (stays || graph.find(partition) != nullptr) return partition;
+  const bool stands = grant.partition == partition && grant.launches == kUntilRevoked;
+  if (stands || graph.find(partition) != nullptr) return partition;
   const std::span<const PartitionId> wide = placer_.eligible(stream, graph.kernel, graph.needed);
   std::uint64_t used = 0;
   PartitionId soonest = partition;

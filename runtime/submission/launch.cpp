@@ -207,7 +207,7 @@ NativeStatus Pipeline::timed_launch(Stream& stream, Submission& submission, Phys
     profiler.abandon(stopwatch);
     return status;
   }
-  if (!profiler.awaits()) core_.wake.notify_one();  // the thread sleeps while nothing is awaited
+  if (!profiler.awaits()) core_.wake.notify_one();  // the mover sleeps while nothing is awaited
   profiler.stop(stopwatch, *queue.queue, key, submission.kernel.get()->name, *launch, queue.sms,
                 searched);
   return status;

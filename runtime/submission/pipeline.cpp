@@ -127,8 +127,8 @@ NativeStatus Pipeline::submit(Lock& lock, Stream& stream, Submission& submission
 
 // Told whenever the operation is about to be issued: to the audit each time, since only the last
 // time counts, to the trace once.
-void Pipeline::announce(Stream& stream, Submission& submission,
-                        std::span<const Predecessor> predecessors) {
+void Pipeline::note_arrival(Stream& stream, Submission& submission,
+                            std::span<const Predecessor> predecessors) {
   if (Audit* audit = core_.audit()) [[unlikely]] {
     if (submission.waits_for != nullptr) audit->waits_for(stream, *submission.waits_for);
     audit->arrived(stream, submission, predecessors);
@@ -140,7 +140,7 @@ void Pipeline::announce(Stream& stream, Submission& submission,
 SubmitResult Pipeline::issue(Stream& stream, Submission& submission,
                              std::span<const Predecessor> predecessors, bool own_stream,
                              bool may_prepare) {
-  announce(stream, submission, predecessors);
+  note_arrival(stream, submission, predecessors);
   ++stream.timeline.issued;
   const SubmitResult result =
       submission.kind == OperationKind::kGraph
@@ -223,7 +223,7 @@ NativeStatus Pipeline::defer_or_flush(Lock& lock, Stream& stream, Submission& su
 
 void Pipeline::defer(Stream& stream, Submission& submission) {
   const std::span<const Predecessor> predecessors = ordering_.predecessors(stream, submission);
-  announce(stream, submission, predecessors);
+  note_arrival(stream, submission, predecessors);
   submission.predecessors.assign(predecessors.begin(), predecessors.end());
   submission.operation = submission.kept.get();
   submission.serial = ++stream.timeline.issued;
@@ -316,7 +316,7 @@ NativeStatus Pipeline::submit_blocking(Lock& lock, Stream& stream, Submission& s
                  : &Ordering::follow_queue(stream, submission.kind,
                                            ordering_.others_wait_for_host(predecessors, {}, {}));
   hal::Queue& queue = per_thread ? *stream.thread_queue : *physical->queue;
-  if (!per_thread) announce(stream, submission, predecessors);
+  if (!per_thread) note_arrival(stream, submission, predecessors);
   unsigned waits = 0;
   const NativeStatus ordered = ordering_.order(stream, queue, physical, predecessors, waits);
   if (ordered != hal::kNativeOk) return ordered;

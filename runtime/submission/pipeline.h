@@ -119,7 +119,8 @@ class Pipeline final : private SubmitsNow {
   };
 
   // --- submitting (pipeline.cpp)
-  void announce(Stream& stream, Submission& submission, std::span<const Predecessor> predecessors);
+  void note_arrival(Stream& stream, Submission& submission,
+                    std::span<const Predecessor> predecessors);
   void trace_arrival(const Stream& stream, const Submission& submission,
                      std::span<const Predecessor> predecessors);
   SubmitResult issue(Stream& stream, Submission& submission,
@@ -152,6 +153,7 @@ class Pipeline final : private SubmitsNow {
   SubmitResult launch_graph_now(Stream& stream, Submission& submission,
                                 std::span<const Predecessor> predecessors, bool own_stream,
                                 bool may_prepare);
+  bool must_look(const Stream& stream, const Graph& graph) const;
   std::optional<stats::GraphReason> stays(const Graph& graph) const;
   GraphBinding bind_graph(Stream& stream, Graph& graph, bool may_prepare);
   void want_look(Graph& graph);

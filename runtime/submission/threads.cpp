@@ -89,7 +89,7 @@ void Pipeline::run_mover() {
     } else if (unkept()) {
       core_.wake.wait_until(lock, next_keep);
     } else {
-      // The lock was dropped above: whatever came meanwhile has already rung.
+      // Checked in the wait: a wake-up may be spurious, or for what was served already.
       core_.wake.wait(
           lock, [&] { return core_.stopping || moves() || completion_.reports_due() || looks(); });
     }

@@ -8,7 +8,7 @@ namespace vitamin::runtime {
 void Watchdog::watch(Kernel& kernel, std::uint32_t sms, std::uint64_t predicted_ns,
                      MarkerRef marker, std::shared_ptr<Graph> graph) {
   if (!marker) return;
-  if (watched_.empty()) core_.wake.notify_one();  // the thread sleeps while nothing is watched
+  if (watched_.empty()) core_.wake.notify_one();  // the mover sleeps while nothing is watched
   KernelRef held(graph == nullptr ? &kernel : nullptr);
   watched_.push_back({&kernel, sms, predicted_ns, std::move(marker),
                       std::chrono::steady_clock::now(), false, std::move(graph), std::move(held)});

@@ -244,6 +244,53 @@ TEST_CASE("a client that always drains for long has its drain time bounded") {
   CHECK(turns > 19 * node.settings.drain_within_ns / (2 * node.settings.answer_within_ns));
 }
 
+TEST_CASE("a process that reconnects while it drains keeps what is left of its drain credit") {
+  for (const bool reconnects : {false, true}) {
+    CAPTURE(reconnects);
+    Node node(0b1111);
+    ClientId drains = 1;
+    node.arbiter.attach(drains, {.process = 40});
+    node.arbiter.attach(2, {.process = 50});
+    node.wants(drains);
+    // Beside the other client that waits, for so long at most; until its grant ends.
+    const auto drain = [&](std::uint64_t at_most) {
+      REQUIRE(node.grants.back().first == drains);
+      const protocol::Grant lease = node.grants.back().second;
+      node.wants(2);
+      const std::size_t grants = node.grants.size();
+      const std::uint64_t begin = node.now;
+      while (node.grants.size() == grants && node.now < begin + at_most) {
+        protocol::Draining draining;
+        draining.word = lease.word;
+        draining.partition = lease.partition;
+        node.arbiter.request(drains, draining, node.now);
+        node.arbiter.step(node.now += 500);
+      }
+      return node.now - begin;
+    };
+    const std::uint64_t most = node.settings.drain_within_ns;
+    drain(most - node.settings.answer_within_ns);
+    REQUIRE(node.grants.size() == 1);
+    const protocol::Grant lease = node.grants[0].second;
+    if (reconnects) {
+      node.arbiter.attach(drains = 3, {.process = 40}, node.now);
+      protocol::Holding holding;
+      holding.word = lease.word;
+      holding.partition = lease.partition;
+      holding.outstanding = 1;
+      node.arbiter.request(drains, holding, node.now);
+      node.arbiter.forget(1, node.now);
+    }
+    node.returns(drains, lease);
+    REQUIRE(node.grants.size() == 2);
+    node.wants(drains);
+    node.arbiter.step(node.now += 1'500);
+    node.returns(2, node.grants[1].second);
+    REQUIRE(node.grants.size() == 3);
+    CHECK(drain(2 * most) < most / 2);
+  }
+}
+
 TEST_CASE("times at SM counts of no partition are not kept") {
   Node node(std::string("fifo"));
   node.arbiter.attach(1);
@@ -337,7 +384,9 @@ TEST_CASE("holds_partition is called once before the first grant and once after 
         CHECK(has.insert({client, partition}).second);
       else
         CHECK(has.erase({client, partition}) == 1);
+      if (has.empty()) ++gaps;
     }
+    int gaps = 0;
     std::set<std::pair<ClientId, PartitionId>> has;
   };
   Recording node(0b0011);
@@ -381,6 +430,7 @@ TEST_CASE("holds_partition is called once before the first grant and once after 
   }
   SUBCASE("a grant that another session of the process takes over") {
     asks(2);
+    node.gaps = 0;  // a daemon that is killed meanwhile leaves a record of it
     node.arbiter.attach(2, {.process = 40});
     protocol::Holding holding;
     holding.head.lane = 2;
@@ -388,6 +438,7 @@ TEST_CASE("holds_partition is called once before the first grant and once after 
     holding.partition = partition;
     node.arbiter.request(2, holding, node.now);
     CHECK(node.has == std::set<std::pair<ClientId, PartitionId>>{{2, partition}});
+    CHECK(node.gaps == 0);
   }
 }
 

@@ -300,7 +300,7 @@ struct Held {
 int hold(const std::string& socket, long mebibytes) {
   const std::vector<char> ballast(static_cast<std::size_t>(mebibytes) << 20, 1);
   Held held(socket);
-  for (;;) {  // as the pipeline's thread does
+  for (;;) {  // as the mover does
     if (held.remote->wants_service()) held.remote->service();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

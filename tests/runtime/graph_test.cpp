@@ -219,6 +219,53 @@ TEST_CASE("A graph counts under a lease of the whole device once it is known to 
     }
 }
 
+TEST_CASE("A graph that was changed counts under a lease of the whole device as before") {
+  using hal::Followed;
+  // Any; too little for one executable; none: the graph stays where natively it runs.
+  for (const std::uint64_t graph_bytes :
+       {std::uint64_t{1} << 30, std::uint64_t{10'000}, std::uint64_t{0}})
+    for (const Followed followed : {Followed::kNodes, Followed::kAnew})
+      for (const bool collective : {false, true}) {
+        CAPTURE(graph_bytes);
+        CAPTURE(followed == Followed::kAnew);
+        CAPTURE(collective);
+        Leases leases;
+        GraphFixture f({.graph_bytes = graph_bytes, .make_arbiter = Leasing::maker(leases)});
+        f.source->collective = collective;
+        runtime::Stream& stream = f.stream();
+        std::uint64_t ns = 10'000;
+        CHECK(f.launch(stream, VITAMIN_SOFT_KERNEL(busy), {&ns}) == hal::kNativeOk);
+        CHECK(leases.submitted == 1);
+        for (int i = 0; i < 5; ++i) {
+          CHECK(f.replay(stream) == hal::kNativeOk);
+          CHECK(f.replay(stream) == hal::kNativeOk);
+          f.context->change(
+              *f.graph, [] { return hal::kNativeOk; }, [&](hal::NativeStatus) { return followed; });
+        }
+        CHECK(leases.submitted == (collective ? 1 : 11));
+        CHECK(f.source->looks == 5);
+        CHECK(f.source->makes == 0);
+        CHECK(f.context->synchronize(stream) == hal::kNativeOk);
+        CHECK(leases.ended == leases.submitted);
+      }
+}
+
+TEST_CASE("A graph that too little memory kept goes to parts when a smaller one replaces it") {
+  GraphFixture f({.policy = "static", .graph_bytes = 40'000});
+  f.source->nodes = 100;
+  runtime::Stream& stream = f.stream();
+  for (int i = 0; i < 3; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+  CHECK(f.whole(runtime::stats::GraphReason::kMemory) == 3);
+  f.source->nodes = 4;
+  f.context->change(
+      *f.graph, [] { return hal::kNativeOk; },
+      [](hal::NativeStatus) { return hal::Followed::kAnew; });
+  for (int i = 0; i < 3; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+  CHECK(f.whole(runtime::stats::GraphReason::kFresh) == 1);
+  CHECK(f.page.graphs.bound.get() == 2);
+  CHECK(f.context->synchronize(stream) == hal::kNativeOk);
+}
+
 TEST_CASE("A graph whose executable would have to wait runs on the whole device until it is made") {
   GraphFixture f({.policy = "static"});
   f.source->busy = true;
