@@ -223,7 +223,7 @@ class OneNode(SlurmTest):
         wait_until(lambda: cluster.nodes_in("idle") == 1, what="that the node is free again")
         self.assertEqual(cluster.nodes_in("drain"), 0)
         cluster.vitamind()
-        self.assertEqual(cluster.srun("--vitamin", "echo", "ran").stdout, "ran\n")
+        self.assertEqual(cluster.srun("--vitamin", "printenv", "VITAMIN_ABSENT").stdout, "75\n")
         cluster.write("/etc/vitamin/vitamin.toml", '[[class]]\nname = "small"\nkind = "batch"\n')
         said = cluster.srun("--vitamin=smal", "echo", "ran")
         self.assertEqual(said.stdout, "ran\n")
