@@ -36,8 +36,12 @@ invalid file is used;
 names every problem with its line.
 .Xr vitamind 8
 reads the file again when it gets SIGHUP.
-Clients that are connected stay in their class and get the weight, the shares, the quotas and the
-latency bounds that it has now.
+Clients that are connected stay in their class and get the weight, the shares, the reservation, the
+quotas and the latency bounds that it has now.
+What options of the command line say stays.
+Other keys hold for new clients, for new programs or from the next start of vitamind on: the page
+.Pa operating.md
+of the documentation says which.
 .Pp
 .Em Durations
 are texts with a unit: ns, us, ms, s, min or h.
@@ -59,6 +63,22 @@ names a kind of program.
 All of its conditions must hold; the first class whose conditions hold is the program's.
 A user can choose any command and environment, so a class for some users only must name them in
 .Ic user .
+.Pp
+.Xr vitamin-run 1
+evaluates all conditions, with the environment of the program, which its user sets.
+.Xr vitamind 8
+knows only the user and the program's name: for programs that start otherwise (under
+.Ql srun --vitamin ,
+in pods and in containers by CDI), and that name no class, a class with another condition, or with a
+.Ic command
+that has a '/', never matches.
+.Ic mps.priorities ,
+.Ic mps.connections
+and
+.Ic collectives
+act through
+.Xr vitamin-run 1
+only.
 .Bl -tag -width Ds
 .It Ic name
 text.

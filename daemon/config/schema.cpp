@@ -172,9 +172,11 @@ std::vector<SettingKey> operation_keys() {
                       "besides those whose names say so (NCCL, NVSHMEM, *all_reduce*, ...)"),
       VITAMIN_SETTING(kBoolean, collectives.cooperative, "collectives.cooperative",
                       "treat every cooperative launch as such a kernel"),
-      VITAMIN_SETTING(kText, metrics.listen, "metrics.listen",
-                      "where metrics are served for Prometheus: PORT on loopback, HOST:PORT or the "
-                      "path of a Unix socket; empty: nowhere"),
+      VITAMIN_SETTING(
+          kText, metrics.listen, "metrics.listen",
+          "where metrics are served for Prometheus: PORT on loopback, HOST:PORT, the path "
+          "of a Unix socket, or systemd, for a socket of the service manager's; empty: "
+          "nowhere; the packaged unit may open no PORT, and vitamind ends with exit code 1"),
       VITAMIN_SETTING(kText, metrics.accounting, "metrics.accounting",
                       "file to which a line of JSON is appended for each client when it ends: who "
                       "it was, and what it used; empty: none"),

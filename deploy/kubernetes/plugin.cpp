@@ -110,6 +110,7 @@ void Plugin::fill(const ContainerShare& allocation,
   namespace names = runtime::environment;
   auto& variables = *container.mutable_envs();
   variables[names::kShare] = std::to_string(allocation.percent);
+  if (const std::string code = absence(); !code.empty()) variables[names::kAbsent] = code;
   if (!options_.cdi_gpu.empty()) {
     container.add_cdi_devices()->set_name("vitamin.dev/share=all");
     for (const std::string& gpu : allocation.gpus)
@@ -136,6 +137,11 @@ std::vector<Gpu> Plugin::gpus() {
   return gpus_;
 }
 
+std::string Plugin::absence() const {
+  const std::lock_guard lock(mutex_);
+  return absence_;
+}
+
 // A GPU is healthy when vitamind answers and takes clients on it, as far as it knows it.
 void Plugin::look() {
   std::vector<Gpu> now = options_.gpus;
@@ -146,6 +152,7 @@ void Plugin::look() {
   if (const auto mps = check_mps(options_.container); status && !mps)
     status = tl::unexpected(mps.error());
   const std::lock_guard lock(mutex_);
+  if (status) absence_ = tools::absence_code(*status);
   for (Gpu& gpu : now) {
     gpu.healthy = status.has_value();
     if (status)

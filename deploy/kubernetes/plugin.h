@@ -66,12 +66,14 @@ class Plugin final : public v1beta1::DevicePlugin::Service {
   void ask_what_others_offer();
   void fill(const ContainerShare& allocation, v1beta1::ContainerAllocateResponse& container) const;
   std::vector<Gpu> gpus();
+  std::string absence() const;
 
   const Options options_;
   const std::string name_;  // of this plugin's socket
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Gpu> gpus_;
+  std::string absence_;  // tools::absence_code() of vitamind's last status
   std::map<std::string, std::vector<std::string>> others_;  // other plugins' devices, by resource
   bool serving_ = false;
   std::string told_;  // the last problem of vitamind, said once

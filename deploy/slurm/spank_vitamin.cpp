@@ -32,6 +32,7 @@ extern "C" {
 #include "runtime/environment.h"
 #include "runtime/problem.h"
 #include "tools/vitamin/daemon_client.h"
+#include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/preload.h"
 
 extern "C" {
@@ -49,6 +50,8 @@ const unsigned int spank_plugin_version = 1;
 
 namespace vitamin::slurm {
 namespace {
+
+constexpr const char* kMpsDirectory = "CUDA_MPS_PIPE_DIRECTORY";
 
 bool asked = false;  // --vitamin was given
 JobRequest request;
@@ -166,16 +169,24 @@ std::string program_of_task(spank_t spank) {
   return words[0];
 }
 
-// The MPS of the task's isolation domain. A directory that the job has set stays, with a line.
-bool isolate(spank_t spank) {
-  constexpr const char* kDirectory = "CUDA_MPS_PIPE_DIRECTORY";
+// The MPS that programs share, where there is one and the job has set no directory.
+bool join_shared_mps(spank_t spank) {
+  if (!variable(spank, kMpsDirectory).empty()) return true;
+  const auto status = tools::ask_daemon(task.socket, "status");
+  const std::string directory = status ? tools::shared_mps_directory(*status) : "";
+  return directory.empty() || set(spank, kMpsDirectory, directory);
+}
+
+// The MPS of the task's isolation domain. A directory that the job has set stays, with a line where
+// it leaves a domain of its own.
+bool join_mps(spank_t spank) {
   const auto domain = tools::domain_of_program(task.socket, task.step, program_of_task(spank),
                                                request.workload_class);
-  if (!domain) return true;
+  if (!domain) return join_shared_mps(spank);
   if (!domain->problem.empty())
     slurm_spank_log("vitamin: MPS of the isolation domain '%s': %s", domain->name.c_str(),
                     domain->problem.c_str());
-  if (variable(spank, kDirectory).empty()) return set(spank, kDirectory, domain->directory);
+  if (variable(spank, kMpsDirectory).empty()) return set(spank, kMpsDirectory, domain->directory);
   slurm_spank_log("vitamin: %s [%s]", tools::not_in_domain_text(*domain).c_str(),
                   runtime::code_of(runtime::Problem::kNotIsolated));
   return true;
@@ -190,7 +201,8 @@ bool share(spank_t spank) {
          set(spank, names::kJob, task.step) &&
          set(spank, names::kShare, std::to_string(task.share)) &&
          (request.workload_class.empty() || set(spank, names::kClass, request.workload_class)) &&
-         set(spank, "LD_PRELOAD", libraries) && isolate(spank);
+         (!task.closed || set(spank, names::kAbsent, std::to_string(tools::kExitNoDaemon))) &&
+         set(spank, "LD_PRELOAD", libraries) && join_mps(spank);
 }
 
 // Nothing may leave through Slurm.

@@ -9,6 +9,7 @@
 
 #include "runtime/stats.h"
 #include "scheduler/policies/nearest.h"
+#include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/preload.h"
 #include "tools/vitamin/run/child.h"
 #include "tools/vitamin/run/directory.h"
@@ -33,6 +34,28 @@ TEST_CASE("100 % and 0 % mean all and none") {
   CHECK(percent(1, 1'000'000) == "0.1 %");
   CHECK(percent(0, 10) == "0 %");
   CHECK(percent(0, 0) == "–");
+}
+
+TEST_CASE("programs get the directory of an MPS that takes clients") {
+  const auto directory = [](const char* state) {
+    return shared_mps_directory({{"mps", {{"state", state}, {"directory", "/run/mps"}}}});
+  };
+  CHECK(directory("ready") == "/run/mps");
+  CHECK(directory("fault") == "/run/mps");
+  CHECK(directory("starting").empty());
+  CHECK(directory("unavailable").empty());
+  CHECK(shared_mps_directory({{"mps", nullptr}}).empty());
+  CHECK(shared_mps_directory(nlohmann::json::object()).empty());
+}
+
+TEST_CASE("a program that may not run without vitamind ends with 75") {
+  const auto code = [](const char* absent) {
+    return absence_code({{"configuration", {{"settings", {{"failure.absent", absent}}}}}});
+  };
+  CHECK(code("\"closed\"") == "75");
+  CHECK(code("\"open\"").empty());
+  CHECK(absence_code({{"configuration", {{"settings", nullptr}}}}).empty());
+  CHECK(absence_code(nlohmann::json::object()).empty());
 }
 
 TEST_CASE("durations keep their unit") {

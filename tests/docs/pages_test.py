@@ -179,6 +179,11 @@ class Pages(unittest.TestCase):
     def test_troubleshooting_hangs(self):
         self.run_page("troubleshooting-hangs")
 
+    def test_troubleshooting_slow(self):
+        other = f"vitamin run --quiet --daemon -- {PREFIX}/bin/demo-train 1000000 &"
+        said = self.run_page("troubleshooting-slow", together=True, before=[other])
+        self.assertRegex(said, r"(?m)^  client \d+ \(demo-train\) (has|is) ")
+
     def test_turn_off_upgrade_remove(self):
         said = self.run_page("turn-off-upgrade-remove",
                              before=["vitamin run --daemon -- python train.py"])
@@ -193,7 +198,7 @@ class Pages(unittest.TestCase):
         index = (SOURCE / "docs/README.md").read_text()
         listed = re.findall(r"\]\(([a-z-]+)\.md\)", index.partition("## Questions")[2]
                             .partition("\n## ")[0])
-        self.assertEqual(len(listed), 15)
+        self.assertEqual(len(listed), 16)
         for name in listed:
             self.assertTrue(hasattr(self, f"test_{name.replace('-', '_')}"), name)
 

@@ -58,6 +58,13 @@ class Specification(unittest.TestCase):
                           "class-latency": [daemon, "VITAMIN_CLASS=latency"]})
         self.assertEqual(self.check(made).returncode, 0)
 
+    def test_a_container_knows_whether_it_may_run_without_vitamind(self):
+        file = self.directory / "vitamin.toml"
+        for absent, named in ("closed", True), ("open", False):
+            file.write_text(f'[failure]\nabsent = "{absent}"\n')
+            variables = self.generated(configuration=file)["containerEdits"]["env"]
+            self.assertEqual("VITAMIN_ABSENT=75" in variables, named)
+
     def test_devices_of_isolated_classes_have_the_directories_of_their_domains(self):
         file = self.directory / "vitamin.toml"
         file.write_text('[[class]]\nname = "a"\nisolation = "class"\ncommand = "a"\n'

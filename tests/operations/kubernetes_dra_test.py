@@ -233,6 +233,21 @@ class Published(DraTest):
         wait_until(lambda: self.api.published() == ["GPU-1", "GPU-2"], what="both GPUs")
         self.prepared(claim)
 
+    def test_containers_know_whether_they_may_run_without_vitamind(self):
+        def variables(name):
+            claim = self.api.add_claim(claim_of(name, 25))
+            self.prepared(claim)
+            made = json.loads(self.cdi(claim).read_text())
+            return made["devices"][0]["containerEdits"]["env"]
+        self.start_all()
+        self.assertNotIn("VITAMIN_ABSENT=75", variables("a"))
+        self.end("vitamind")
+        wait_until(lambda: self.api.published() == [], what="an empty slice")
+        (self.directory / "vitamin.toml").write_text('[failure]\nabsent = "closed"\n' + CLASSES)
+        self.start_daemon()
+        wait_until(lambda: self.api.published() == ["GPU-1", "GPU-2"], what="both GPUs")
+        self.assertIn("VITAMIN_ABSENT=75", variables("b"))
+
     def test_a_conflict_and_a_silent_api_server_are_tried_again(self):
         self.start_all()
         self.api.conflicts = 3

@@ -345,7 +345,8 @@ class Page(Rendered):
             self.assertEqual(problems(thing), [])
 
     def empties_a_node(self, words):
-        self.assertIn(words[1:], (["drain", "NODE", "--ignore-daemonsets"], ["uncordon", "NODE"]))
+        self.assertIn(words[1:], (["drain", "NODE", "--ignore-daemonsets", "--delete-emptydir-data",
+                                   "--force"], ["uncordon", "NODE"]))
 
     def restarts_a_pool(self, words):
         kind, name = words[5].split("/")
@@ -358,7 +359,12 @@ class Page(Rendered):
         self.assertEqual((namespace, kind), (generate.NAMESPACE, "ds"))
         pod = self.render()["DaemonSet", name]["spec"]["template"]["spec"]
         self.assertIn(words[6], {container["name"] for container in pod["containers"]})
-        self.assertEqual(words[7:], ["--", "vitamin", "status"])
+        self.assertEqual(words[7], "--")
+        if words[8] == "sh":  # PID is a number of the node's
+            self.assertEqual(words[9:], ["-c", "kill -HUP PID"])
+            self.assertTrue(pod["hostPID"])
+        else:
+            self.assertEqual(words[8:10], ["vitamin", "status"])
 
     def installs_the_chart(self, words):
         self.assertEqual(words[:4], ["helm", "upgrade", "--install", "vitamin"])

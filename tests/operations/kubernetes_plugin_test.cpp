@@ -197,9 +197,12 @@ struct Node {
     plugin = std::make_unique<Process>(words);
     REQUIRE(soon([&] { return kubelet->registrations() > before; }));
   }
-  void start_daemon() {
-    daemon = std::make_unique<Process>(std::vector<std::string>{
-        build + "/bin/vitamind", "--socket", socket(), "--lock-directory", directory, "--quiet"});
+  // `more`: options of vitamind.
+  void start_daemon(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> command = {build + "/bin/vitamind", "--socket", socket(),
+                                        "--lock-directory",      directory,  "--quiet"};
+    command.insert(command.end(), more.begin(), more.end());
+    daemon = std::make_unique<Process>(command);
     REQUIRE(soon([&] { return std::filesystem::exists(socket()); }));
   }
 
@@ -232,6 +235,16 @@ bool sees_healthy(grpc::ClientReader<v1beta1::ListAndWatchResponse>& reader, int
   return false;
 }
 
+TEST_CASE("a container is told that it may not run without vitamind") {
+  Node node;
+  node.daemon.reset();
+  node.start_daemon({"--set", "failure.absent=closed"});
+  v1beta1::AllocateResponse answer;
+  REQUIRE(soon([&] { return allocate(node, {"GPU-1.0"}, answer).ok(); }));
+  REQUIRE(answer.container_responses_size() == 1);
+  CHECK(answer.container_responses(0).envs().at("VITAMIN_ABSENT") == "75");
+}
+
 TEST_CASE("the plugin registers and gives a container what it needs") {
   Node node;
   CHECK(node.kubelet->last().version() == "v1beta1");
@@ -243,6 +256,7 @@ TEST_CASE("the plugin registers and gives a container what it needs") {
   const auto& container = answer.container_responses(0);
   CHECK(container.envs().at("VITAMIN_SHARE") == "50");
   CHECK(container.envs().at("VITAMIN_DAEMON") == node.socket());
+  CHECK(!container.envs().contains("VITAMIN_ABSENT"));
   CHECK(container.envs().at("NVIDIA_VISIBLE_DEVICES") == "GPU-1");
   CHECK(container.envs().at("LD_PRELOAD").find("libvitamin_") != std::string::npos);
   REQUIRE(container.mounts_size() == 2);

@@ -119,6 +119,19 @@ class OneNode(SlurmTest):
         self.assertEqual(own.stdout, "/elsewhere\n")
         self.assertRegex(own.stderr, r"not in its isolation domain 'class own'.*\[VIT-407\]")
 
+    def test_a_task_has_the_mps_of_the_node(self):
+        cluster = self.cluster()
+        cluster.write("/etc/vitamin/vitamin.toml",
+                      f'[mps]\nmode = "auto"\ncontrol = "{os.environ["CONTROL"]}"\n')
+        cluster.vitamind()
+        wait_until(lambda: json.loads(cluster.run("vitamin", "status", "--json").stdout)["mps"][
+            "state"] == "ready", what="MPS")
+        shown = ("printenv", "CUDA_MPS_PIPE_DIRECTORY")
+        self.assertEqual(cluster.srun("--vitamin", *shown).stdout, "/run/vitamin/mps\n")
+        own = cluster.srun("--vitamin", *shown, env={"CUDA_MPS_PIPE_DIRECTORY": "/elsewhere"})
+        self.assertEqual(own.stdout, "/elsewhere\n")
+        self.assertNotIn("VIT-407", own.stderr)
+
     def test_a_job_has_the_memory_that_it_asks_for_and_no_more(self):
         cluster = self.cluster()
         cluster.vitamind()
@@ -223,7 +236,7 @@ class OneNode(SlurmTest):
         wait_until(lambda: cluster.nodes_in("idle") == 1, what="that the node is free again")
         self.assertEqual(cluster.nodes_in("drain"), 0)
         cluster.vitamind()
-        self.assertEqual(cluster.srun("--vitamin", "echo", "ran").stdout, "ran\n")
+        self.assertEqual(cluster.srun("--vitamin", "printenv", "VITAMIN_ABSENT").stdout, "75\n")
         cluster.write("/etc/vitamin/vitamin.toml", '[[class]]\nname = "small"\nkind = "batch"\n')
         said = cluster.srun("--vitamin=smal", "echo", "ran")
         self.assertEqual(said.stdout, "ran\n")

@@ -22,6 +22,7 @@
 #include "daemon/protocol/answer.h"
 #include "daemon/protocol/paths.h"
 #include "daemon/protocol/socket.h"
+#include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/interrupts.h"
 #include "tools/vitamin/text.h"
 
@@ -85,6 +86,20 @@ std::optional<ProgramDomain> domain_of_program(const std::string& socket, const 
                            answer->value("problem", "")};
     std::this_thread::sleep_for(milliseconds(20));
   }
+}
+
+std::string shared_mps_directory(const nlohmann::json& status) {
+  const auto mps = status.find("mps");
+  if (mps == status.end() || !mps->is_object()) return {};
+  const std::string state = mps->value("state", "");
+  return state == "ready" || state == "fault" ? mps->value("directory", "") : "";
+}
+
+std::string absence_code(const nlohmann::json& status) {
+  const auto settings =
+      status.value(nlohmann::json::json_pointer("/configuration/settings"), nlohmann::json());
+  const bool closed = settings.is_object() && settings.value("failure.absent", "") == "\"closed\"";
+  return closed ? fmt::to_string(kExitNoDaemon) : "";
 }
 
 std::string not_in_domain_text(const ProgramDomain& domain) {

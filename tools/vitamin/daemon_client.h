@@ -34,6 +34,14 @@ std::optional<ProgramDomain> domain_of_program(const std::string& socket, const 
 // What to say to who has set CUDA_MPS_PIPE_DIRECTORY in a program's environment.
 std::string not_in_domain_text(const ProgramDomain& domain);
 
+// Of a status: the pipe directory of the MPS that all programs share, unless they are isolated.
+// Empty: vitamind has none, or it takes no clients.
+std::string shared_mps_directory(const nlohmann::json& status);
+
+// Of a status: what VITAMIN_ABSENT is for programs of that vitamind (runtime/environment.h); empty:
+// unset, they may run without it.
+std::string absence_code(const nlohmann::json& status);
+
 // What people should know of the last fault under MPS, of a status' "mps"; empty: there was none.
 std::string mps_fault_text(const nlohmann::json& mps);
 

@@ -58,7 +58,15 @@ Examples:
 inline constexpr const char* kStatusFooter = R"(
 Below a device, one cell for each allocation unit: the letter of the client that has it; '.' no
 client; '+' clients share it; '*' clients have it for themselves (one is overdue). '-' below a cell:
-its grant drains.
+its grant drains. Then, since vitamind knows the device:
+  grants        grants of SMs to streams
+  moves         grants to a stream that had other SMs before
+  gates closed  grants that were revoked; moves are not counted
+  waiting       streams that wait for a grant now
+  overdue       grants revoked without an answer of the client in time
+  stale         returns of grants that no longer existed
+"process N uses these SMs without vitamind": it runs under `vitamin run` without --daemon, and no
+lease restrains it.
 
 Columns of clients:
   SMs now     SMs on which the client has grants; parked: after `vitamin park`

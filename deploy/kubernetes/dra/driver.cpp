@@ -280,6 +280,7 @@ hal::Status Driver::write_cdi(const AllocatedClaim& claim) const {
     needs.environment[names::kShare] = std::to_string(share.percent);
     needs.environment[names::kJob] = part_name(claim.uid, i);
     if (!share.workload_class.empty()) needs.environment[names::kClass] = share.workload_class;
+    if (!absence_.empty()) needs.environment[names::kAbsent] = absence_;
     devices.push_back({{"name", cdi_device(claim.uid, i)}, {"containerEdits", cdi_edits(needs)}});
   }
   const ordered_json specification = {
@@ -347,6 +348,7 @@ void Driver::look() {
            "vitamind answers");
   {
     const std::lock_guard lock(mutex_);
+    if (status) absence_ = tools::absence_code(*status);
     daemon_ = status ? fmt::format("{}", (*status)["daemon"]["epoch"].dump()) : "";
   }
   if (status) tell_again();

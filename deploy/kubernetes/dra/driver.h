@@ -95,6 +95,7 @@ class Driver final : public dra_api::DRAPlugin::Service,
   std::mutex mutex_;
   std::map<std::string, Prepared> prepared_;   // by UID
   std::string daemon_;                         // which life of vitamind answers; empty: none
+  std::string absence_;                        // tools::absence_code() of vitamind's last status
   std::map<std::string, std::string> others_;  // GPUs that other drivers publish, with the driver
   nlohmann::json written_, answered_;   // spec of the slice, as sent and as the API server keeps it
   std::string told_daemon_, told_api_;  // the last problems, each said once

@@ -62,6 +62,7 @@ ordered_json cdi_specification(const CdiOptions& options, const Libraries& libra
   std::vector<std::string> variables = {
       variable("LD_PRELOAD", preload_variable(libraries, nullptr)),
   };
+  if (options.closed) variables.push_back(variable(names::kAbsent, fmt::to_string(kExitNoDaemon)));
   ordered_json mounts = {mount(fs::path(socket).parent_path()),
                          mount(libraries.front().parent_path())};
   // Where a class has a directory of its own, the directory is each device's: an engine may keep
@@ -260,17 +261,16 @@ std::string write_whole(const fs::path& file, const std::string& text) {
   return failed ? failed.message() : "";
 }
 
-// The directories of programs that vitamin.toml isolates from others. Problems of the file are for
-// `vitamin config check`.
-std::map<std::string, CdiOptions::Isolated> isolated_by_configuration(const CdiOptions& options) {
+// The directories of programs that vitamin.toml isolates from others.
+std::map<std::string, CdiOptions::Isolated> isolated_by_configuration(
+    const CdiOptions& options, const config::Configuration& configuration) {
   std::map<std::string, CdiOptions::Isolated> isolated;
-  const config::Loaded loaded = config::load(config::sources("", {}));
-  if (options.mps.empty() || !loaded.valid()) return isolated;
+  if (options.mps.empty()) return isolated;
   std::vector<std::string> names = {""};  // programs without a class
   names.insert(names.end(), options.classes.begin(), options.classes.end());
   for (const std::string& name : names) {
-    const auto* const workload = loaded.configuration.find_class(name);
-    switch (config::isolation_of(loaded.configuration, workload)) {
+    const auto* const workload = configuration.find_class(name);
+    switch (config::isolation_of(configuration, workload)) {
       case config::Isolation::kShared:
         break;
       case config::Isolation::kClass:
@@ -285,7 +285,11 @@ std::map<std::string, CdiOptions::Isolated> isolated_by_configuration(const CdiO
 }
 
 int generate(CdiOptions options) {
-  options.isolated = isolated_by_configuration(options);
+  // Problems of vitamin.toml are for `vitamin config check`.
+  if (const config::Loaded loaded = config::load(config::sources("", {})); loaded.valid()) {
+    options.isolated = isolated_by_configuration(options, loaded.configuration);
+    options.closed = loaded.configuration.failure.absent == config::OnAbsence::kClosed;
+  }
   const Libraries libraries = preload_libraries();
   const auto specification = cdi_specification(options, libraries);
   std::vector<std::string> problems = cdi_problems(specification);

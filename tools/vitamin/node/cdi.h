@@ -34,6 +34,7 @@ struct CdiOptions {
   std::string mps;                // directory of MPS's pipes; empty: none
   std::vector<unsigned> shares = {10, 20, 25, 33, 50, 75};
   std::vector<std::string> classes;  // of vitamin.toml
+  bool closed = false;               // no program runs without vitamind
   struct Isolated {
     std::string directory;  // CUDA_MPS_PIPE_DIRECTORY
     bool mounted = false;   // it is there

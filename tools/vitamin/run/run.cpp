@@ -170,8 +170,7 @@ std::string mps_directory(const RunOptions& options) {
   const auto& mps = (*status)["mps"];
   if (const std::string problem = mps.value("problem", ""); !problem.empty())
     say("MPS: " + problem + ".");
-  const std::string state = mps.value("state", "");
-  return state == "ready" || state == "fault" ? mps.value("directory", "") : "";
+  return shared_mps_directory(*status);
 }
 
 // The policies that decided for the processes of the run; empty: it is not known.
