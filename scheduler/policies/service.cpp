@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <tuple>
 #include <utility>
 
 namespace vitamin::scheduler {
@@ -339,13 +341,14 @@ void Service::sample(const Client& client, ProgramHash program, const Since& sin
     const std::uint64_t ready = step.begin_ns != 0 ? step.begin_ns : step.ready_ns;
     if (ready > now + kLeadNs) continue;
     steps = has_steps_ = true;
-    const auto known = std::find_if(items_.begin(), items_.end(), [&](const WorkItem& u) {
-      return !u.period && u.id == step.id;
-    });
-    if (known != items_.end())
-      known->seen = true;
-    else
+    auto item = std::find_if(items_.begin(), items_.end(),
+                             [&](const WorkItem& u) { return !u.period && u.id == step.id; });
+    if (item == items_.end()) {
       begin_step(step, std::min(ready, step.ready_ns != 0 ? step.ready_ns : ready), store);
+      item = std::prev(items_.end());
+    }
+    item->seen = true;
+    item->begin_ns = step.begin_ns != 0 && step.begin_ns <= now ? step.begin_ns : kNever;
   }
   const bool worked = std::exchange(working_, works(client));
   if (worked && !working_) {
@@ -364,8 +367,9 @@ void Service::sample(const Client& client, ProgramHash program, const Since& sin
     if (!item.seen) finish(item, now, store, store_ns);
   std::erase_if(items_, [](const WorkItem& item) { return !item.seen; });
   if (!steps && working_ && slo_.latency_ns != 0 && items_.empty()) begin_period(now, store);
-  std::sort(items_.begin(), items_.end(),
-            [](const WorkItem& a, const WorkItem& b) { return a.due_ns < b.due_ns; });
+  std::sort(items_.begin(), items_.end(), [](const WorkItem& a, const WorkItem& b) {
+    return std::tie(a.begin_ns, a.due_ns) < std::tie(b.begin_ns, b.due_ns);
+  });
 }
 
 Service::Slack Service::slack(std::uint64_t now_ns) const {

@@ -136,7 +136,8 @@ class Service {
     StepKind kind = StepKind::kUnknown;
     bool period = false, seen = false;
     std::uint64_t ready_ns = 0;
-    double done_ns = 0;  // alone
+    std::uint64_t begin_ns = kNever;  // of a step; kNever: it has not begun
+    double done_ns = 0;               // alone
     // Of a step.
     std::uint64_t due_ns = 0, bound_ns = 0;
     std::uint64_t promised_ns = 0;     // by the bound itself, where due_ns is by what alone takes
@@ -178,7 +179,8 @@ class Service {
   double z_ = 0;  // of the quantile
   ProgramHash program_ = 0;
   StepKind phase_ = StepKind::kUnknown;
-  std::vector<WorkItem> items_;  // by due time; at most one period
+  // What has begun is before what waits behind it, which is by due time; at most one period.
+  std::vector<WorkItem> items_;
   std::uint64_t last_request_ = 0, last_due_ns_ = 0;
   std::array<Pace, 5> paces_;  // by phase
   bool working_ = false, has_steps_ = false, in_step_ = false;

@@ -469,6 +469,27 @@ TEST_CASE("What would be late alone, too, costs the others nothing") {
   CHECK(harvests[1] >= 0.6 * harvests[0]);
 }
 
+TEST_CASE(
+    "a step that waits behind the one that runs is not taken to run, though it is due first") {
+  ServiceWorld::Setup setup;
+  setup.kind = StepKind::kDecode;
+  setup.work_ms = 7;
+  setup.spread = 0.15;
+  setup.load = 0.9;
+  setup.alone = true;
+  setup.slo.tpot_ns = 40 * kMs;
+  std::vector<SloStatus> statuses;
+  for (const unsigned tight : {0U, 8U}) {
+    setup.tight = tight;
+    ServiceWorld world(setup, {});
+    world.run(60);
+    world.policy.slo_statuses(statuses);
+  }
+  REQUIRE(statuses.size() == 2);
+  CHECK(statuses[0].alone_ns == doctest::Approx(10e6).epsilon(0.1));
+  CHECK(statuses[1].alone_ns == doctest::Approx(10e6).epsilon(0.1));
+}
+
 // Steps that take as long as the bound alone, now and then, or longer: there is never time to see
 // what sharing costs.
 TEST_CASE("A bound that leaves no slack, or cannot be met alone, leaves others their part") {
@@ -494,8 +515,6 @@ TEST_CASE("A bound that leaves no slack, or cannot be met alone, leaves others t
     }
 }
 
-// One token after another, each of which takes longer than the bound now and then, on the host:
-// what a part of the device costs it is seen, and others have the rest.
 // A decode step of vLLM is one launch of a graph and some small ones, and their ends are seen when
 // the step behind it has begun.
 TEST_CASE("a service whose work is counted in lumps keeps its bound, and others get the rest") {
@@ -523,6 +542,8 @@ TEST_CASE("a service whose work is counted in lumps keeps its bound, and others 
   }
 }
 
+// One token after another, each of which takes longer than the bound now and then, on the host:
+// what a part of the device costs it is seen, and others have the rest.
 TEST_CASE("A service that always works and misses its bound alone leaves others their part") {
   ServiceWorld::Setup setup;
   setup.kind = StepKind::kDecode;
