@@ -110,6 +110,16 @@ class ServiceWorld {
     return static_cast<double>(n) / static_cast<double>(latencies_ms.size());
   }
   void set_slo(const Slo& slo) { clients_[0].slo = slo; }
+  // Client 1 ends; after so long another one of its program begins.
+  void restart(double pause_s) {
+    queue_.clear();
+    done_ns_ = 0;
+    arrival_ns_ = now_ns_ + static_cast<std::uint64_t>(pause_s * 1e9);
+    policy.forget(1);
+    estimator.forget(1);
+    estimator.identify(1, 500);
+  }
+  double trained_s() const { return trained_ns_ / 1e9; }
   std::uint64_t now_ns() const { return now_ns_; }
   const Allocation& allocation() const { return now_; }
   unsigned changes() const { return changes_; }
@@ -539,6 +549,32 @@ TEST_CASE("a service whose work is counted in lumps keeps its bound, and others 
     CHECK(statuses[0].feasible);
     CHECK(world.late(static_cast<double>(bound_ms)) <= 0.25);
     CHECK(world.harvest() >= (bound_ms == 9 ? 0 : 0.2));
+  }
+}
+
+// The pause is longer than what is known of arrangements lasts: they are tried again.
+TEST_CASE("that work of a program is counted in lumps is known of its next client") {
+  ServiceWorld::Setup setup;
+  setup.kind = StepKind::kDecode;
+  setup.work_ms = 7;
+  setup.spread = 0.05;
+  setup.closed = setup.in_lumps = true;
+  setup.slo.quantile = 0.75F;
+  setup.slo.tpot_ns = 15 * kMs;
+  ServiceWorld world(setup, {});
+  for (double at_s = 0; at_s < 500; at_s += 100) {
+    const double before_s = world.trained_s();
+    world.run(at_s + 30);
+    std::vector<SloStatus> statuses;
+    world.policy.slo_statuses(statuses);
+    REQUIRE(statuses.size() == 1);
+    const double harvest = (world.trained_s() - before_s) / 30;
+    MESSAGE("begun at " << at_s << " s: alone " << statuses[0].alone_ns << " ns, harvest "
+                        << harvest);
+    CHECK(statuses[0].alone_ns < 85 * kMs / 10);
+    if (at_s > 0) CHECK(harvest >= 0.6);
+    world.restart(70);
+    world.run(at_s + 100);
   }
 }
 
