@@ -140,7 +140,8 @@ class Server final : public GrantSink {
   int sleep_limit(std::uint64_t now_ns) const;
   void watchdog(std::uint64_t now_ns);
 
-  Entitlement entitlement_of(const Session& session);
+  // `stays_in`: the class that the client has already; empty: it is found.
+  Entitlement entitlement_of(const Session& session, const std::string& stays_in = {});
   std::vector<GroupShare> shares_of(const config::WorkloadClass* workload, const Member& member,
                                     const GroupShare& job, const GroupShare& own);
   std::uint32_t group_number(const std::string& key);

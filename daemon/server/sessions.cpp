@@ -231,7 +231,7 @@ std::vector<GroupShare> Server::shares_of(const config::WorkloadClass* workload,
   return shares;
 }
 
-Server::Entitlement Server::entitlement_of(const Session& session) {
+Server::Entitlement Server::entitlement_of(const Session& session, const std::string& stays_in) {
   const protocol::Peer& peer = session.peer;
   const protocol::Hello& hello = session.hello;
   const Device& device = *session.device;
@@ -243,8 +243,10 @@ Server::Entitlement Server::entitlement_of(const Session& session) {
   const auto [step, job, own] = jobs_.of(peer.uid, slurm_step(cgroup), claim.job);
   const auto [claimed, part] = claims_.of(entitlement.container.pod, claim.job);
   const config::WorkloadClass* const workload =
-      class_told(part != nullptr ? &part->workload_class : nullptr,
-                 job != nullptr ? &job->workload_class : nullptr, claim, hello.program.get(), peer);
+      stays_in.empty() ? class_told(part != nullptr ? &part->workload_class : nullptr,
+                                    job != nullptr ? &job->workload_class : nullptr, claim,
+                                    hello.program.get(), peer)
+                       : classes_.of(stays_in, hello.program.get(), peer.uid);
   if (workload != nullptr) entitlement.workload_class = workload->name;
   entitlement.job = job != nullptr ? step : claimed;
   entitlement.in_job = own;
@@ -281,12 +283,15 @@ void Server::apply_terms(std::uint64_t now_ns) {
   for (const auto& [id, session] : sessions_) {
     if (session->dying) continue;
     Entitlement& known = session->entitlement;
-    const Entitlement now = entitlement_of(*session);
-    known.shares = now.shares;
+    Entitlement now = entitlement_of(*session);
     if (known.job.empty() && !now.job.empty()) {
       known.job = now.job;
       known.workload_class = now.workload_class;
+    } else if (known.workload_class != now.workload_class &&
+               settings_.configuration.find_class(known.workload_class) != nullptr) {
+      now = entitlement_of(*session, known.workload_class);
     }
+    known.shares = now.shares;
     if (known.workload_class == now.workload_class)
       known.traits.terms = now.traits.terms;
     else

@@ -32,6 +32,7 @@ enum class Quantity : std::uint8_t {
   kStep,    // log(ns) of a step alone on the whole device, by the work that it did beside others
   kBusy,    // log(ns) of a busy period alone on the whole device
   kStepByClock,  // log(ns) of a step that nothing ran beside
+  kCountError,   // of such a step: |work counted / work done - 1|, no logarithm
 };
 inline constexpr std::uint64_t kByItself = 0;
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <tuple>
 #include <utility>
 
 namespace vitamin::scheduler {
@@ -10,7 +12,8 @@ namespace {
 
 // Steps, and periods, whose scatter says what alone takes.
 constexpr double kKnown = 20, kKnownByClock = 5, kKnownPeriods = 10;
-// Work is counted in lumps where the counts of the newest steps are off by so much.
+// Work is counted in lumps where the counts of the newest steps are off by so much, until they are
+// off by half of that.
 constexpr double kLumps = 0.3, kNewestSteps = 16;
 // One of so many periods is left alone, so that what is known stays true.
 constexpr std::uint64_t kControls = 8;
@@ -108,7 +111,7 @@ bool Service::Pace::known(std::uint64_t now_ns) const {
 
 const Estimate* Service::step_alone(const EstimateStore& store, StepKind kind) const {
   const Estimate* known = store.find(key_of(program_, kind, Quantity::kStepByClock));
-  if (known != nullptr && known->n_eff >= kKnownByClock) return known;
+  if (known != nullptr && (known->n_eff >= kKnownByClock || in_lumps_)) return known;
   known = store.find(key_of(program_, kind, Quantity::kStep));
   return known != nullptr && known->n_eff >= kKnown ? known : nullptr;
 }
@@ -220,14 +223,16 @@ void Service::correct(bool harmed) {
   window_ = window_harmed_ = 0;
 }
 
-bool Service::in_lumps() const { return count_error_ > kLumps; }
-
-// How fast it was, by the clock.
-void Service::measure(const WorkItem& step, const EstimateStore& store) {
-  if (step.control && step.worked_ns > 0)
-    count_error_ +=
-        (std::abs(step.done_ns - step.worked_ns) / step.worked_ns - count_error_) / kNewestSteps;
-  if (!in_lumps()) return;
+// How well it is counted, and how fast it was by the clock.
+void Service::measure(const WorkItem& step, EstimateStore& store, std::uint64_t store_ns) {
+  if (step.control && step.counted && step.worked_ns > 0) {
+    const double error = std::min(1.0, std::abs(step.done_ns - step.worked_ns) / step.worked_ns);
+    count_error_ += (error - count_error_) / kNewestSteps;
+    found_lumps_ = found_lumps_ || (!in_lumps_ && count_error_ > kLumps);
+    in_lumps_ = count_error_ > (in_lumps_ ? kLumps / 2 : kLumps);
+    store.add(key_of(program_, StepKind::kUnknown, Quantity::kCountError), error, 1, store_ns);
+  }
+  if (!in_lumps_) return;
   const Estimate* const alone = step_alone(store, step.kind);
   if (!step.runs || step.moved || alone == nullptr) return;
   measured_.push_back({step.kind, step.arrangement, step.worked_ns, std::exp(alone->log_mean),
@@ -238,7 +243,7 @@ void Service::finish(const WorkItem& item, std::uint64_t now_ns, EstimateStore& 
                      std::uint64_t store_ns) {
   ++finished_;
   if (!item.period) {
-    measure(item, store);
+    measure(item, store, store_ns);
     late_ += now_ns > item.promised_ns;
     correct(now_ns > item.due_ns &&
             to_double(item.ready_ns) + item.done_ns <= to_double(item.due_ns));
@@ -282,14 +287,15 @@ void Service::advance(const Client& client, const Since& since) {
   if (since.alone && since.settled && client.reports_progress && !in_period && passed > 0)
     pace().add(done, passed, since.now_ns);
   double got = since.alone ? passed : 0;  // of what is not known, the worst
-  if (client.reports_progress && pace().known(since.now_ns)) {
+  const bool counted = client.reports_progress && pace().known(since.now_ns);
+  if (counted) {
     got = done * pace().ns / pace().work;
     if (since.settled && passed > 0) speed_ = got / passed;
   }
   // Where its launches are counted when it has ended it is as fast as other steps were until then.
   const bool in_step =
       std::any_of(items_.begin(), items_.end(), [](const WorkItem& item) { return !item.period; });
-  if (in_step && in_lumps() && since.speed >= 0) got = passed * since.speed;
+  if (in_step && in_lumps_ && since.speed >= 0) got = passed * since.speed;
   bool first = true;               // of the steps
   for (WorkItem& item : items_) {  // one after the other
     // The first part of a period may be shared with what the others had submitted, that of a step
@@ -308,6 +314,7 @@ void Service::advance(const Client& client, const Since& since) {
         item.others_from = others_work_;
       }
       item.moved = item.moved || item.arrangement != since.arrangement;
+      item.counted = item.counted && counted;
       item.worked_ns += passed;
     }
     const bool last = &item == &items_.back() || (&item + 1)->period;
@@ -325,8 +332,14 @@ void Service::sample(const Client& client, ProgramHash program, const Since& sin
     slo_ = client.slo;
     z_ = normal_quantile(static_cast<double>(slo_.quantile));
   }
-  program_ = program;
+  if (std::exchange(program_, program) != program) {
+    const Estimate* const error =
+        store.find(key_of(program, StepKind::kUnknown, Quantity::kCountError));
+    count_error_ = error != nullptr ? error->log_mean : 0;
+    in_lumps_ = count_error_ > kLumps;
+  }
   measured_.clear();
+  found_lumps_ = false;
   advance(client, since);
   const std::uint64_t now = since.now_ns;
   phase_ = client.phase;
@@ -339,13 +352,14 @@ void Service::sample(const Client& client, ProgramHash program, const Since& sin
     const std::uint64_t ready = step.begin_ns != 0 ? step.begin_ns : step.ready_ns;
     if (ready > now + kLeadNs) continue;
     steps = has_steps_ = true;
-    const auto known = std::find_if(items_.begin(), items_.end(), [&](const WorkItem& u) {
-      return !u.period && u.id == step.id;
-    });
-    if (known != items_.end())
-      known->seen = true;
-    else
+    auto item = std::find_if(items_.begin(), items_.end(),
+                             [&](const WorkItem& u) { return !u.period && u.id == step.id; });
+    if (item == items_.end()) {
       begin_step(step, std::min(ready, step.ready_ns != 0 ? step.ready_ns : ready), store);
+      item = std::prev(items_.end());
+    }
+    item->seen = true;
+    item->begin_ns = step.begin_ns != 0 && step.begin_ns <= now ? step.begin_ns : kNever;
   }
   const bool worked = std::exchange(working_, works(client));
   if (worked && !working_) {
@@ -364,8 +378,9 @@ void Service::sample(const Client& client, ProgramHash program, const Since& sin
     if (!item.seen) finish(item, now, store, store_ns);
   std::erase_if(items_, [](const WorkItem& item) { return !item.seen; });
   if (!steps && working_ && slo_.latency_ns != 0 && items_.empty()) begin_period(now, store);
-  std::sort(items_.begin(), items_.end(),
-            [](const WorkItem& a, const WorkItem& b) { return a.due_ns < b.due_ns; });
+  std::sort(items_.begin(), items_.end(), [](const WorkItem& a, const WorkItem& b) {
+    return std::tie(a.begin_ns, a.due_ns) < std::tie(b.begin_ns, b.due_ns);
+  });
 }
 
 Service::Slack Service::slack(std::uint64_t now_ns) const {

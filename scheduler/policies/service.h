@@ -102,7 +102,9 @@ class Service {
   double speed() const { return speed_; }
   // Its work is counted in lumps, and it was in a step since the last sample, of which measured()
   // says at its end how fast it was.
-  bool by_the_clock() const { return in_step_ && in_lumps(); }
+  bool by_the_clock() const { return in_step_ && in_lumps_; }
+  // With the last sample it was found that its work is counted in lumps.
+  bool found_lumps() const { return found_lumps_; }
   // Steps that ended with the last sample, if its work is counted in lumps.
   const std::vector<Measured>& measured() const { return measured_; }
 
@@ -136,7 +138,8 @@ class Service {
     StepKind kind = StepKind::kUnknown;
     bool period = false, seen = false;
     std::uint64_t ready_ns = 0;
-    double done_ns = 0;  // alone
+    std::uint64_t begin_ns = kNever;  // of a step; kNever: it has not begun
+    double done_ns = 0;               // alone
     // Of a step.
     std::uint64_t due_ns = 0, bound_ns = 0;
     std::uint64_t promised_ns = 0;     // by the bound itself, where due_ns is by what alone takes
@@ -146,6 +149,7 @@ class Service {
     double work_ns = 0;                // alone, at the quantile
     double worked_ns = 0;  // pauses of the client left out; of a step, while it was the first
     bool control = false;  // nothing ran beside it
+    bool counted = true;   // done_ns is by the client's counters
     // Of a period.
     double work = 0;
     double allowance_ns = 0;  // of worked_ns - done_ns
@@ -166,8 +170,7 @@ class Service {
   void correct(bool harmed);  // of a step: the others made it late
   void finish(const WorkItem& item, std::uint64_t now_ns, EstimateStore& store,
               std::uint64_t store_ns);
-  void measure(const WorkItem& step, const EstimateStore& store);
-  bool in_lumps() const;
+  void measure(const WorkItem& step, EstimateStore& store, std::uint64_t store_ns);
   const Estimate* step_alone(const EstimateStore& store, StepKind kind) const;
   Pace& pace() { return paces_[static_cast<std::size_t>(phase_)]; }
   const Pace& pace() const { return paces_[static_cast<std::size_t>(phase_)]; }
@@ -178,15 +181,17 @@ class Service {
   double z_ = 0;  // of the quantile
   ProgramHash program_ = 0;
   StepKind phase_ = StepKind::kUnknown;
-  std::vector<WorkItem> items_;  // by due time; at most one period
+  // What has begun is before what waits behind it, which is by due time; at most one period.
+  std::vector<WorkItem> items_;
   std::uint64_t last_request_ = 0, last_due_ns_ = 0;
   std::array<Pace, 5> paces_;  // by phase
   bool working_ = false, has_steps_ = false, in_step_ = false;
   std::uint64_t sampled_ns_ = 0, idle_ns_ = 0;
   double before_ = 0, speed_ = -1;
   // Of steps that nothing ran beside: how far the work that was counted was from that of the time
-  // that had passed, relative to it.
+  // that had passed, relative to it. Begins with what is known of the program.
   double count_error_ = 0;
+  bool in_lumps_ = false, found_lumps_ = false;
   double others_work_ = 0;  // in all
   std::vector<Measured> measured_;
   // Of the newest periods: how many, what they took alone, the pauses behind them, all of the time.

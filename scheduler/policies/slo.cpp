@@ -95,6 +95,9 @@ bool SloPolicy::sample(const Snapshot& snapshot) {
 // What services on one side did in steps that have ended, of those whose work is counted in lumps.
 // True: there is such a service, and the time since the last sample belongs to a step of it.
 bool SloPolicy::measure_steps(std::uint64_t now_ns) {
+  // What was measured of it before was of lumps.
+  for (const ServiceState& state : services_)
+    if (state.service.found_lumps()) arrangements_.forget();
   if (situation_.two()) return false;
   bool any = false;
   for (const ServiceState& state : services_) {
@@ -105,8 +108,6 @@ bool SloPolicy::measure_steps(std::uint64_t now_ns) {
                               {std::min(step.alone_ns, step.passed_ns), 0, step.others_work},
                               now_ns);
   }
-  // What was measured before was of lumps.
-  if (any && !std::exchange(by_the_clock_, true)) arrangements_.forget();
   return any;
 }
 

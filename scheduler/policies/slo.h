@@ -129,7 +129,6 @@ class SloPolicy final : public AllocationPolicy {
   bool others_run_ = false;
   std::uint64_t sampled_ns_ = 0, changed_ns_ = 0;
   double others_work_ = 0;      // in all
-  bool by_the_clock_ = false;   // a service whose work is counted in lumps has worked
   double got_ = 0, could_ = 0;  // by the others while services worked, and with no bound
   static constexpr std::size_t kNone = ~std::size_t{0};
 };

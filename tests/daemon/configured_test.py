@@ -352,6 +352,25 @@ class Configured(DaemonTest):
         self.until(lambda: daemon.log().count("was read again") == 5)
         self.assertEqual(bounds(daemon), (1, [("tpot", 9, 99)]))
 
+    def test_a_client_stays_in_its_class_when_a_reload_has_others_match_its_program(self):
+        def configuration(first, second):
+            return ('policy.name = "slo"\n[[class]]\nname = "first"\nkind = "latency"\n'
+                    f'{first}share = 75\n[[class]]\nname = "second"\n{second}share = 25\n')
+
+        def terms(daemon):
+            client, = daemon.status()["clients"]
+            return (client["class"], client["bounds"]["tpot_ns"],
+                    [one["share"] for one in client["shares"]])
+
+        daemon = self.configured(configuration('command = "*member*"\ntpot = "30ms"\n',
+                                               'command = "none"\n'))
+        self.hold(daemon)
+        self.assertEqual(terms(daemon), ("first", 30_000_000, [75]))
+        self.reload(daemon, configuration('command = "none"\ntpot = "8ms"\n',
+                                          'command = "*member*"\n'))
+        self.until(lambda: daemon.log().count("was read again") == 1)
+        self.assertEqual(terms(daemon), ("first", 8_000_000, [75]))
+
     def test_a_reload_during_the_start_is_done_after_it(self):
         pipe = pathlib.Path(self.directory.name, "vitamin.toml")
         os.mkfifo(pipe)
