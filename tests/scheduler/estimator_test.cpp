@@ -443,23 +443,6 @@ TEST_CASE("The sum of speeds needs each client alone, and picks by it") {
   CHECK(right >= 19);
 }
 
-TEST_CASE("Blocks of clients alone take nothing of the time of a race") {
-  const World::Speeds evenly = [](std::size_t, std::span<const Assignment> configuration) {
-    return 1.0 / static_cast<double>(configuration.size());
-  };
-  World world(std::vector<Job>(8), evenly, 1);
-  world.settle_ms = 50;  // all blocks alone take 2.4 s
-  world.objective = {Aim::kSum, 0.5};
-  world.run(6);
-  scheduler::Findings findings;
-  world.estimator.explain(findings);
-  REQUIRE(findings.candidates.size() >= 4);
-  unsigned measured = 0;
-  for (const scheduler::CandidateReport& candidate : findings.candidates)
-    measured += candidate.blocks > 0 ? 1U : 0U;
-  CHECK(measured >= 4);
-}
-
 TEST_CASE("Fair progress picks the candidate whose slowest client is fastest") {
   unsigned right = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
