@@ -4,6 +4,8 @@
 // virtual time and with known speeds in every configuration.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -128,6 +130,13 @@ class ServiceWorld {
   }
   double trained_s() const { return trained_ns_ / 1e9; }
   std::uint64_t now_ns() const { return now_ns_; }
+  // Of the service's only bound.
+  scheduler::SloStatus slo_status() const {
+    std::vector<scheduler::SloStatus> statuses;
+    policy.slo_statuses(statuses);
+    REQUIRE(statuses.size() == 1);
+    return statuses[0];
+  }
   const Allocation& allocation() const { return now_; }
   unsigned changes() const { return changes_; }
 

@@ -64,13 +64,11 @@ TEST_CASE("A bound that cannot be met alone is infeasible, and says what would b
   setup.slo.latency_ns = 5 * kMs;  // the work takes 8 ms
   ServiceWorld world(setup, {});
   world.run(20);
-  std::vector<SloStatus> statuses;
-  world.policy.slo_statuses(statuses);
-  REQUIRE(statuses.size() == 1);
-  CHECK(!statuses[0].feasible);
-  CHECK(statuses[0].alone_ns > 8 * kMs);
-  CHECK(statuses[0].alone_ns < 25 * kMs);
-  CHECK(statuses[0].late > 0.9 * static_cast<double>(statuses[0].finished));
+  const SloStatus status = world.slo_status();
+  CHECK(!status.feasible);
+  CHECK(status.alone_ns > 8 * kMs);
+  CHECK(status.alone_ns < 25 * kMs);
+  CHECK(status.late > 0.9 * static_cast<double>(status.finished));
   CHECK(world.harvest() >= 0.3);  // the others are not paused for a bound that is lost anyway
 }
 
@@ -104,11 +102,9 @@ TEST_CASE("tpot-first keeps a partition for decodes while they are idle") {
   options.cumulative = false;
   ServiceWorld world(setup, options);
   world.run(5);
-  std::vector<SloStatus> statuses;
-  world.policy.slo_statuses(statuses);
-  REQUIRE(statuses.size() == 1);
-  CHECK(statuses[0].kept_partition != kNoPartition);
-  CHECK(h200().at(statuses[0].kept_partition).sms <= 68);
+  const SloStatus status = world.slo_status();
+  CHECK(status.kept_partition != kNoPartition);
+  CHECK(h200().at(status.kept_partition).sms <= 68);
   world.latencies_ms.clear();
   world.run(30);
   bool held = false;
@@ -150,12 +146,10 @@ TEST_CASE("periods of a service without a number for a bound are late when they 
   setup.slo.latency_ns = kAsAloneNs;
   ServiceWorld world(setup, {});
   world.run(60);
-  std::vector<SloStatus> statuses;
-  world.policy.slo_statuses(statuses);
-  REQUIRE(statuses.size() == 1);
-  MESSAGE("as alone: " << statuses[0].late << " of " << statuses[0].finished << " periods late");
-  CHECK(statuses[0].finished > 1'000);
-  CHECK(statuses[0].late < statuses[0].finished / 10);
+  const SloStatus status = world.slo_status();
+  MESSAGE("as alone: " << status.late << " of " << status.finished << " periods late");
+  CHECK(status.finished > 1'000);
+  CHECK(status.late < status.finished / 10);
 }
 
 // Two services whose steps leave no time to try anything, and a client that trains.
@@ -333,15 +327,13 @@ TEST_CASE("a service whose work is counted in lumps keeps its bound, and others 
     setup.slo.tpot_ns = bound_ms * kMs;
     ServiceWorld world(setup, {});
     world.run(60);
-    std::vector<SloStatus> statuses;
-    world.policy.slo_statuses(statuses);
-    REQUIRE(statuses.size() == 1);
-    MESSAGE("in lumps, bound " << bound_ms << " ms: alone " << statuses[0].alone_ns << " ns, late "
+    const SloStatus status = world.slo_status();
+    MESSAGE("in lumps, bound " << bound_ms << " ms: alone " << status.alone_ns << " ns, late "
                                << 100 * world.late(static_cast<double>(bound_ms)) << " %, harvest "
                                << world.harvest());
-    CHECK(statuses[0].alone_ns > 65 * kMs / 10);
-    CHECK(statuses[0].alone_ns < 85 * kMs / 10);
-    CHECK(statuses[0].feasible);
+    CHECK(status.alone_ns > 65 * kMs / 10);
+    CHECK(status.alone_ns < 85 * kMs / 10);
+    CHECK(status.feasible);
     CHECK(world.late(static_cast<double>(bound_ms)) <= 0.25);
     CHECK(world.harvest() >= (bound_ms == 9 ? 0 : 0.2));
   }
@@ -360,13 +352,10 @@ TEST_CASE("that work of a program is counted in lumps is known of its next clien
   for (double at_s = 0; at_s < 500; at_s += 100) {
     const double before_s = world.trained_s();
     world.run(at_s + 30);
-    std::vector<SloStatus> statuses;
-    world.policy.slo_statuses(statuses);
-    REQUIRE(statuses.size() == 1);
+    const SloStatus status = world.slo_status();
     const double harvest = (world.trained_s() - before_s) / 30;
-    MESSAGE("begun at " << at_s << " s: alone " << statuses[0].alone_ns << " ns, harvest "
-                        << harvest);
-    CHECK(statuses[0].alone_ns < 85 * kMs / 10);
+    MESSAGE("begun at " << at_s << " s: alone " << status.alone_ns << " ns, harvest " << harvest);
+    CHECK(status.alone_ns < 85 * kMs / 10);
     if (at_s > 0) CHECK(harvest >= 0.6);
     world.restart(70);
     world.run(at_s + 100);
