@@ -20,6 +20,22 @@ using test::kMs;
 using test::kSecond;
 using test::ServiceWorld;
 
+ServiceWorld::Setup decodes(double work_ms, double spread) {
+  ServiceWorld::Setup setup;
+  setup.kind = StepKind::kDecode;
+  setup.work_ms = work_ms;
+  setup.spread = spread;
+  return setup;
+}
+
+// TPOT-First: decodes keep a part, and each token is due one bound after it was ready.
+SloOptions options_of_the_paper() {
+  SloOptions options;
+  options.keeps_parts = true;
+  options.cumulative = false;
+  return options;
+}
+
 // Latency of the same requests with the device to themselves.
 double alone_ms(ServiceWorld::Setup setup, double quantile) {
   setup.alone = true;
@@ -90,16 +106,11 @@ TEST_CASE("What a bound costs the others is told") {
 }
 
 TEST_CASE("tpot-first keeps a partition for decodes while they are idle") {
-  ServiceWorld::Setup setup;
-  setup.kind = StepKind::kDecode;
-  setup.work_ms = 8;
-  setup.spread = 0.05;
+  ServiceWorld::Setup setup = decodes(8, 0.05);
   setup.load = 0.4;
   setup.paced = true;
   setup.slo.tpot_ns = 14 * kMs;
-  SloOptions options;
-  options.keeps_parts = true;
-  options.cumulative = false;
+  const SloOptions options = options_of_the_paper();
   ServiceWorld world(setup, options);
   world.run(5);
   const SloStatus status = world.slo_status();
@@ -117,15 +128,11 @@ TEST_CASE("tpot-first keeps a partition for decodes while they are idle") {
 }
 
 TEST_CASE("a class that loses its bound of tokens at a reload keeps no part any more") {
-  ServiceWorld::Setup setup;
-  setup.kind = StepKind::kDecode;
-  setup.spread = 0.05;
+  ServiceWorld::Setup setup = decodes(8, 0.05);
   setup.load = 0.4;
   setup.paced = true;
   setup.slo.tpot_ns = setup.slo.latency_ns = 14 * kMs;
-  SloOptions options;
-  options.keeps_parts = true;
-  options.cumulative = false;
+  const SloOptions options = options_of_the_paper();
   ServiceWorld world(setup, options);
   world.run(5);
   std::vector<SloStatus> statuses;
@@ -248,10 +255,7 @@ TEST_CASE("a service that leaves takes its steps out of the count towards the ne
 }
 
 TEST_CASE("What would be late alone, too, costs the others nothing") {
-  ServiceWorld::Setup setup;
-  setup.kind = StepKind::kDecode;
-  setup.work_ms = 7;
-  setup.spread = 0.15;
+  ServiceWorld::Setup setup = decodes(7, 0.15);
   setup.load = 0.8;
   setup.paced = true;
   setup.slo.tpot_ns = 15 * kMs;
@@ -270,10 +274,7 @@ TEST_CASE("What would be late alone, too, costs the others nothing") {
 
 TEST_CASE(
     "a step that waits behind the one that runs is not taken to run, though it is due first") {
-  ServiceWorld::Setup setup;
-  setup.kind = StepKind::kDecode;
-  setup.work_ms = 7;
-  setup.spread = 0.15;
+  ServiceWorld::Setup setup = decodes(7, 0.15);
   setup.load = 0.9;
   setup.alone = true;
   setup.slo.tpot_ns = 40 * kMs;
@@ -294,10 +295,7 @@ TEST_CASE(
 TEST_CASE("A bound that leaves no slack, or cannot be met alone, leaves others their part") {
   for (const double spread : {0.27, 0.4})
     for (const bool keeps : {false, true}) {
-      ServiceWorld::Setup setup;
-      setup.kind = StepKind::kDecode;
-      setup.work_ms = 7;
-      setup.spread = spread;
+      ServiceWorld::Setup setup = decodes(7, spread);
       setup.load = 0.6;
       setup.paced = true;
       setup.slo.tpot_ns = 15 * kMs;
@@ -317,10 +315,7 @@ TEST_CASE("A bound that leaves no slack, or cannot be met alone, leaves others t
 // A decode step of vLLM is one launch of a graph and some small ones, and their ends are seen when
 // the step behind it has begun.
 TEST_CASE("a service whose work is counted in lumps keeps its bound, and others get the rest") {
-  ServiceWorld::Setup setup;
-  setup.kind = StepKind::kDecode;
-  setup.work_ms = 7;
-  setup.spread = 0.05;
+  ServiceWorld::Setup setup = decodes(7, 0.05);
   setup.closed = setup.in_lumps = true;
   setup.slo.quantile = 0.75F;
   for (const std::uint64_t bound_ms : {9, 12}) {
@@ -341,10 +336,7 @@ TEST_CASE("a service whose work is counted in lumps keeps its bound, and others 
 
 // The pause is longer than what is known of arrangements lasts: they are tried again.
 TEST_CASE("that work of a program is counted in lumps is known of its next client") {
-  ServiceWorld::Setup setup;
-  setup.kind = StepKind::kDecode;
-  setup.work_ms = 7;
-  setup.spread = 0.05;
+  ServiceWorld::Setup setup = decodes(7, 0.05);
   setup.closed = setup.in_lumps = true;
   setup.slo.quantile = 0.75F;
   setup.slo.tpot_ns = 15 * kMs;
@@ -365,10 +357,7 @@ TEST_CASE("that work of a program is counted in lumps is known of its next clien
 // One token after another, each of which takes longer than the bound now and then, on the host:
 // what a part of the device costs it is seen, and others have the rest.
 TEST_CASE("A service that always works and misses its bound alone leaves others their part") {
-  ServiceWorld::Setup setup;
-  setup.kind = StepKind::kDecode;
-  setup.work_ms = 7;
-  setup.spread = 0.4;
+  ServiceWorld::Setup setup = decodes(7, 0.4);
   setup.closed = setup.host_bound = true;
   setup.slo.tpot_ns = 15 * kMs;
   for (const bool keeps : {false, true}) {
