@@ -27,6 +27,7 @@ import itertools
 import json
 import mmap
 import multiprocessing.connection
+import multiprocessing.reduction
 import os
 import pathlib
 import sys
@@ -162,26 +163,6 @@ class Inference:
         self.request()
 
 
-def shared_memory(link, size, create):
-    """Without a GPU: mapped by both; in memory where there is room."""
-    path = pathlib.Path(f"{link}.kv")
-    memory = pathlib.Path("/dev/shm")
-    in_memory = memory / str(path).strip("/").replace("/", "-")
-    if create:
-        room = os.statvfs(memory) if memory.is_dir() else None
-        if room and room.f_bavail * room.f_frsize > size:
-            path = in_memory
-        with open(path, "wb") as file:
-            file.truncate(size)
-    elif in_memory.exists():
-        path = in_memory
-    with open(path, "r+b") as file:
-        mapped = mmap.mmap(file.fileno(), size)
-    if not create:
-        path.unlink()  # both have it now: it ends with them
-    return mapped
-
-
 def pin_to(cores):
     """Every thread that there is; those to come inherit it. Building may use all cores. Counted
     among the cores that the command may use, so that two commands can share a machine (taskset)."""
@@ -210,7 +191,9 @@ class Prefill:
                     raise RuntimeError("the decoding process does not listen") from None
                 time.sleep(0.05)
         if demo or machine.device.type != "cuda":
-            between = shared_memory(options.link, options.between_mib << 20, False)
+            file = multiprocessing.reduction.recv_handle(self.link)
+            between = mmap.mmap(file, options.between_mib << 20)
+            os.close(file)
         else:
             between = self.link.recv()  # opened by CUDA's handle of it
         self.engine = DemoEngine(machine, 1, options.prompt, between) if demo else \
@@ -277,9 +260,13 @@ class Decode:
         listener = multiprocessing.connection.Listener(options.link, "AF_UNIX")
         length, size = options.prompt + options.output, options.between_mib << 20
         on_gpu = not demo and machine.device.type == "cuda"
-        between = machine.torch.empty(size // 2, dtype=machine.torch.bfloat16,
-                                      device=machine.device) if on_gpu else \
-            shared_memory(options.link, size, True)
+        if on_gpu:
+            between = machine.torch.empty(size // 2, dtype=machine.torch.bfloat16,
+                                          device=machine.device)
+        else:
+            file = os.memfd_create("between")  # without a name: it ends with both processes
+            os.truncate(file, size)
+            between = mmap.mmap(file, size)
         self.engine = DemoEngine(machine, options.slots, length, between) if demo else \
             TorchEngine(machine, options.name, options.slots, length, between)
         self.target = options.tpot_ms / 1e3
@@ -289,6 +276,9 @@ class Decode:
         if on_gpu:
             import torch.multiprocessing  # teaches connections to send tensors by their handles
             self.link.send(between)
+        else:
+            multiprocessing.reduction.send_handle(self.link, file, None)
+            os.close(file)
 
     def requests(self, at, seconds, drain):
         waiting, active = collections.deque(), []
