@@ -31,8 +31,9 @@ enum class Quantity : std::uint8_t {
   kBeside,  // log(speed) on a whole device that is shared with the program `configuration`
   kStep,    // log(ns) of a step alone on the whole device, by the work that it did beside others
   kBusy,    // log(ns) of a busy period alone on the whole device
-  kStepByClock,  // log(ns) of a step that nothing ran beside
-  kCountError,   // of such a step: |work counted / work done - 1|, no logarithm
+  kStepByClock,    // log(ns) of a step that nothing ran beside
+  kStepAfterRest,  // the same, but that what others had submitted while it rested drained first
+  kCountError,     // of such a step: |work counted / work done - 1|, no logarithm
 };
 inline constexpr std::uint64_t kByItself = 0;
 

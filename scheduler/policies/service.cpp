@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "scheduler/policies/throughput.h"
+
 namespace vitamin::scheduler {
 namespace {
 
@@ -111,6 +113,9 @@ bool Service::Pace::known(std::uint64_t now_ns) const {
 
 const Estimate* Service::step_alone(const EstimateStore& store, StepKind kind) const {
   const Estimate* known = store.find(key_of(program_, kind, Quantity::kStepByClock));
+  const Estimate* const rested = store.find(key_of(program_, kind, Quantity::kStepAfterRest));
+  if (in_lumps_ && rested != nullptr && (known == nullptr || rested->n_eff > known->n_eff))
+    return rested;
   if (known != nullptr && (known->n_eff >= kKnownByClock || in_lumps_)) return known;
   known = store.find(key_of(program_, kind, Quantity::kStep));
   return known != nullptr && known->n_eff >= kKnown ? known : nullptr;
@@ -226,7 +231,10 @@ void Service::correct(bool harmed) {
 // How well it is counted, and how fast it was by the clock.
 void Service::measure(const WorkItem& step, EstimateStore& store, std::uint64_t store_ns) {
   if (step.control && step.counted && step.worked_ns > 0) {
-    const double error = std::min(1.0, std::abs(step.done_ns - step.worked_ns) / step.worked_ns);
+    const double drained = step.drained ? to_double(kRunAheadNs) : 0;
+    const double off =
+        std::max(step.done_ns - step.worked_ns, step.worked_ns - drained - step.done_ns);
+    const double error = std::clamp(off / step.worked_ns, 0.0, 1.0);
     count_error_ += (error - count_error_) / kNewestSteps;
     found_lumps_ = found_lumps_ || (!in_lumps_ && count_error_ > kLumps);
     in_lumps_ = count_error_ > (in_lumps_ ? kLumps / 2 : kLumps);
@@ -250,8 +258,9 @@ void Service::finish(const WorkItem& item, std::uint64_t now_ns, EstimateStore& 
     if (item.done_ns > 0)
       store.add(key_of(program_, item.kind, Quantity::kStep), std::log(item.done_ns), 1, store_ns);
     if (item.control && item.worked_ns > 0)
-      store.add(key_of(program_, item.kind, Quantity::kStepByClock), std::log(item.worked_ns), 1,
-                store_ns);
+      store.add(key_of(program_, item.kind,
+                       item.drained ? Quantity::kStepAfterRest : Quantity::kStepByClock),
+                std::log(item.worked_ns), 1, store_ns);
     return;
   }
   // A bound that is no number is missed where a period loses more than it may.
@@ -300,8 +309,9 @@ void Service::advance(const Client& client, const Since& since) {
   for (WorkItem& item : items_) {  // one after the other
     // The first part of a period may be shared with what the others had submitted, that of a step
     // that is measured may not.
-    const bool alone = since.alone && (item.period || since.settled);
+    const bool alone = since.alone && (item.period || since.settled || since.rested);
     item.control = item.control && (alone || passed == 0);
+    item.drained = item.drained || (passed > 0 && !since.settled);
     if (item.period) {
       item.worked_ns += passed;
       item.work += done;

@@ -31,7 +31,9 @@
 // known, and in one of eight afterwards. What steps take is known best by the clock, of those that
 // nothing ran beside. Until there are enough of them it is taken from what each step did, which
 // scatters where work is counted in lumps: a whole step may be one launch of a graph, and then one
-// step seems to do nothing and the next one twice as much.
+// step seems to do nothing and the next one twice as much. A service whose work is counted so, and
+// that pauses between steps, has no step that nothing ran beside: what the others submitted
+// meanwhile drains when the step begins, and counts as part of what it takes alone.
 //
 // Threads: as AllocationPolicy.
 #pragma once
@@ -64,6 +66,7 @@ class Service {
     std::uint64_t now_ns = 0;
     bool alone = false;    // nothing else ran, or was to run
     bool settled = false;  // for so long that the work before has drained
+    bool rested = false;   // what drains was submitted while no service worked: kRunAheadNs at most
     std::size_t arrangement = 0;
     double speed = -1;       // of steps in it, relative to alone; negative: not known
     double others_work = 0;  // completed by clients without a bound
@@ -149,6 +152,7 @@ class Service {
     double work_ns = 0;                // alone, at the quantile
     double worked_ns = 0;  // pauses of the client left out; of a step, while it was the first
     bool control = false;  // nothing ran beside it
+    bool drained = false;  // but what drained at its beginning
     bool counted = true;   // done_ns is by the client's counters
     // Of a period.
     double work = 0;

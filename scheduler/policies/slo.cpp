@@ -69,6 +69,7 @@ bool SloPolicy::sample(const Snapshot& snapshot) {
   since.now_ns = now;
   // A service that begins while the others have the device finds what they have submitted.
   since.settled = chosen_ != kNone && sampled_ns_ >= changed_ns_ + kSettlesNs;
+  since.rested = rested_;
   since.arrangement = chosen_;
   since.others_work = others_work_;
   if (chosen_ < arrangements_.right_paused() && !situation_.two())
@@ -169,7 +170,12 @@ void SloPolicy::take_sides(std::uint64_t now_ns) {
   for (const ServiceState& state : services_)
     if (group(state) != left && (state.kept_arrangement != 0 || state.service.counts(now_ns)))
       right = std::min(right, group(state));
-  for (ServiceState& state : services_) state.right = right != kNoGroup && group(state) != left;
+  bool moved = false;
+  for (ServiceState& state : services_) {
+    const bool on_right = right != kNoGroup && group(state) != left;
+    moved = std::exchange(state.right, on_right) != on_right || moved;
+  }
+  if (moved) changed_ns_ = now_ns, rested_ = false;  // what the other side submitted drains
   situation_ = {left.second, right.second};
   if (situation_.left == StepKind::kDecode && (situation_.two() || others_run_))
     decodes_ = situation_;
@@ -377,6 +383,7 @@ void SloPolicy::allocate(const Snapshot& snapshot, Allocation& out) {
   if (next == kNone) trying_ = false;
   if (next != chosen_) {
     changed_ns_ = now;
+    rested_ = chosen_ == kNone;
     for (ServiceState& state : services_)
       state.service.stops(is_alone(state, next) && chosen_ != kNone);
   }

@@ -117,6 +117,7 @@ class SloPolicy final : public AllocationPolicy {
   std::vector<Counter> before_, counted_;  // others, by client
   std::vector<Client> rest_;               // the others, of a snapshot
   std::size_t chosen_ = kNone;             // arrangement in force; kNone: no service works
+  bool rested_ = false;                    // none worked before it was
   Situation situation_;
   Situation decodes_{StepKind::kDecode};  // the last one with decodes on the left, and work beside
   // Of services on both sides.
