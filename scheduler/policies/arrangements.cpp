@@ -83,7 +83,11 @@ bool Arrangements::bears(std::size_t i, const Service::Slack& slack, StepKind ph
 
 std::size_t Arrangements::choose(const Service::Slack& slack, StepKind phase,
                                  std::uint64_t now_ns) const {
-  const double h0 = idle_.ns > 0 ? idle_.others() : 0;
+  // Not known where a service always works; no less than in what may be chosen.
+  double h0 = idle_.ns > 0 ? idle_.others() : 0;
+  for (std::size_t i = 0; i < right_paused(); ++i)
+    if (all_[i].selectable && bears(i, slack, phase) && tally(i, phase).known(now_ns))
+      h0 = std::max(h0, tally(i, phase).others());
   std::size_t best = right_paused();
   double most = 0;
   for (std::size_t i = 0; i < right_paused(); ++i) {

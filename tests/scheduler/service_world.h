@@ -46,11 +46,13 @@ class ServiceWorld {
     bool paced = false;  // a token each period, not Poisson arrivals
     std::uint64_t request = 0;
     unsigned seed = 1;
-    bool alone = false;       // without the client that trains
-    unsigned tight = 0;       // one of so many steps is announced to be due at once
-    bool closed = false;      // the next step begins when the one before has ended
-    bool host_bound = false;  // half of the device is as good as all of it
-    bool in_lumps = false;    // most of a step's work is counted with every second step
+    bool alone = false;   // without the client that trains
+    unsigned tight = 0;   // one of so many steps is announced to be due at once
+    bool closed = false;  // the next step begins pause_ns after the one before has ended
+    std::uint64_t pause_ns = kMs / 4;
+    std::uint64_t drain_ns = kMs;  // what the trainer has submitted ends so late
+    bool host_bound = false;       // half of the device is as good as all of it
+    bool in_lumps = false;         // most of a step's work is counted with every second step
   };
 
   ServiceWorld(const Setup& setup, const SloOptions& options)
@@ -119,6 +121,8 @@ class ServiceWorld {
     return static_cast<double>(n) / static_cast<double>(latencies_ms.size());
   }
   void set_slo(const Slo& slo) { clients_[0].slo = slo; }
+  void set_drain(std::uint64_t ns) { setup_.drain_ns = ns; }
+  void begin_training() { clients_[1].active = true; }
   // Client 1 ends; after so long another one of its program begins.
   void restart(double pause_s) {
     queue_.clear();
@@ -189,7 +193,7 @@ class ServiceWorld {
         for (const Row& old : now_.rows)
           moved = moved || (row.client == 2 && old.client == 2 &&
                             (row.partition != old.partition || row.mode != old.mode));
-      if (moved) settled_ns_ = now_ns_ + kMs;
+      if (moved) settled_ns_ = now_ns_ + setup_.drain_ns;
     }
     now_ = next;
   }
@@ -206,7 +210,7 @@ class ServiceWorld {
         latencies_ms.push_back(static_cast<double>(now_ns_ - queue_.front().arrival_ns) / 1e6);
         counted_ = latencies_ms.size() % 2 == 0 ? work_[0] : counted_ + done_ns_ / 100;
         queue_.pop_front();
-        if (setup_.closed) arrival_ns_ = now_ns_ + (setup_.in_lumps ? 0 : kMs / 4);
+        if (setup_.closed) arrival_ns_ = now_ns_ + setup_.pause_ns;
         done_ns_ = 0;
         jitter_ = std::exp(0.03 * std::normal_distribution<double>()(random_));
       }

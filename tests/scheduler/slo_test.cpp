@@ -317,6 +317,7 @@ TEST_CASE("A bound that leaves no slack, or cannot be met alone, leaves others t
 TEST_CASE("a service whose work is counted in lumps keeps its bound, and others get the rest") {
   ServiceWorld::Setup setup = decodes(7, 0.05);
   setup.closed = setup.in_lumps = true;
+  setup.pause_ns = 0;
   setup.slo.quantile = 0.75F;
   for (const std::uint64_t bound_ms : {9, 12}) {
     setup.slo.tpot_ns = bound_ms * kMs;
@@ -334,10 +335,64 @@ TEST_CASE("a service whose work is counted in lumps keeps its bound, and others 
   }
 }
 
+// While it pauses the others have the device, and what they submitted drains when a step begins.
+TEST_CASE("A service that pauses between steps counted in lumps is measured by the clock") {
+  for (const std::uint64_t pause_ms : {2, 3, 10}) {
+    ServiceWorld::Setup setup = decodes(7, 0.05);
+    setup.closed = setup.in_lumps = true;
+    setup.pause_ns = pause_ms * kMs;
+    setup.slo.quantile = 0.75F;
+    setup.slo.tpot_ns = 14 * kMs;
+    ServiceWorld world(setup, {});
+    world.run(60);
+    const SloStatus status = world.slo_status();
+    MESSAGE("in lumps, pauses of " << pause_ms << " ms: alone " << status.alone_ns << " ns, late "
+                                   << 100 * world.late(14) << " %, harvest " << world.harvest());
+    CHECK(status.alone_ns > 65 * kMs / 10);
+    CHECK(status.alone_ns < 95 * kMs / 10);
+    CHECK(world.late(14) <= 0.25);
+    CHECK(world.harvest() >= 0.3);
+  }
+}
+
+// What drains at the beginning of its steps is neither its own, nor makes its counts wrong.
+TEST_CASE("A service that pauses and is counted well is measured without what drains") {
+  ServiceWorld::Setup setup = decodes(8, 0.05);
+  setup.closed = true;
+  setup.pause_ns = 5 * kMs;
+  setup.drain_ns = 4 * kMs;
+  setup.slo.tpot_ns = 14 * kMs;
+  ServiceWorld world(setup, {});
+  world.run(30);
+  MESSAGE("alone " << world.slo_status().alone_ns << " ns");
+  CHECK(world.slo_status().alone_ns < 105 * kMs / 10);
+}
+
+TEST_CASE("Training whose launches drain for long leaves nothing behind when it ends") {
+  for (const std::uint64_t pause_ms : {3, 8}) {
+    ServiceWorld::Setup setup = decodes(5, 0.05);
+    setup.closed = true;
+    setup.pause_ns = pause_ms * kMs;
+    setup.drain_ns = 13 * kMs;
+    setup.slo.tpot_ns = 85 * kMs / 10;
+    ServiceWorld world(setup, {});
+    world.run(30);
+    world.set_drain(kMs);
+    world.run(90);
+    world.latencies_ms.clear();
+    world.run(150);
+    MESSAGE("pauses of " << pause_ms << " ms: alone " << world.slo_status().alone_ns << " ns, late "
+                         << 100 * world.late(8.5) << " %");
+    CHECK(world.slo_status().alone_ns < 8 * kMs);
+    CHECK(world.late(8.5) <= 0.01);
+  }
+}
+
 // The pause is longer than what is known of arrangements lasts: they are tried again.
 TEST_CASE("that work of a program is counted in lumps is known of its next client") {
   ServiceWorld::Setup setup = decodes(7, 0.05);
   setup.closed = setup.in_lumps = true;
+  setup.pause_ns = 0;
   setup.slo.quantile = 0.75F;
   setup.slo.tpot_ns = 15 * kMs;
   ServiceWorld world(setup, {});
@@ -352,6 +407,23 @@ TEST_CASE("that work of a program is counted in lumps is known of its next clien
     world.restart(70);
     world.run(at_s + 100);
   }
+}
+
+// It is never idle while they are there, so what they do without it is not known, and an
+// arrangement in which it is slow is worth no more to them than what they do in it.
+TEST_CASE("A service that always works is not slowed down for nothing") {
+  ServiceWorld::Setup setup = decodes(7, 0.05);
+  setup.closed = true;
+  setup.pause_ns = 0;
+  setup.slo.tpot_ns = 25 * kMs;
+  setup.alone = true;
+  ServiceWorld world(setup, {});
+  world.run(2);
+  world.begin_training();
+  world.run(60);
+  MESSAGE("always busy: median " << world.quantile(0.5) << " ms, harvest " << world.harvest());
+  CHECK(world.quantile(0.5) <= 11);
+  CHECK(world.harvest() >= 0.75);
 }
 
 // One token after another, each of which takes longer than the bound now and then, on the host:
