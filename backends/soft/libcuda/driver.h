@@ -23,6 +23,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "backends/soft/engine.h"
@@ -56,6 +57,7 @@ enum class Kind : std::uint8_t {
   kArray,
   kMipmappedArray,
 };
+inline constexpr std::size_t kKinds = static_cast<std::size_t>(Kind::kMipmappedArray) + 1;
 
 struct Context;
 struct GreenContext;
@@ -315,6 +317,7 @@ class Driver {
   std::vector<std::unique_ptr<Device>> devices;
   std::unique_ptr<MpsClient> mps;  // null: this process is not a client of MPS
   std::unordered_map<const void*, Kind> objects;
+  std::array<std::unordered_set<const void*>, kKinds> by_kind;  // the same
   std::deque<std::unique_ptr<Context>> contexts;
   std::deque<Context*> buried;  // green ones, in the order in which they were destroyed
   std::vector<struct ResourceDescriptor*> descriptors;
@@ -337,6 +340,22 @@ class Driver {
   // without being forgotten: a handle of one kind would be taken for another.
   void remember(const void* handle, Kind kind) {
     if (!objects.emplace(handle, kind).second) std::abort();
+    by_kind[static_cast<std::size_t>(kind)].insert(handle);
+  }
+  void forget(const void* handle) {
+    const auto found = objects.find(handle);
+    if (found == objects.end()) return;
+    by_kind[static_cast<std::size_t>(found->second)].erase(handle);
+    objects.erase(found);
+  }
+  // All of one kind, in any order.
+  template <class T>
+  std::vector<T*> all(Kind kind) const {
+    const auto& handles = by_kind[static_cast<std::size_t>(kind)];
+    std::vector<T*> found;
+    found.reserve(handles.size());
+    for (const void* handle : handles) found.push_back(static_cast<T*>(const_cast<void*>(handle)));
+    return found;
   }
   template <class T>
   T* own(std::unique_ptr<T> object, Kind kind) {
@@ -346,7 +365,7 @@ class Driver {
   // Forgets the handle and frees the object.
   template <class T>
   void release(T* object) {
-    objects.erase(object);
+    forget(object);
     delete object;
   }
   Device* device(CUdevice ordinal) const {

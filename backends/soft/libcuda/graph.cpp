@@ -26,7 +26,7 @@ void remember_handles(const GraphNode& node) {
 }
 
 void forget_handles(const GraphNode& node) {
-  driver().objects.erase(&node);
+  driver().forget(&node);
   forget_child(node);
 }
 
@@ -202,7 +202,7 @@ void remember_child(const GraphNode& node) {
 void forget_child(const GraphNode& node) {
   const auto* child = std::get_if<ChildGraphCommand>(&node.command);
   if (child == nullptr) return;
-  driver().objects.erase(&child->body->graph);
+  driver().forget(&child->body->graph);
   for (const auto& inner : child->body->graph.nodes) forget_handles(*inner);
 }
 

@@ -186,13 +186,13 @@ Function* kernel_of(Library& library, const KernelDescriptor* descriptor) {
 
 void forget_functions(
     const std::map<const KernelDescriptor*, std::unique_ptr<Function>>& functions) {
-  for (const auto& [descriptor, function] : functions) driver().objects.erase(function.get());
+  for (const auto& [descriptor, function] : functions) driver().forget(function.get());
 }
 
 void forget_module(Module& module) {
   forget_functions(module.functions);
   withdraw_globals(*module.image);
-  driver().objects.erase(&module);
+  driver().forget(&module);
 }
 
 Module* module_of(Library& library, Context& context) {
@@ -277,17 +277,9 @@ bool non_portable_clusters_allowed(const Function& function) {
 }
 
 void unload_context_modules(Context& context) {
-  std::vector<Module*> modules;
-  for (const auto& [handle, kind] : driver().objects) {
-    if (kind != Kind::kModule) continue;
-    auto* module = static_cast<Module*>(const_cast<void*>(handle));
-    if (module->context == &context) modules.push_back(module);
-  }
-  std::vector<Library*> libraries;
-  for (const auto& [handle, kind] : driver().objects)
-    if (kind == Kind::kLibrary)
-      libraries.push_back(static_cast<Library*>(const_cast<void*>(handle)));
-  for (Module* module : modules) {
+  const std::vector<Library*> libraries = driver().all<Library>(Kind::kLibrary);
+  for (Module* module : driver().all<Module>(Kind::kModule)) {
+    if (module->context != &context) continue;
     forget_module(*module);
     bool of_library = false;
     for (Library* library : libraries) {

@@ -214,12 +214,9 @@ void return_to_pool(Pool& pool, std::uintptr_t base) {
 }
 
 void forget_pool_frees(Stream& stream) {
-  for (const auto& [handle, kind] : driver().objects) {
-    if (kind != Kind::kPool) continue;
-    for (auto& [base, block] :
-         find_pool(static_cast<CUmemoryPool>(const_cast<void*>(handle)))->blocks)
+  for (Pool* pool : driver().all<Pool>(Kind::kPool))
+    for (auto& [base, block] : pool->blocks)
       if (block.freeing_on == &stream) block.freeing_on = nullptr;
-  }
 }
 
 CUresult api::cuMemAllocAsync(CUdeviceptr* pointer, size_t bytes, CUstream stream) {
@@ -294,7 +291,7 @@ CUresult api::cuMemPoolDestroy(CUmemoryPool handle) {
   if (pool->device->current_pool == pool) pool->device->current_pool = pool->device->default_pool;
   trim(*pool, 0);
   // Blocks still in use, or on their way, keep the pool's object; its handle is gone.
-  driver().objects.erase(pool);
+  driver().forget(pool);
   if (pool->blocks.empty()) delete pool;
   return CUDA_SUCCESS;
 }

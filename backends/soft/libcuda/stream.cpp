@@ -34,7 +34,7 @@ CUresult per_thread_stream(Context& context, Stream** stream) {
             create_stream(context, StreamClass::kPerThread, CU_STREAM_DEFAULT, 0, &mine);
         error != CUDA_SUCCESS)
       return error;
-    driver().objects.erase(mine.get());  // reached by its number, never by its address
+    driver().forget(mine.get());  // reached by its number, never by its address
   }
   *stream = mine.get();
   return CUDA_SUCCESS;
@@ -124,7 +124,7 @@ CUresult legacy_stream(Context& context, Stream** stream) {
             create_stream(context, StreamClass::kLegacy, CU_STREAM_DEFAULT, 0, &context.legacy);
         error != CUDA_SUCCESS)
       return error;
-    driver().objects.erase(context.legacy.get());
+    driver().forget(context.legacy.get());
   }
   *stream = context.legacy.get();
   return CUDA_SUCCESS;
