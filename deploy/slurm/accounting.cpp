@@ -43,7 +43,8 @@ class Keeper {
   virtual hal::Status write(std::string text) = 0;
 
   const std::uint32_t settle_ms;  // longer than another writer takes from read() to write()
-  const bool may_come;            // slurmctld's record of the job, or another one, also of one node
+  // The record of the job, the comment that slurmctld had, or another writer, also of one node.
+  const bool may_come;
 };
 
 class Controller final : public Keeper {
@@ -100,6 +101,10 @@ class Database final : public Keeper {
                                                        &::slurmdb_destroy_job_rec);
     if (!first) return failed("slurmdbd does not tell of the job", ESLURM_INVALID_JOB_ID);
     const auto* const job = static_cast<slurmdb_job_rec_t*>(first.get());
+    // When the end of the job comes from slurmctld, the comment that it had there comes with it,
+    // and takes the place of what stood here.
+    if (job->end == 0)
+      return failed("slurmdbd does not know yet that the job has ended", ESLURM_INVALID_JOB_ID);
     return Comment{text_of(job->admin_comment), job->alloc_nodes};
   }
 
@@ -140,7 +145,8 @@ hal::Status add(Keeper& keeper, const std::string& node, double sm_seconds) {
   constexpr std::uint32_t kMost = 2000;
   for (int i = 0; i < kTries; ++i) {
     const auto before = keeper.read();
-    if (!before && (before.error().native != ESLURM_INVALID_JOB_ID || !keeper.may_come))
+    const bool last = i == kTries - 1;
+    if (!before && (before.error().native != ESLURM_INVALID_JOB_ID || !keeper.may_come || last))
       return tl::unexpected(before.error());
     const std::uint32_t nodes = before ? before->nodes : 1;
     const std::uint32_t settle = keeper.settle_ms + any_below(std::min(20 * nodes, kMost));
@@ -154,7 +160,7 @@ hal::Status add(Keeper& keeper, const std::string& node, double sm_seconds) {
       const auto after = keeper.read();
       if (after && std::abs(use_of(after->text, node) - use_of(wanted, node)) < 1e-3) return {};
     }
-    pause(any_below(settle));
+    pause(before ? any_below(settle) : settle);
   }
   return hal::fail(hal::Errc::kUnavailable, "the comment does not stay as it was written");
 }
