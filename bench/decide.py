@@ -16,7 +16,6 @@ line. Exit codes: 0; 2 it cannot run; 3 the budget ended it (what was measured i
 import argparse
 import os
 import pathlib
-import signal
 import sys
 import tempfile
 
@@ -145,16 +144,16 @@ def parse():
 
 def main():
     options = parse()
-    # Ended from outside: jobs, vitamind and MPS are ended, the results stay.
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     code = 0
-    for name in options.cells:
-        try:
-            code = max(code, run(name, options))
-        except KeyboardInterrupt:
-            sys.exit(130)
-        if code == 2:
-            break
+    try:
+        with harness.interruptible():
+            for name in options.cells:
+                harness.check_interruption()
+                code = max(code, run(name, options))
+                if code == 2:
+                    break
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.exit(code)
 
 

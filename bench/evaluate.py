@@ -19,7 +19,6 @@ import argparse
 import importlib.util
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import tempfile
@@ -215,8 +214,19 @@ def needed(name, options):
 
 def run(name, options):
     """One experiment; the exit code."""
+    try:
+        with harness.interruptible():
+            return run_to_end(name, options)
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted; the same command with --resume runs what is left",
+              file=sys.stderr)
+        return 130
+
+
+def run_to_end(name, options):
     old = report.read(options.out, name) if options.resume else []
-    with tempfile.TemporaryDirectory(prefix="vitamin-eval-") as directory:
+    with tempfile.TemporaryDirectory(prefix="vitamin-eval-",
+                                     ignore_cleanup_errors=True) as directory:
         try:
             check_tree()
             check_packages(needed(name, options))
@@ -243,10 +253,6 @@ def run(name, options):
         except harness.Refusal as error:
             print(f"evaluate: {error}", file=sys.stderr)
             return 2
-        except KeyboardInterrupt:
-            print(f"{name}: interrupted; the same command with --resume runs what is left",
-                  file=sys.stderr)
-            return 130
     failed = [r for r in report.read(options.out, name) if r.get("ok") is False]
     print(f"{name}: {session.ended} cells in {session.elapsed():.0f} s, "
           f"{len(failed)} could not be run", flush=True)
@@ -337,8 +343,6 @@ def parse():
 
 def main():
     options = parse()
-    # Ended from outside: jobs, vitamind and MPS are ended, the results stay.
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     codes, begin = [], time.monotonic()
     for name in [options.experiment] if options.experiment else ALL:
         if "modes" not in options.given:

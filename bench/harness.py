@@ -7,6 +7,7 @@ the first of them a header that says what was run on which machine and which com
 """
 
 import datetime
+import contextlib
 import fcntl
 import json
 import os
@@ -125,6 +126,41 @@ def environment_with(changes):
             "HF_HUB_OFFLINE": "1", **(changes or {})}
 
 
+class Interruption:
+    """Whether SIGTERM or ^C came. Python drops the exception of a signal handler that runs in a
+    destructor, and code that is interrupted may raise another one in its place."""
+    came = False
+
+
+def _interrupt(*_):
+    Interruption.came = True
+    raise KeyboardInterrupt
+
+
+def check_interruption():
+    """Between two measurements: a KeyboardInterrupt that was dropped."""
+    if Interruption.came:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def interruptible():
+    """Within it SIGTERM and ^C are a KeyboardInterrupt, at the latest at its end, whatever came of
+    it: jobs, vitamind and MPS are ended on the way out, results stay."""
+    before = {number: signal.signal(number, _interrupt)
+              for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    except BaseException as error:
+        if not Interruption.came:
+            raise
+        raise KeyboardInterrupt from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    check_interruption()
+
+
 def run(command, timeout, environment=None, cpus=None):
     """Runs a command; never raises for what the command does. A command that takes too long is
     killed with everything it started."""
@@ -144,7 +180,8 @@ def run(command, timeout, environment=None, cpus=None):
             code = process.wait(timeout)
         except BaseException as ended:  # also of this script: it leaves nothing on the device
             timed_out = isinstance(ended, subprocess.TimeoutExpired)
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # wait() has seen its end meanwhile
+                os.killpg(process.pid, signal.SIGKILL)
             code = process.wait()
             if not timed_out:
                 raise

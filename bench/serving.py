@@ -346,7 +346,14 @@ def parse():
 
 def main():
     options = parse()
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    try:
+        with harness.interruptible():
+            return run(options)
+    except KeyboardInterrupt:
+        return 130
+
+
+def run(options):
     try:
         if options.analyse:
             print(serving_report.report(serving_report.read(options.analyse)))
@@ -358,8 +365,6 @@ def main():
     except (harness.Refusal, JobFailed, OSError) as error:
         print(f"serving: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
 
 
 if __name__ == "__main__":

@@ -213,16 +213,17 @@ def main():
                     mine = machine.give(command)
                     if mine is None:
                         continue
+                    waiting.remove(command)
+                    running.append(command)  # before it can be interrupted
                     start(command, mine, out / command.name)
                     print(f"{command.name}: {len(mine[0])} GPUs, {len(mine[1])} processors",
                           flush=True)
-                    waiting.remove(command)
-                    running.append(command)
                 time.sleep(0.2)
         except KeyboardInterrupt:
             print("interrupted: run it again to go on", file=sys.stderr)
             for command in running:
-                stop(command)
+                if command.process:
+                    stop(command)
             sys.exit(130)
 
     for line in sorted(table, key=lambda line: line["name"]):

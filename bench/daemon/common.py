@@ -98,7 +98,7 @@ class Daemon:
 
     def status(self):
         answer = subprocess.run(harness.vitamin("status", "--json", "--socket", str(self.socket)),
-                                capture_output=True, text=True, timeout=20, check=False)
+                                capture_output=True, text=True, timeout=120, check=False)
         return json.loads(answer.stdout) if answer.returncode == 0 and answer.stdout else None
 
     def watch(self):

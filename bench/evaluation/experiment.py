@@ -81,6 +81,7 @@ class Session:
         return time.monotonic() - self.begin
 
     def allow(self, seconds):
+        harness.check_interruption()
         if self.elapsed() + seconds > self.options.budget:
             raise OutOfTime
 

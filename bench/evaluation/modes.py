@@ -21,6 +21,9 @@ import load
 import micro
 
 
+HANGS_S = 120  # what vitamind has not done by then it never does
+
+
 @dataclasses.dataclass(frozen=True)
 class Mode:
     name: str
@@ -155,7 +158,7 @@ class Daemon:
             [str(harness.prefix() / "bin" / "vitamind"), "--socket", self.socket, "--config",
              str(self.file), "--lock-directory", str(self.directory)], stdout=log, stderr=log,
             stdin=subprocess.DEVNULL, env=self.environment)
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + HANGS_S
         while not self.status():  # the socket is there a moment before vitamind listens
             if self.process.poll() is not None or time.monotonic() > limit:
                 raise harness.Refusal("vitamind does not start: "
@@ -173,7 +176,7 @@ class Daemon:
     def _ask(self, verb):
         try:
             answer = subprocess.run(harness.vitamin(verb, "--socket", self.socket, "--json"),
-                                    capture_output=True, text=True, timeout=30,
+                                    capture_output=True, text=True, timeout=HANGS_S,
                                     env=self.environment)
             return json.loads(answer.stdout)
         except (ValueError, OSError, subprocess.TimeoutExpired):
@@ -187,7 +190,7 @@ class Daemon:
         if policy != self.policy:
             self._write(policy)
             self.process.send_signal(signal.SIGHUP)
-        limit = time.monotonic() + 20
+        limit = time.monotonic() + HANGS_S
         while True:
             devices = self.status().get("devices")
             if all(parts(d.get("policy", "")) == parts(policy) for d in devices or []) and \
@@ -200,7 +203,7 @@ class Daemon:
                                       + " / ".join(self._log().strip().splitlines()[-2:]))
             time.sleep(0.05)
 
-    def switch(self, policy, timeout=5):
+    def switch(self, policy, timeout=HANGS_S):
         """As use(), within about a millisecond: until the daemon has read its configuration again,
         without asking what its devices do. Its seconds."""
         begin, before = time.monotonic(), self._log().count("the configuration was read again")

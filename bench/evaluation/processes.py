@@ -164,7 +164,7 @@ def counts(job):
     directory = (job.ready or {}).get("counts")
     if not directory:
         return None
-    lines = harness.run([harness.program("launch_counts"), directory], 10).lines
+    lines = harness.run([harness.program("launch_counts"), directory], 60).lines
     return lines[0] if lines else None
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """bench/evaluate.py where there is no GPU: its experiments on the software device, and what it says
 when it cannot run. Needs in the environment: BENCH and VITAMIN_PREFIX (a build directory)."""
+import contextlib
 import os
 import pathlib
 import signal
@@ -10,7 +11,7 @@ import sys
 import tempfile
 import unittest
 
-from time_limit import time_limit
+from time_limit import time_limit, wait_until
 
 BENCH = pathlib.Path(os.environ["BENCH"])
 sys.path[:0] = [str(BENCH), str(BENCH / "evaluation")]
@@ -96,21 +97,23 @@ class Smoke(Evaluation):
         killed, said = [], []
         for line in process.stdout:
             said.append(line)
-            if " ours 0: " in line:  # now `ours-fifo` is next
+            if " ours 0: " in line:  # now `ours-fifo` is next, for a test that is not late
                 killed = self.clients_of(process.pid)
                 os.killpg(killed[0], signal.SIGKILL)
         process.stdout.close()
         self.assertEqual(process.wait(time_limit(60)), 0, "".join(said))
         self.assertEqual(len(killed), 2)
         found = self.by_mode("E3")
-        self.assertEqual([mode for mode, r in found.items() if not r["ok"]], ["ours-fifo"])
+        failed, = (mode for mode, r in found.items() if not r["ok"])
+        self.assertIn(failed, ("ours-fifo", "orion", "salus"))
         self.assertEqual(len(found), 5)
         text = "".join(said)
-        self.assertIn("the jobs of 'ours' are started again", text)
+        if failed != "salus":
+            self.assertIn("the jobs of 'ours' are started again", text)
         # Found dead before it is asked, or while it is.
-        self.assertRegex(text, r"could not be run: W1 ours-fifo 0: demo \(train, ours\) "
+        self.assertRegex(text, rf"could not be run: W1 {failed} 0: demo \(train, ours\) "
                                "(has ended|ended with code -9)")
-        self.assertIn("could not be run: ours-fifo: ", (self.out / "report.md").read_text())
+        self.assertIn(f"could not be run: {failed}: ", (self.out / "report.md").read_text())
 
     @staticmethod
     def clients_of(evaluation):
@@ -223,6 +226,18 @@ class Smoke(Evaluation):
         self.assertEqual({r["cell"] for r in self.cells("E8") if r["ok"]},
                          {"exclusive", "in-process", "ours-alone"})
 
+    @staticmethod
+    def descendants_of(process):
+        parents = {}
+        for directory in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                stat = (directory / "stat").read_text()
+                parents[int(directory.name)] = int(stat.rpartition(")")[2].split()[1])
+        found = {process}
+        while more := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= more
+        return found - {process}
+
     def test_an_interrupted_run_ends_its_processes_and_resumes(self):
         words = ("E3", "--smoke", "--modes", "exclusive,temporal,ours,ours-fifo,ours-static,orion")
         process = subprocess.Popen(self.command(*words), text=True,
@@ -230,11 +245,15 @@ class Smoke(Evaluation):
                                    env=self.environment())
         for line in process.stdout:
             if "temporal 0" in line:
+                started = self.descendants_of(process.pid)
                 process.send_signal(signal.SIGTERM)
                 break
         _, errors = process.communicate(timeout=time_limit(120))
         self.assertEqual(process.returncode, 130, errors)
         self.assertIn("--resume runs what is left", errors)
+        self.assertGreater(len(started), 2)
+        wait_until(lambda: not [pid for pid in started if os.path.exists(f"/proc/{pid}")],
+                   "the end of what it started")
         with open(self.out / "E3.jsonl", "a") as file:
             file.write('{"cut off in the mid')
         self.evaluate(*words, "--resume")

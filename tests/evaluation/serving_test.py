@@ -108,8 +108,9 @@ class Serving(unittest.TestCase):
         self.assertEqual(result.returncode, 2)
         self.assertIn("there is no arm 'MIG'", result.stderr)
         with tempfile.TemporaryDirectory(prefix="vitamin-serving-") as out:
-            result = self.run_serving("--smoke", "--arms", "server alone", "--budget", "5",
-                                      "--out", out)
+            budget = str(time_limit(60))
+            result = self.run_serving("--smoke", "--arms", "server alone", "--budget", budget,
+                                      "--block", budget, "--out", out)
             self.assertEqual(result.returncode, 3, result.stdout + result.stderr)
         self.assertIn("budget", result.stdout)
 

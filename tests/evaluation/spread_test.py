@@ -18,7 +18,7 @@ BENCH = pathlib.Path(os.environ["BENCH"])
 # seconds, or until another one has begun.
 TELL = ("import json, os, pathlib, sys, time\n"
         "out = pathlib.Path(sys.argv[1]); begin = time.monotonic()\n"
-        "(out / 'begun').touch()\n"
+        "(out / 'begun').write_text(str(os.getpid()))\n"
         "if sys.argv[2].isalpha():\n"
         "    while not (out.parent / sys.argv[2] / 'begun').exists(): time.sleep(0.01)\n"
         "else: time.sleep(float(sys.argv[2]))\n"
@@ -67,7 +67,7 @@ class Spread(unittest.TestCase):
                               "cores": 1},
                          two={"run": self.telling("one" if at_once else 0.1), "minutes": minutes,
                               "cores": 1},
-                         both={"run": self.telling(0.1), "minutes": 0.5, "gpus": 2, "cores": 1})
+                         both={"run": self.telling(0.1), "minutes": minutes, "gpus": 2, "cores": 1})
         done = self.spread(plan)
         one, two, both = (self.told(name) for name in ("one", "two", "both"))
         self.assertEqual(both["gpus"], "a,b")
@@ -110,10 +110,13 @@ class Spread(unittest.TestCase):
         running = subprocess.Popen(self.command(plan), stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True)
         self.assertIn("long: 1 GPUs", running.stdout.readline())
+        begun = self.out / "long" / "begun"
+        wait_until(lambda: begun.exists() and begun.read_text(), "the command's first words")
         running.send_signal(signal.SIGINT)
         _, errors = running.communicate(timeout=time_limit(30))
         self.assertEqual(running.returncode, 130)
         self.assertIn("run it again to go on", errors)
+        self.assertFalse(os.path.exists(f"/proc/{begun.read_text()}"))
         self.plan(long={"run": self.telling(0), "minutes": 1})
         self.spread(plan)
         self.assertTrue((self.out / "long" / "told").exists())
