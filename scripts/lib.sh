@@ -33,6 +33,8 @@ running='' follower=''
 # (install_packages).
 interrupted() {
   trap '' INT TERM HUP
+  # Between the start of a command and the next line.
+  if [[ -z $running && -n $follower && ${!:-} != "$follower" ]]; then running=$!; fi
   if [[ -n $follower ]]; then kill "$follower" 2>/dev/null || true; fi
   if [[ -n $running ]]; then
     kill -TERM -- "-$running" 2>/dev/null || true

@@ -221,15 +221,25 @@ class Signals(CliTest):
         os.kill(child, signal.SIGKILL)
         self.assertEqual(process.wait(time_limit(60)), -signal.SIGKILL)
 
+    @staticmethod
+    def let_end(process):
+        process.stdin.write("\n")
+        process.stdin.flush()
+
     def test_the_exit_code_arrives_however_stops_and_continues_are_mixed(self):
         chance = random.Random(18)
         for turn in range(20):
-            process = self.start("import time; print('on'); time.sleep(0.1); raise SystemExit(7)",
-                                 process_group=0)
+            process = self.start("print('on'); input(); raise SystemExit(7)", process_group=0,
+                                 stdin=subprocess.PIPE)
+            self.addCleanup(process.stdin.close)
             self.assertEqual(process.stdout.readline(), "on\n")
             child = self.command_of(process)
             both, group = [process.pid, child], [-process.pid]
-            for _ in range(chance.randrange(1, 4)):
+            rounds = chance.randrange(1, 4)
+            ends = chance.randrange(rounds + 1)
+            for number_of_round in range(rounds):
+                if number_of_round == ends:
+                    self.let_end(process)
                 # The last SIGCONT of each that was stopped comes behind its last SIGSTOP.
                 first, last = chance.choice([(both, both), ([child], [child]), (group, group),
                                              ([child], [process.pid]), (both, group),
@@ -239,6 +249,8 @@ class Signals(CliTest):
                         with contextlib.suppress(ProcessLookupError):
                             os.kill(each, number)
                         time.sleep(chance.choice((0, 0, 0.001, 0.02)))
+            if ends == rounds:
+                self.let_end(process)
             with self.subTest(turn=turn):
                 try:
                     self.assertEqual(process.wait(time_limit(30)), 7)

@@ -75,7 +75,8 @@ class EndToEnd(unittest.TestCase):
         for limit in (200_000,) if os.environ["FIRST"] else (100_000, 200_000):
             with self.subTest(limit=limit):
                 result = subprocess.run(
-                    program, capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL,
+                    program, capture_output=True, text=True, timeout=time_limit(100),
+                    stdin=subprocess.DEVNULL,
                     env=self.environment(LD_PRELOAD=f"{os.environ['FIRST']} "
                                                     f"{PREFIX / 'lib/libvitamin_cuda.so'}",
                                          VITAMIN_RUN_DIR=str(self.directory)),

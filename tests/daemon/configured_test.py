@@ -118,7 +118,7 @@ class Configured(DaemonTest):
                                  'kind = "batch"\n')
         batch = self.member(daemon, "work", 0, environment={"MEMBER_CLASS": "batch"})
         self.until(lambda: daemon.status()["devices"] and self.held(daemon))
-        service = self.member(daemon, "serve", environment={"MEMBER_CLASS": "latency"})
+        service = self.member(daemon, "serve", 1, environment={"MEMBER_CLASS": "latency"})
         self.until(lambda: len(daemon.status()["clients"]) == 2)
         first, second = (client["client"] for client in daemon.status()["clients"])
 
@@ -132,6 +132,7 @@ class Configured(DaemonTest):
         for _ in range(requests):
             say()  # a request begins: the batch stops
             self.until(lambda: submit() == {second})
+            self.assertIn("began", service.stdout.readline())
             say()  # it ends: the batch goes on
             self.until(lambda: submit() == {first})
         served = self.result(service)

@@ -185,7 +185,7 @@ class DaemonTest(unittest.TestCase):
     def result(self, process, timeout=60):
         output, _ = process.communicate(timeout=time_limit(timeout))
         self.assertEqual(process.returncode, 0, output)
-        return json.loads(output)
+        return json.loads(output.splitlines()[-1])
 
     def until(self, what, seconds=10):
         """Waits until what() is true, and returns that; `seconds` are plenty on an idle machine."""

@@ -368,8 +368,12 @@ class Isolation(DaemonTest):
                    60)
         self.mps_names("mps.b", lies.pid)
         before = daemon.status()["domains"][0]["checks"]
-        self.until(lambda: self.domains_of(daemon).get(lies.pid) == "", 60)
-        self.assertLess(daemon.status()["domains"][1]["checks"], before)
+
+        def moved():
+            status = daemon.status()
+            return status if any(client["process"] == lies.pid and client["domain"] == ""
+                                 for client in status["clients"]) else None
+        self.assertLess(self.until(moved, 60)["domains"][1]["checks"], before)
 
     def test_a_client_that_no_mps_names_or_that_foreign_numbers_name_stays(self):
         daemon = self.ready("a", "b", top="class")

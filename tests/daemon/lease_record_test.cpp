@@ -132,6 +132,8 @@ TEST_CASE("what a former daemon's clients held outlives one short-lived daemon a
 
 TEST_CASE("a daemon that is killed between any two instructions leaves a correct record") {
   const Directory directory;
+  int begun[2];
+  REQUIRE(::pipe(begun) == 0);
   const pid_t daemon = ::fork();
   if (daemon == 0) {
     std::string problem;
@@ -142,9 +144,13 @@ TEST_CASE("a daemon that is killed between any two instructions leaves a correct
       record.holds(slot, partition, true);
       record.holds(slot, partition, false);
       record.end(record.begin(kOther, 5, partition));
+      if (partition == 100) (void)!::write(begun[1], "", 1);
     }
   }
-  ::usleep(20'000);
+  char byte;
+  REQUIRE(::read(begun[0], &byte, 1) == 1);
+  ::close(begun[0]), ::close(begun[1]);
+  ::usleep(5'000);
   ::kill(daemon, SIGKILL);
   ::waitpid(daemon, nullptr, 0);
   const LeaseRecord next = open(directory, 2 * kSecond);

@@ -209,13 +209,13 @@ int work(const std::string& socket, long operations,
 }
 
 // A service: when it has nothing to do it says nothing.
-int serve(const std::string& socket) {
+int serve(const std::string& socket, bool says_begin) {
   const auto remote = arbiter(socket);
   const auto layout = runtime::PoolLayout::build(device(), remote->limits());
   const auto eligible = eligible_partitions(layout);
   Lane lane(*remote, 0, eligible);
   long requests = 0, operations = 0;
-  bool has_work = false;
+  bool has_work = false, began = false;
   for (pollfd input{STDIN_FILENO, POLLIN, 0};;) {
     if (remote->wants_service()) remote->service();
     if (::poll(&input, 1, 0) != 0) {
@@ -223,11 +223,17 @@ int serve(const std::string& socket) {
       if (::read(STDIN_FILENO, &byte, 1) <= 0) break;
       has_work = !has_work;
       requests += has_work ? 1 : 0;
+      began = false;
     }
-    if (has_work && lane.try_submit() != runtime::kNoPartition)
+    if (has_work && lane.try_submit() != runtime::kNoPartition) {
       ++operations;
-    else
+      if (!std::exchange(began, true) && says_begin) {
+        std::printf("{\"began\": %ld}\n", requests);
+        std::fflush(stdout);
+      }
+    } else {
       lane.end_one();  // outstanding operations end while it waits or is idle
+    }
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   const client::ClientCounters& counters = remote->client().counters();
@@ -463,7 +469,7 @@ int run(int argc, char** argv) {
   const long number = argc > 3 ? std::strtol(argv[3], nullptr, 10) : 0;
   if (verb == "work") return work(socket, number);
   if (verb == "delay") return delay(socket, std::max(1L, number));
-  if (verb == "serve") return serve(socket);
+  if (verb == "serve") return serve(socket, number == 1);
   if (verb == "count") return work(socket, 0, nullptr, true, number);
   if (verb == "away") return away(socket);
   if (verb == "hold") return hold(socket, number);

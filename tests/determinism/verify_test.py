@@ -405,15 +405,17 @@ class Verify(Base):
         wait_until(lambda: not hanging(), "the end of the command")
 
     def test_a_vitamin_that_is_killed_leaves_neither_command_nor_tenant(self):
-        # Behind a shell each, so that the processes in question are grandchildren.
+        # Behind a shell each, so that the processes in question are grandchildren. No other test
+        # has their numbers of seconds.
+        tenant, run = 1_000_000 + 2 * os.getpid(), 1_000_001 + 2 * os.getpid()
         process = subprocess.Popen(
-            [PREFIX / "bin/vitamin", "verify", "--tenant", f"{PROGRAM} --interfere 70002; true",
+            [PREFIX / "bin/vitamin", "verify", "--tenant", f"{PROGRAM} --interfere {tenant}; true",
              "--runs", "1", "--",
              "sh", "-c",
              f"{PROGRAM} --trials 2 --only sum; "
-             '[ "$VITAMIN_POLICY" != random ] || sleep 70001'],
+             f'[ "$VITAMIN_POLICY" != random ] || sleep {run}'],
             env=self.environment(), stdout=subprocess.DEVNULL)
-        pattern = "^(sleep|[^ ]*/determinism --interfere) 7000[12]"
+        pattern = f"^(sleep {run}|[^ ]*/determinism --interfere {tenant})"
         sleeping = lambda: subprocess.run(["pgrep", "-f", pattern], capture_output=True,
                                           text=True).stdout.split()
         wait_until(lambda: len(sleeping()) == 2 or process.poll() is not None,
