@@ -240,6 +240,21 @@ class Doctor(CliTest):
         self.assertIn("plain end", bundle["log"])
         self.assertIn("example.org/x", bundle["environment"]["HIP_REPOSITORY"])
 
+    def test_a_bundle_has_the_end_of_the_journal_of_vitamind(self):
+        programs = self.directory / "programs"
+        programs.mkdir()
+        program = programs / "journalctl"
+        program.write_text("#!/bin/sh\n[ \"$1\" = --unit=vitamind ] || exit 1\n"
+                           "seq -f 'line %.0f password=letmein9' 20000\n")
+        program.chmod(0o755)
+        bundle, text = self.bundle(PATH=f"{programs}:{os.environ['PATH']}")
+        lines = bundle["journal"].splitlines()
+        self.assertEqual(lines[-1], "line 20000 password=[left out]")
+        self.assertRegex(lines[0], r"^line 1\d{4} password=\[left out\]$")
+        self.assertNotIn("letmein9", text)
+        program.write_text("#!/bin/sh\nexit 1\n")
+        self.assertEqual(self.bundle(PATH=str(programs))[0]["journal"], "")
+
     def test_a_bundle_names_no_home(self):
         _, text = self.bundle(HOME="/srv/someone", VITAMIN_X="/srv/someone/file")
         self.assertNotIn("/srv/someone", text)

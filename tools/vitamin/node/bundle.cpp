@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -113,6 +114,23 @@ std::string end_of(const std::string& file) {
   return without_secrets(text);
 }
 
+// What vitamind wrote where systemd started it; empty: nothing, or there is no journal to read.
+std::string journal() {
+  FILE* const out = ::popen(
+      "journalctl --unit=vitamind --lines=500 --no-pager --output=short-iso </dev/null 2>/dev/null",
+      "r");
+  if (out == nullptr) return "";
+  std::string text;
+  char piece[4096];
+  while (const std::size_t size = std::fread(piece, 1, sizeof piece, out)) text.append(piece, size);
+  ::pclose(out);
+  if (text.size() > kLogBytes) {
+    text.erase(0, text.size() - kLogBytes);
+    text.erase(0, text.find('\n') + 1);
+  }
+  return without_secrets(text);
+}
+
 }  // namespace
 
 std::string without_secrets(const std::string& text) {
@@ -151,6 +169,7 @@ bool write_bundle(const std::string& file, const ordered_json& found) {
   else
     bundle["vitamind"] = without_secrets(status.error().message);
   bundle["log"] = end_of(socket + ".log");
+  bundle["journal"] = journal();
 
   std::ofstream out(file, std::ios::trunc);
   out << bundle.dump(2, ' ', false, ordered_json::error_handler_t::replace) << '\n';
