@@ -37,7 +37,7 @@ ClientTraits traits_of(const config::WorkloadClass* workload, std::uint32_t shar
        {workload->latency_ns, workload->tpot_ns, workload->ttft_ns, workload->step_ns})
     if (slo.latency_ns == 0) slo.latency_ns = bound;
   // A latency class without a bound: as if the client were alone (policies/service.h).
-  if (workload->kind == config::Kind::kLatency && !slo.any())
+  if (workload->kind == config::ProgramKind::kLatency && !slo.any())
     slo.latency_ns = scheduler::kAsAloneNs;
   return traits;
 }

@@ -326,7 +326,7 @@ std::shared_ptr<runtime::trace::Recorder> make_trace(int ordinal, const hal::Dev
                                                      const ProcessOptions& options) {
   const char* directory = std::getenv(environment::kTrace);
   if (directory == nullptr || *directory == '\0') return nullptr;
-  runtime::trace::Header header;
+  runtime::trace::TraceHeader header;
   header.ordinal = static_cast<std::uint32_t>(ordinal);
   header.seed = options.seed;
   options.policy.copy(header.policy, sizeof header.policy - 1);

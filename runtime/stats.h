@@ -72,7 +72,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 // A string of fixed room, cut when too long, always ending in 0.
 template <std::size_t N>
-struct Text {
+struct PageText {
   char bytes[N];
   void set(const char* text) noexcept {
     const std::size_t length = ::strnlen(text, N - 1);
@@ -197,14 +197,14 @@ struct WidthSlot {
 struct LibrarySlot {
   std::atomic<std::uint32_t> used;
   std::uint32_t unused;
-  Text<64> name;
+  PageText<64> name;
   Counter seen, bound, bridged, passed, narrow, moved;
   Counter graph_kernels, graph_kernels_bound;  // kernels of it that launches of graphs ran
 };
 
-struct Pool {
-  Text<64> device_name;
-  Text<64> device_uuid;
+struct PoolFigures {
+  PageText<64> device_name;
+  PageText<64> device_uuid;
   Counter sms;  // of the whole device
   Counter units;
   Counter partitions;  // the whole device included
@@ -257,7 +257,7 @@ struct OtherWork {
 struct alignas(hal::kMemoryPage) DevicePage {
   std::atomic<std::uint32_t> used;
   std::uint32_t ordinal;
-  Pool pool;
+  PoolFigures pool;
   Launches launches;
   Counter whole[kWholeReasons];  // sum = launches that ran on the whole device
   Counter unbound[kUnboundReasons];
@@ -307,7 +307,7 @@ enum class Stage : std::uint32_t {
 struct Warning {
   std::atomic<std::uint32_t> ready;
   std::uint32_t unused;
-  Text<248> text;
+  PageText<248> text;
 };
 
 struct ProcessPage {
@@ -317,9 +317,9 @@ struct ProcessPage {
   std::uint32_t pid;
   std::uint32_t parent;
   std::uint64_t started_ns;  // CLOCK_REALTIME
-  Text<64> program;          // /proc/self/comm
-  Text<64> policy;           // as the runtime understood it
-  Text<256> message;         // with Stage::kDegraded, and for the driver's refusal of cuInit
+  PageText<64> program;      // /proc/self/comm
+  PageText<64> policy;       // as the runtime understood it
+  PageText<256> message;     // with Stage::kDegraded, and for the driver's refusal of cuInit
   std::atomic<std::uint32_t> stage;
   std::atomic<std::int32_t> init_status;  // cuInit's answer, 0 before
   Counter window_ns;

@@ -416,7 +416,7 @@ void Engine::clear_fault() {
     impl_->done_changed.wait(lock, [this] { return impl_->outstanding == 0; });
     --impl_->waiting_threads;
   } else {
-    while (impl_->outstanding != 0 && impl_->advance_one(lock) == Progress::kMoved) {
+    while (impl_->outstanding != 0 && impl_->advance_one(lock) == AdvanceResult::kMoved) {
     }
   }
   impl_->fault = kOk;

@@ -319,7 +319,7 @@ struct InjectedFault {
 enum class Clock : std::uint8_t { kVirtual, kReal };
 
 // What advance() found.
-enum class Progress : std::uint8_t {
+enum class AdvanceResult : std::uint8_t {
   kMoved,    // something happened
   kIdle,     // nothing is enqueued
   kBlocked,  // work is enqueued, and none of it can move unless the host acts (or ever, if it
@@ -422,9 +422,9 @@ class Engine {
   Status event_time(const Event* event, Nanoseconds* at) const;
 
   // Virtual time: one step. kBlocked in virtual time is a deadlock unless the host can still act.
-  Progress advance();
+  AdvanceResult advance();
   // Advances until advance() no longer answers kMoved. kReal: waits for that.
-  Progress drain();
+  AdvanceResult drain();
   // Operations enqueued and not ended.
   std::uint64_t outstanding() const;
 

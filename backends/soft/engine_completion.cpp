@@ -31,7 +31,7 @@ Status Engine::Impl::wait_until(Lock& lock, Done done) {
     return fault;
   }
   while (fault == kOk && !done())
-    if (advance_one(lock) != Progress::kMoved && fault == kOk && !done()) return kStuck;
+    if (advance_one(lock) != AdvanceResult::kMoved && fault == kOk && !done()) return kStuck;
   return fault;
 }
 
@@ -70,7 +70,7 @@ Status Engine::query(Event* event) {
 Status Engine::synchronize(Event* event) {
   Lock lock(impl_->mutex);
   if (event->newest == nullptr) return impl_->fault;
-  Record* const record = event->newest;
+  Recording* const record = event->newest;
   ++record->references;
   const Status status = impl_->wait_until(lock, [record] { return record->done; });
   impl_->drop(record);
@@ -117,22 +117,22 @@ Status Engine::event_time(const Event* event, Nanoseconds* at) const {
   return kOk;
 }
 
-Progress Engine::advance() {
+AdvanceResult Engine::advance() {
   Lock lock(impl_->mutex);
-  if (impl_->real) return impl_->outstanding == 0 ? Progress::kIdle : Progress::kMoved;
+  if (impl_->real) return impl_->outstanding == 0 ? AdvanceResult::kIdle : AdvanceResult::kMoved;
   return impl_->advance_one(lock);
 }
 
-Progress Engine::drain() {
+AdvanceResult Engine::drain() {
   Lock lock(impl_->mutex);
   if (impl_->real) {
     ++impl_->waiting_threads;
     impl_->done_changed.wait(lock, [this] { return impl_->outstanding == 0; });
     --impl_->waiting_threads;
-    return Progress::kIdle;
+    return AdvanceResult::kIdle;
   }
-  Progress progress = Progress::kMoved;
-  while (progress == Progress::kMoved) progress = impl_->advance_one(lock);
+  AdvanceResult progress = AdvanceResult::kMoved;
+  while (progress == AdvanceResult::kMoved) progress = impl_->advance_one(lock);
   return progress;
 }
 

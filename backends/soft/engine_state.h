@@ -30,7 +30,7 @@ namespace vitamin::soft {
 
 // Nodes that come and go by the million: memory is kept, objects are made anew.
 template <class T>
-class Pool {
+class NodePool {
  public:
   template <class... Arguments>
   T* make(Arguments&&... arguments) {
@@ -61,7 +61,7 @@ class Queue;
 
 // One recording of an event: what a wait captures. Counted references: the event's newest, each
 // enqueued record or wait.
-struct Record {
+struct Recording {
   std::uint32_t references = 1;
   bool done = false;
   Nanoseconds at = 0;
@@ -70,7 +70,7 @@ struct Record {
 
 class Event {
  public:
-  Record* newest = nullptr;
+  Recording* newest = nullptr;
 };
 
 class Gate {
@@ -144,7 +144,7 @@ struct Operation {
   std::uint64_t value = 0;
   Nanoseconds duration = 0;
   void* address = nullptr;
-  Record* record = nullptr;
+  Recording* record = nullptr;
   Gate* gate = nullptr;
   KernelRun* run = nullptr;
   Queue* await_queue = nullptr;
@@ -231,7 +231,7 @@ struct Engine::Impl {
 
   // engine_step.cpp: the stepper.
   Step step(Lock& lock);
-  Progress advance_one(Lock& lock);
+  AdvanceResult advance_one(Lock& lock);
   void device_thread();
   void host_thread();
   void process(Lock& lock, Queue& queue);
@@ -246,9 +246,9 @@ struct Engine::Impl {
   void complete(Queue& queue);
   void make_ready(Queue& queue);
   void schedule(Queue& queue, Nanoseconds at);
-  void finish_record(Record& record);
+  void finish_record(Recording& record);
   void wake_waiters(Queue*& list);
-  void drop(Record* record);
+  void drop(Recording* record);
   void drop(Gate* gate);
   void retire_if_drained(Queue& queue);
   std::optional<Nanoseconds> next_due() const;
@@ -307,10 +307,10 @@ struct Engine::Impl {
   std::unordered_set<Queue*> queues;
   std::unordered_set<Event*> events;
   std::unordered_set<Gate*> gates;
-  Pool<Operation> operations;
-  Pool<Record> records;
-  Pool<KernelRun> runs;
-  Pool<Block> blocks;
+  NodePool<Operation> operations;
+  NodePool<Recording> records;
+  NodePool<KernelRun> runs;
+  NodePool<Block> blocks;
 
   std::vector<Queue*> ready;      // may move now
   std::deque<Arrival> arrivals;   // real time: may move once device time gets there

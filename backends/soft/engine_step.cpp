@@ -12,12 +12,12 @@ namespace vitamin::soft {
 
 // ------------------------------------------------------------------------------------ who may step
 
-Progress Engine::Impl::advance_one(Lock& lock) {
+AdvanceResult Engine::Impl::advance_one(Lock& lock) {
   if (stepping) {
     ++steppers_waiting;
     stepper_left.wait(lock, [this] { return !stepping; });
     --steppers_waiting;
-    return Progress::kMoved;  // by the other thread
+    return AdvanceResult::kMoved;  // by the other thread
   }
   stepping = true;
   const Step result = step(lock);
@@ -25,11 +25,11 @@ Progress Engine::Impl::advance_one(Lock& lock) {
   if (steppers_waiting != 0) stepper_left.notify_all();
   switch (result) {
     case Step::kIdle:
-      return Progress::kIdle;
+      return AdvanceResult::kIdle;
     case Step::kBlocked:
-      return Progress::kBlocked;
+      return AdvanceResult::kBlocked;
     default:
-      return Progress::kMoved;
+      return AdvanceResult::kMoved;
   }
 }
 
@@ -329,13 +329,13 @@ void Engine::Impl::wake_waiters(Queue*& list) {
     make_ready(*std::exchange(queue, queue->next_waiter));
 }
 
-void Engine::Impl::finish_record(Record& record) {
+void Engine::Impl::finish_record(Recording& record) {
   record.done = true;
   record.at = now;
   wake_waiters(record.waiters);
 }
 
-void Engine::Impl::drop(Record* record) {
+void Engine::Impl::drop(Recording* record) {
   if (record != nullptr && --record->references == 0) records.destroy(record);
 }
 

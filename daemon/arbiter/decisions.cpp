@@ -33,13 +33,13 @@ const char* name_of(scheduler::ChoiceReason choice) {
   return kNames[static_cast<std::size_t>(choice)];
 }
 
-std::uint32_t sms_of(const Device& device, PartitionId partition) {
+std::uint32_t sms_of(const ServedDevice& device, PartitionId partition) {
   const runtime::PoolLayout& layout = device.arbiter->layout();
   return partition < layout.size() ? layout.at(partition).sms : 0;
 }
 
 // Rows of single streams; equal ones are counted together.
-json streams_of(const Device& device, const std::vector<scheduler::Planned>& rows) {
+json streams_of(const ServedDevice& device, const std::vector<scheduler::Planned>& rows) {
   std::map<std::tuple<std::string, std::string, std::uint32_t>, std::size_t> alike;
   for (const scheduler::Planned& planned : rows)
     ++alike[{
@@ -53,7 +53,7 @@ json streams_of(const Device& device, const std::vector<scheduler::Planned>& row
   return streams;
 }
 
-json allocation_of(const Device& device, std::uint64_t now_ns) {
+json allocation_of(const ServedDevice& device, std::uint64_t now_ns) {
   json rows = json::array();
   std::vector<scheduler::Explanation> clients;
   device.arbiter->scheduler().explain(clients, now_ns);
@@ -86,7 +86,7 @@ json allocation_of(const Device& device, std::uint64_t now_ns) {
   return rows;
 }
 
-json json_of(const Device& device, const scheduler::CandidateReport& candidate) {
+json json_of(const ServedDevice& device, const scheduler::CandidateReport& candidate) {
   json clients = json::array(), has = json::array();
   for (const scheduler::ClientReport& of : candidate.clients)
     clients.push_back({{"client", of.client},
@@ -112,7 +112,7 @@ json json_of(const Device& device, const scheduler::CandidateReport& candidate) 
           {"keeps_bounds", candidate.keeps_bounds}};
 }
 
-json json_of(const Device& device, const scheduler::Findings& found, std::uint64_t now_ns) {
+json json_of(const ServedDevice& device, const scheduler::Findings& found, std::uint64_t now_ns) {
   json candidates = json::array();
   for (const scheduler::CandidateReport& candidate : found.candidates)
     candidates.push_back(json_of(device, candidate));
@@ -124,7 +124,7 @@ json json_of(const Device& device, const scheduler::Findings& found, std::uint64
           {"candidates", candidates}};
 }
 
-json bounds_of(const Device& device) {
+json bounds_of(const ServedDevice& device) {
   json bounds = json::array();
   for (const scheduler::SloStatus& status : device.arbiter->slo_statuses())
     bounds.push_back({{"client", status.client},
@@ -154,7 +154,7 @@ const char* bound_name(scheduler::StepKind kind) {
   }
 }
 
-void add_decisions(const Device& device, std::uint64_t now_ns, json& status) {
+void add_decisions(const ServedDevice& device, std::uint64_t now_ns, json& status) {
   status["allocation"] = allocation_of(device, now_ns);
   scheduler::Findings found;
   device.arbiter->explain(found);

@@ -20,6 +20,6 @@ const char* bound_name(scheduler::StepKind kind);
 //   found_before  the alternatives of the last choice, if there is none in force; else null
 //   bounds        for each latency bound whether it is met
 //   measures      whether the policy compares alternatives by what clients complete under them
-void add_decisions(const Device& device, std::uint64_t now_ns, nlohmann::json& status);
+void add_decisions(const ServedDevice& device, std::uint64_t now_ns, nlohmann::json& status);
 
 }  // namespace vitamin::daemon

@@ -11,9 +11,9 @@
 
 namespace vitamin::daemon {
 
-using protocol::Gate;
+using protocol::GateState;
 using protocol::LeaseWord;
-using runtime::trace::Kind;
+using runtime::trace::TraceKind;
 using scheduler::Mode;
 
 namespace {
@@ -96,12 +96,12 @@ void DeviceArbiter::update_reporting(std::uint64_t now_ns) {
 }
 
 void DeviceArbiter::tell_gates_closed(ClientId client) {
-  note({.kind = Kind::kGates, .client = client});
+  note({.kind = TraceKind::kGates, .client = client});
   sink_.gates_closed(client);
 }
 
 void DeviceArbiter::set(const ArbiterSettings& settings) {
-  note({.kind = Kind::kReload});
+  note({.kind = TraceKind::kReload});
   settings_ = settings;
   scheduler_.set(settings.scheduler, 0);  // 0: the scheduler's clock never goes back
 }
@@ -126,13 +126,13 @@ DeviceArbiter::Fallback DeviceArbiter::attach(ClientId id, const ClientTraits& t
       return i < outer.size() ? std::uint64_t{outer[i].group} << 32 | outer[i].max_sms : 0;
     };
     for (std::size_t i = 0; i < outer.size() && outer[i].group != 0; i += 3)
-      note({.kind = Kind::kQuotas,
+      note({.kind = TraceKind::kQuotas,
             .client = id,
             .a = quota(i),
             .b = quota(i + 1),
             .c = quota(i + 2)});
     trace_->add(
-        {.kind = Kind::kAttach, .client = id, .flags = traits.minor, .serial = traits.process},
+        {.kind = TraceKind::kAttach, .client = id, .flags = traits.minor, .serial = traits.process},
         &said);
   }
   const auto fewest = std::min_element(fallback_users_.begin(), fallback_users_.end());
@@ -154,7 +154,7 @@ void DeviceArbiter::set_terms(ClientId id, const scheduler::ClientTerms& terms,
                               std::uint64_t now_ns) {
   Client* const client = find(id);
   if (client == nullptr || client->traits.terms == terms) return;
-  note({.kind = Kind::kReload});
+  note({.kind = TraceKind::kReload});
   client->traits.terms = terms;
   scheduler_.attach(id, terms, now_ns);
 }
@@ -188,7 +188,7 @@ void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::
   if (trace_ != nullptr) [[unlikely]] {
     const protocol::Record copy =
         std::visit([](const auto& said) { return protocol::encode(said); }, request);
-    trace_->add({.time = now_ns, .kind = Kind::kRequest, .client = id}, &copy);
+    trace_->add({.time = now_ns, .kind = TraceKind::kRequest, .client = id}, &copy);
   }
   std::visit([&](const auto& said) { handle(id, *client, said, now_ns); }, request);
 }
@@ -322,7 +322,7 @@ void DeviceArbiter::set_progress(ClientId id, const scheduler::Progress& progres
   // A client that does not report has unknown progress, not zero progress.
   if (progress.launches == 0 && progress.busy_ns == 0) return;
   note({.time = now_ns,
-        .kind = Kind::kProgress,
+        .kind = TraceKind::kProgress,
         .client = id,
         .serial = progress.launches,
         .a = progress.work,
@@ -335,7 +335,7 @@ void DeviceArbiter::set_progress(ClientId id, const scheduler::Progress& progres
 void DeviceArbiter::dying(ClientId id, std::uint64_t now_ns) {
   const auto found = clients_.find(id);
   if (found == clients_.end() || found->second.ignored) return;
-  note({.time = now_ns, .kind = Kind::kDying, .client = id});
+  note({.time = now_ns, .kind = TraceKind::kDying, .client = id});
   found->second.ignored = true;
   for (auto& [lane_id, lane] : found->second.lanes) {
     for (HeldGrant& held : lane.grants) {
@@ -350,7 +350,7 @@ void DeviceArbiter::dying(ClientId id, std::uint64_t now_ns) {
 void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) return;
-  note({.time = now_ns, .kind = Kind::kForget, .client = id});
+  note({.time = now_ns, .kind = TraceKind::kForget, .client = id});
   if (found->second.absent) {
     --absent_;
   } else {
@@ -373,7 +373,7 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
 // --- decisions -------------------------------------------------------------------------------
 
 void DeviceArbiter::step(std::uint64_t now_ns) {
-  note({.time = now_ns, .kind = Kind::kStep});
+  note({.time = now_ns, .kind = TraceKind::kStep});
   reclaim_overdue(now_ns);
   if (absent_ > 0) drop_absent();
   for (const scheduler::Decision& decision : scheduler_.decide(now_ns)) deliver(decision, now_ns);
@@ -426,7 +426,7 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
     waits_.add(waited);
     client.usage.waited(waited);
   }
-  const LeaseWord word = protocol::lease_word(epoch_, ++lane.generation, Gate::kOpen);
+  const LeaseWord word = protocol::lease_word(epoch_, ++lane.generation, GateState::kOpen);
   HeldGrant held;
   held.grant = decision.grant;
   held.partition = decision.partition;
@@ -454,7 +454,7 @@ void DeviceArbiter::amend(ClientId id, Client& client, HeldGrant& held,
   if (client.traits.minor < 7) return;  // it cannot be amended and keeps its terms
   Lane& lane = client.lanes[decision.stream];
   const LeaseWord before = held.word;
-  const LeaseWord word = protocol::lease_word(epoch_, ++lane.generation, Gate::kOpen);
+  const LeaseWord word = protocol::lease_word(epoch_, ++lane.generation, GateState::kOpen);
   held.word = word;
   publish(id, decision.stream, lane, word);
   if (send(id, decision, word, before)) return;
@@ -477,7 +477,7 @@ bool DeviceArbiter::send(ClientId id, const scheduler::Decision& decision, Lease
   if (decision.run_ahead_ns != kNever)
     grant.ahead_ns = std::clamp<std::uint64_t>(decision.run_ahead_ns, 1, protocol::kLongest);
   const bool delivered = sink_.grant(id, grant);
-  note({.kind = Kind::kGrant,
+  note({.kind = TraceKind::kGrant,
         .partition = decision.partition,
         .stream = decision.stream,
         .client = id,
@@ -497,13 +497,13 @@ bool DeviceArbiter::close(ClientId id, LaneId lane_id, Lane& lane, HeldGrant& he
   overdue_at_ = std::min(overdue_at_, overdue_from(*find(id), held));
   if (lane.word != held.word) return false;
   publish(id, lane_id, lane,
-          protocol::lease_word(epoch_, protocol::generation_of(held.word), Gate::kClosed));
+          protocol::lease_word(epoch_, protocol::generation_of(held.word), GateState::kClosed));
   return true;
 }
 
 void DeviceArbiter::publish(ClientId id, LaneId lane_id, Lane& lane, LeaseWord word) {
   lane.word = word;
-  note({.kind = Kind::kWord, .stream = lane_id, .client = id, .a = word});
+  note({.kind = TraceKind::kWord, .stream = lane_id, .client = id, .a = word});
   sink_.set_word(id, lane_id, word);
 }
 

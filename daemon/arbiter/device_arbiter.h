@@ -303,7 +303,7 @@ class DeviceArbiter {
   void publish(ClientId id, LaneId lane_id, Lane& lane, protocol::LeaseWord word);
   void reclaim_overdue(std::uint64_t now_ns);
   // Adds to the trace, if there is one.
-  void note(const runtime::trace::Record& record) {
+  void note(const runtime::trace::TraceEntry& record) {
     if (trace_ != nullptr) [[unlikely]]
       trace_->add(record);
   }

@@ -42,8 +42,8 @@ std::string key_of(const hal::DeviceInfo& info, const std::string& domain) {
 
 }  // namespace
 
-hal::Result<Device*> Devices::begin_session(const protocol::Hello& hello, uid_t user,
-                                            const std::string& domain) {
+hal::Result<ServedDevice*> Devices::begin_session(const protocol::Hello& hello, uid_t user,
+                                                  const std::string& domain) {
   auto info = protocol::device_of(hello);
   if (!info) return tl::unexpected(info.error());
   const std::string key = key_of(*info, domain);
@@ -67,7 +67,7 @@ hal::Result<Device*> Devices::begin_session(const protocol::Hello& hello, uid_t 
     found = known_.emplace(key, std::move(*made)).first;
     pin_near_gpus();
   }
-  Device& device = found->second;
+  ServedDevice& device = found->second;
   if (device.sessions == 0) {
     device.user = user;
     if (lock.use_count() == 1)
@@ -94,7 +94,7 @@ hal::Result<std::shared_ptr<protocol::DeviceLock>> Devices::lock_of(const hal::D
   return std::make_shared<protocol::DeviceLock>(std::move(*taken));
 }
 
-const Device* Devices::other_view(const Device& device) const {
+const ServedDevice* Devices::other_view(const ServedDevice& device) const {
   for (const auto& [key, other] : known_)
     if (&other != &device && other.info.uuid == device.info.uuid && other.domain == device.domain &&
         other.sessions > 0)
@@ -102,8 +102,8 @@ const Device* Devices::other_view(const Device& device) const {
   return nullptr;
 }
 
-void Devices::warn_of_other_view(const Device& device) const {
-  const Device* const other = other_view(device);
+void Devices::warn_of_other_view(const ServedDevice& device) const {
+  const ServedDevice* const other = other_view(device);
   if (other == nullptr) return;
   log::warn(
       "device {}: a process of user {} describes it as {} with {} SMs in {} units, other clients "
@@ -114,7 +114,7 @@ void Devices::warn_of_other_view(const Device& device) const {
       runtime::code_of(runtime::Problem::kNotAlone));
 }
 
-void Devices::end_session(Device& device) {
+void Devices::end_session(ServedDevice& device) {
   if (--device.sessions > 0) return;
   device.lock = nullptr;
   device.left = ++left_;
@@ -129,7 +129,7 @@ hal::Status Devices::make_room(uid_t user, const std::string& domain) {
   auto forget = [&](auto concerns) {
     auto oldest = known_.end();
     for (auto it = known_.begin(); it != known_.end(); ++it) {
-      const Device& device = it->second;
+      const ServedDevice& device = it->second;
       if (device.sessions > 0 || device.drained || device.trace != nullptr || !concerns(device))
         continue;
       if (oldest == known_.end() || device.left < oldest->second.left) oldest = it;
@@ -139,7 +139,7 @@ hal::Status Devices::make_room(uid_t user, const std::string& domain) {
     return true;
   };
   // Domains of processes end with their sessions, of which a user may have only so many.
-  const auto is_of_user = [&](const Device& device) {
+  const auto is_of_user = [&](const ServedDevice& device) {
     return device.user == user && !device.of_process;
   };
   const Budgets& budgets = settings_.budgets;
@@ -149,13 +149,13 @@ hal::Status Devices::make_room(uid_t user, const std::string& domain) {
     return hal::fail(hal::Errc::kUnavailable, "user " + std::to_string(user) +
                                                   " uses as many devices (" +
                                                   std::to_string(of_user) + ") as one user may");
-  if (known_.size() >= budgets.devices && !forget([](const Device&) { return true; }))
+  if (known_.size() >= budgets.devices && !forget([](const ServedDevice&) { return true; }))
     return hal::fail(hal::Errc::kUnavailable, "vitamind has as many devices as it may have");
   return {};
 }
 
-hal::Result<Device> Devices::make(hal::DeviceInfo info, const std::string& domain) {
-  Device device;
+hal::Result<ServedDevice> Devices::make(hal::DeviceInfo info, const std::string& domain) {
+  ServedDevice device;
   device.domain = domain;
   device.of_process = is_of_process(domain);
   const config::Configuration mine = settings_.configuration.for_device(info.uuid, info.name);
@@ -194,9 +194,9 @@ void Devices::pin_near_gpus() {
     log::info("runs on {} processors from {}, next to the GPUs", cpus.size(), cpus.front());
 }
 
-void Devices::start_trace(Device& device, const ArbiterSettings& settings) {
+void Devices::start_trace(ServedDevice& device, const ArbiterSettings& settings) {
   if (settings_.trace.empty()) return;
-  runtime::trace::Header header;
+  runtime::trace::TraceHeader header;
   header.writer = runtime::trace::Writer::kDaemon;
   header.epoch = epoch_;
   header.seed = device.seed;
@@ -216,7 +216,7 @@ void Devices::start_trace(Device& device, const ArbiterSettings& settings) {
 // Does everything that can fail before it changes anything.
 hal::Status Devices::apply(const config::Configuration& configuration) {
   struct Change {
-    Device& device;
+    ServedDevice& device;
     config::Configuration mine;
     std::optional<scheduler::Policy> policy;  // none: the same as before
   };
@@ -232,7 +232,7 @@ hal::Status Devices::apply(const config::Configuration& configuration) {
     changes.push_back(std::move(change));
   }
   for (Change& change : changes) {
-    Device& device = change.device;
+    ServedDevice& device = change.device;
     device.arbiter->set(arbiter_settings(change.mine));
     device.touched = true;
     if (change.mine.pool != device.pool)
@@ -250,7 +250,7 @@ hal::Status Devices::apply(const config::Configuration& configuration) {
   return {};
 }
 
-void Devices::report_policy_fault(Device& device) const {
+void Devices::report_policy_fault(ServedDevice& device) const {
   const std::string& fault = device.arbiter->scheduler().fault();
   if (fault.empty() || std::exchange(device.fault_reported, true)) return;
   log::error("device {}: policy {}; fifo decides from now on [{}]", device.info.uuid, fault,

@@ -32,7 +32,7 @@
 
 namespace vitamin::daemon {
 
-struct Device {
+struct ServedDevice {
   hal::DeviceInfo info;
   std::string domain;                               // isolation domain; empty: the shared one
   bool of_process = false;                          // the domain of one process
@@ -61,14 +61,14 @@ class Devices {
 
   // Counts a session on the device that a client of this user describes. The device is valid until
   // end_session(). `domain`: of the client. The error is a sentence for the user.
-  hal::Result<Device*> begin_session(const protocol::Hello& hello, uid_t user,
-                                     const std::string& domain = {});
+  hal::Result<ServedDevice*> begin_session(const protocol::Hello& hello, uid_t user,
+                                           const std::string& domain = {});
   // May destroy the device.
-  void end_session(Device& device);
+  void end_session(ServedDevice& device);
   // Applies another configuration: all of it, or nothing if some device cannot take it.
   hal::Status apply(const config::Configuration& configuration);
   // Logs, once, that the policy has failed.
-  void report_policy_fault(Device& device) const;
+  void report_policy_fault(ServedDevice& device) const;
   // Sets whether the devices of this UUID ("all": every device) admit no new client. Returns how
   // many devices that were.
   std::size_t drain(const std::string& which, bool drained);
@@ -83,14 +83,14 @@ class Devices {
   auto end() const { return known_.end(); }
 
  private:
-  using Known = std::map<std::string, Device>;
+  using Known = std::map<std::string, ServedDevice>;
   hal::Result<std::shared_ptr<protocol::DeviceLock>> lock_of(const hal::DeviceInfo& info);
   // Another view of the same device in the same domain that has sessions; null: none.
-  const Device* other_view(const Device& device) const;
-  void warn_of_other_view(const Device& device) const;
-  hal::Result<Device> make(hal::DeviceInfo info, const std::string& domain);
+  const ServedDevice* other_view(const ServedDevice& device) const;
+  void warn_of_other_view(const ServedDevice& device) const;
+  hal::Result<ServedDevice> make(hal::DeviceInfo info, const std::string& domain);
   hal::Status make_room(uid_t user, const std::string& domain);
-  void start_trace(Device& device, const ArbiterSettings& settings);
+  void start_trace(ServedDevice& device, const ArbiterSettings& settings);
   void pin_near_gpus();
 
   const Settings& settings_;

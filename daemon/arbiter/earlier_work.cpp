@@ -11,14 +11,14 @@
 namespace vitamin::daemon {
 
 using protocol::LeaseWord;
-using runtime::trace::Kind;
+using runtime::trace::TraceKind;
 using scheduler::Mode;
 
 void DeviceArbiter::accept_earlier_work(ClientId id, PartitionId partition,
                                         std::uint64_t until_ns) {
   Client* const client = find(id);
   if (client == nullptr || partition >= layout_.size()) return;
-  note({.kind = Kind::kBefore, .partition = partition, .client = id, .a = until_ns});
+  note({.kind = TraceKind::kBefore, .partition = partition, .client = id, .a = until_ns});
   client->before[partition] = until_ns;
 }
 
@@ -27,7 +27,7 @@ void DeviceArbiter::reserve_for_absent(ClientId absent, std::uint64_t process,
                                        std::uint64_t now_ns) {
   if (partition >= layout_.size() || until_ns <= now_ns) return;
   note({.time = now_ns,
-        .kind = Kind::kExpect,
+        .kind = TraceKind::kExpect,
         .partition = partition,
         .client = absent,
         .serial = process,

@@ -33,7 +33,7 @@ constexpr std::uint64_t kUnclaimed = 200'000;
 constexpr std::uint64_t kUnused = 1'000'000;
 
 // The word of grants without a daemon. No daemon has epoch 0.
-constexpr LeaseWord kFallbackWord = protocol::lease_word(0, 1, protocol::Gate::kOpen);
+constexpr LeaseWord kFallbackWord = protocol::lease_word(0, 1, protocol::GateState::kOpen);
 
 // What every lane reads while there is no daemon: it equals kFallbackWord and no daemon's grant.
 const protocol::LeaseWords& fallback_words() {

@@ -170,7 +170,7 @@ void check_bounds(const Layer::Class& read, const WorkloadClass& made, Loaded& l
   const auto vain = [&](const char* key, std::string message) {
     loaded.no_effect.push_back(problem_at(placed_value(read.settings, key), std::move(message)));
   };
-  const bool latency = made.kind == Kind::kLatency;
+  const bool latency = made.kind == ProgramKind::kLatency;
   const bool keeps = any_policy(loaded.configuration, &scheduler::Checked::keeps_bounds);
   for (const auto& [key, bound] : {std::pair{"ttft", made.ttft_ns},
                                    {"tpot", made.tpot_ns},
@@ -223,7 +223,7 @@ void check_classes(const std::vector<Layer::Class>& read, Loaded& loaded) {
                "', which is tried before it, matches all of them; only who names it is of it",
            read[i].line});
     check_bounds(read[i], made, loaded);
-    if (made.reservation != 0 && made.kind == Kind::kBatch)
+    if (made.reservation != 0 && made.kind == ProgramKind::kBatch)
       complain("reservation", "nothing is reserved for a class of kind \"batch\"");
   }
 }

@@ -91,7 +91,7 @@ struct Collectives {
 };
 
 // Kinds of programs (README.md).
-enum class Kind : std::uint8_t { kUnspecified, kLatency, kBatch };
+enum class ProgramKind : std::uint8_t { kUnspecified, kLatency, kBatch };
 
 // The group of processes that share a quota of a class. Known from the kernel, but for the class.
 enum class GroupOf : std::uint8_t { kProcess, kUser, kContainer, kJob, kClass };
@@ -107,7 +107,7 @@ struct WorkloadClass {
   Patterns slurm_partition, slurm_account, slurm_qos;
   std::map<std::string, std::string> environment;  // variable to pattern
 
-  Kind kind = Kind::kUnspecified;
+  ProgramKind kind = ProgramKind::kUnspecified;
   std::uint32_t reservation = 0;  // SMs that are reserved for the group of share_of; 0: none
   // Bounds of latency; 0: none.
   std::uint64_t ttft_ns = 0;      // of the first token

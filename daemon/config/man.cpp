@@ -135,26 +135,26 @@ std::string type_of(const Key<Target>& key) {
   };
   const bool any = key.high == std::numeric_limits<std::int64_t>::max();
   switch (key.type) {
-    case Type::kText:
+    case SettingType::kText:
       return "text";
-    case Type::kBoolean:
+    case SettingType::kBoolean:
       return "true or false";
-    case Type::kInteger:
+    case SettingType::kInteger:
       return any ? "number" : "number" + from_to([](std::int64_t n) { return std::to_string(n); });
-    case Type::kDuration:
+    case SettingType::kDuration:
       return "duration" + from_to([](std::int64_t nanoseconds) {
                return duration_text(static_cast<std::uint64_t>(nanoseconds));
              });
-    case Type::kChoice: {
+    case SettingType::kChoice: {
       std::string all;
       for (const std::string& choice : key.choices) all += (all.empty() ? "" : ", ") + choice;
       return "one of " + all;
     }
-    case Type::kMemory:
+    case SettingType::kMemory:
       return "size";
-    case Type::kPatterns:
+    case SettingType::kPatterns:
       return "patterns";
-    case Type::kTable:
+    case SettingType::kTable:
       return "table";
   }
   return {};

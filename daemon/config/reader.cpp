@@ -43,25 +43,25 @@ std::string range_text(std::int64_t low, std::int64_t high, bool duration) {
 template <class Target>
 std::string wanted(const Key<Target>& key) {
   switch (key.type) {
-    case Type::kText:
+    case SettingType::kText:
       return "a text";
-    case Type::kBoolean:
+    case SettingType::kBoolean:
       return "true or false";
-    case Type::kInteger:
+    case SettingType::kInteger:
       return "a whole number " + range_text(key.low, key.high, false);
-    case Type::kDuration:
+    case SettingType::kDuration:
       return "a text of a number and its unit, like \"4ms\", " +
              range_text(key.low, key.high, true);
-    case Type::kChoice: {
+    case SettingType::kChoice: {
       std::string text = "one of";
       for (const std::string& choice : key.choices) text += " \"" + choice + "\"";
       return text;
     }
-    case Type::kMemory:
+    case SettingType::kMemory:
       return "a size like \"40GiB\", \"40Gi\" or \"40GB\", or a percentage like \"50%\"";
-    case Type::kPatterns:
+    case SettingType::kPatterns:
       return "a pattern or a list of patterns";
-    case Type::kTable:
+    case SettingType::kTable:
       return "a table of texts, numbers or booleans";
   }
   return {};
@@ -82,23 +82,23 @@ tl::expected<Value, std::string> from_integer(const Key<Target>& key, std::int64
 template <class Target>
 tl::expected<Value, std::string> from_text(const Key<Target>& key, const std::string& text) {
   switch (key.type) {
-    case Type::kDuration: {
+    case SettingType::kDuration: {
       const auto ns = duration_ns(text);
       if (!ns) return not_wanted(key, "");
       return from_integer(key, static_cast<std::int64_t>(*ns));
     }
-    case Type::kChoice: {
+    case SettingType::kChoice: {
       const auto found = std::find(key.choices.begin(), key.choices.end(), text);
       if (found == key.choices.end())
         return not_wanted(key, scheduler::did_you_mean(text, key.choices));
       return static_cast<std::int64_t>(found - key.choices.begin());
     }
-    case Type::kPatterns:
+    case SettingType::kPatterns:
       if (auto wrong = pattern_problem(text)) return tl::unexpected("the pattern: " + *wrong);
       return Texts{text};
-    case Type::kText:
+    case SettingType::kText:
       return text;
-    case Type::kMemory:
+    case SettingType::kMemory:
       if (!text.empty() && !memory_bound(text)) return not_wanted(key, "");
       return text;
     default:
@@ -243,9 +243,9 @@ class Reader {
   void value(const Key<Target>& known, const toml::key& key, const toml::node& node,
              PlacedValues& placed) {
     PlacedValue result{{}, place(key.source().begin), {}, line(key.source().begin)};
-    if (known.type == Type::kTable) {
+    if (known.type == SettingType::kTable) {
       if (!read_table(known, node, result)) return;
-    } else if (known.type == Type::kPatterns && node.is_array()) {
+    } else if (known.type == SettingType::kPatterns && node.is_array()) {
       if (!read_patterns(*node.as_array(), result)) return;
     } else {
       const auto* const text = node.as_string();
@@ -263,9 +263,9 @@ class Reader {
 
   template <class Target>
   static tl::expected<Value, std::string> scalar(const Key<Target>& key, const toml::node& node) {
-    if (const auto* truth = node.as_boolean(); truth && key.type == Type::kBoolean)
+    if (const auto* truth = node.as_boolean(); truth && key.type == SettingType::kBoolean)
       return truth->get();
-    if (const auto* number = node.as_integer(); number && key.type == Type::kInteger)
+    if (const auto* number = node.as_integer(); number && key.type == SettingType::kInteger)
       return from_integer(key, number->get());
     if (const auto* text = node.as_string()) return from_text(key, text->get());
     return not_wanted(key, "");
@@ -411,18 +411,18 @@ class Reader {
 // Parses a value of the environment or the command line.
 template <class Target>
 tl::expected<Value, std::string> from_word(const Key<Target>& key, const std::string& word) {
-  if (key.type == Type::kBoolean) {
+  if (key.type == SettingType::kBoolean) {
     if (word == "true" || word == "1") return true;
     if (word == "false" || word == "0") return false;
     return not_wanted(key, "");
   }
-  if (key.type == Type::kInteger) {
+  if (key.type == SettingType::kInteger) {
     std::int64_t number = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
     if (error != std::errc() || end != word.data() + word.size()) return not_wanted(key, "");
     return from_integer(key, number);
   }
-  if (key.type != Type::kTable) return from_text(key, word);
+  if (key.type != SettingType::kTable) return from_text(key, word);
   TextTable table;
   for (std::size_t at = 0; at < word.size();) {
     const std::size_t end = std::min(word.find(',', at), word.size());

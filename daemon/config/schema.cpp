@@ -19,7 +19,7 @@ constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
 
 // A key of a Target; kField(target) is the member that it sets.
 template <class Target, auto kField>
-Key<Target> key(Type type, const char* path, const char* meaning) {
+Key<Target> key(SettingType type, const char* path, const char* meaning) {
   using Member = std::remove_reference_t<decltype(kField(std::declval<Target&>()))>;
   Key<Target> made;
   made.path = path;
@@ -63,14 +63,14 @@ SettingKey of_device(SettingKey key) {
 // Lambdas that name a member for reading and for writing.
 #define VITAMIN_SETTING(type, member, path, meaning)             \
   key < Configuration, [](auto& c) -> auto& { return c.member; } \
-  > (Type::type, path, meaning)
+  > (SettingType::type, path, meaning)
 #define VITAMIN_CLASS(type, member, meaning)                     \
   key < WorkloadClass, [](auto& c) -> auto& { return c.member; } \
-  > (Type::type, #member, meaning)
-#define VITAMIN_BOUND(member, name, meaning)                                                  \
-  within(0, 3600 * kSecond,                                                                   \
-         key<WorkloadClass, [](auto& c) -> auto& { return c.member; }>(Type::kDuration, name, \
-                                                                       meaning))
+  > (SettingType::type, #member, meaning)
+#define VITAMIN_BOUND(member, name, meaning)                                                   \
+  within(0, 3600 * kSecond,                                                                    \
+         key<WorkloadClass, [](auto& c) -> auto& { return c.member; }>(SettingType::kDuration, \
+                                                                       name, meaning))
 
 std::vector<SettingKey> daemon_keys() {
   return {
@@ -299,21 +299,21 @@ template <class Target>
 std::string text_of(const Key<Target>& key, const Value& value) {
   std::vector<std::string> parts;
   switch (key.type) {
-    case Type::kText:
-    case Type::kMemory:
+    case SettingType::kText:
+    case SettingType::kMemory:
       return toml_text(std::get<std::string>(value));
-    case Type::kBoolean:
+    case SettingType::kBoolean:
       return std::get<bool>(value) ? "true" : "false";
-    case Type::kInteger:
+    case SettingType::kInteger:
       return std::to_string(std::get<std::int64_t>(value));
-    case Type::kDuration:
+    case SettingType::kDuration:
       return toml_text(duration_text(static_cast<std::uint64_t>(std::get<std::int64_t>(value))));
-    case Type::kChoice:
+    case SettingType::kChoice:
       return toml_text(key.choices[static_cast<std::size_t>(std::get<std::int64_t>(value))]);
-    case Type::kPatterns:
+    case SettingType::kPatterns:
       for (const std::string& pattern : std::get<Texts>(value)) parts.push_back(toml_text(pattern));
       return joined(parts, '[', ']');
-    case Type::kTable:
+    case SettingType::kTable:
       for (const auto& [name, text] : std::get<TextTable>(value))
         parts.push_back(toml_text(name) + " = " + toml_text(text));
       return joined(parts, '{', '}');
@@ -346,30 +346,30 @@ ordered_json schema_of(const Key<Target>& key) {
   ordered_json type;
   const ordered_json text = {{"type", "string"}};
   switch (key.type) {
-    case Type::kText:
+    case SettingType::kText:
       type = text;
       break;
-    case Type::kMemory:
+    case SettingType::kMemory:
       type = {{"type", "string"},
               {"pattern", "^([0-9]+(\\.[0-9]+)?(B|[kKMGT]B|[KMGT]iB?)|[0-9]+%)?$"}};
       break;
-    case Type::kBoolean:
+    case SettingType::kBoolean:
       type = {{"type", "boolean"}};
       break;
-    case Type::kInteger:
+    case SettingType::kInteger:
       type = {{"type", "integer"}, {"minimum", key.low}};
       if (key.high != kAny) type["maximum"] = key.high;
       break;
-    case Type::kDuration:
+    case SettingType::kDuration:
       type = {{"type", "string"}, {"pattern", "^(0|[0-9]+(\\.[0-9]+)?(ns|us|µs|ms|s|min|h))$"}};
       break;
-    case Type::kChoice:
+    case SettingType::kChoice:
       type = {{"enum", key.choices}};
       break;
-    case Type::kPatterns:
+    case SettingType::kPatterns:
       type = {{"oneOf", {text, {{"type", "array"}, {"items", text}}}}};
       break;
-    case Type::kTable:
+    case SettingType::kTable:
       type = {{"type", "object"},
               {"additionalProperties", {{"type", {"string", "integer", "boolean"}}}}};
       break;

@@ -16,7 +16,7 @@
 
 namespace vitamin::config {
 
-enum class Type : std::uint8_t {
+enum class SettingType : std::uint8_t {
   kText,
   kBoolean,
   kInteger,   // from low to high
@@ -30,7 +30,7 @@ enum class Type : std::uint8_t {
 template <class Target>
 struct Key {
   std::string path;  // "policy.quantum"
-  Type type = Type::kText;
+  SettingType type = SettingType::kText;
   std::string meaning;
   std::int64_t low = 0, high = 0;
   std::vector<std::string> choices;

@@ -49,7 +49,7 @@ hal::Result<std::string> text_of(const Fd& fd) {
 
 hal::Status send_answer(const Fd& socket, std::string_view text) {
   Preamble preamble;
-  preamble.kind = Kind::kAnswer;
+  preamble.kind = MessageKind::kAnswer;
   if (sizeof preamble + text.size() > kMessageMax) {
     const auto memory = in_memory(text);
     if (!memory) return tl::unexpected(memory.error());
@@ -61,7 +61,7 @@ hal::Status send_answer(const Fd& socket, std::string_view text) {
 
 hal::Status send_answer(const Fd& socket, std::string_view text, std::span<const int> files) {
   Preamble preamble;
-  preamble.kind = Kind::kAnswer;
+  preamble.kind = MessageKind::kAnswer;
   std::string message(reinterpret_cast<const char*>(&preamble), sizeof preamble);
   message += text;
   return send_message(socket, std::as_bytes(std::span(message)), files);
@@ -79,7 +79,7 @@ hal::Result<Told> ask_for_files(const std::string& path, std::string_view verb,
   const auto connection = connect_to(path, time_limit);
   if (!connection) return tl::unexpected(connection.error());
   Control control;
-  control.preamble.kind = Kind::kControl;
+  control.preamble.kind = MessageKind::kControl;
   control.verb.set(verb);
   auto parcel = exchange(*connection, bytes_of(control), kMessageMax, time_limit);
   if (!parcel) return tl::unexpected(parcel.error());
@@ -88,7 +88,7 @@ hal::Result<Told> ask_for_files(const std::string& path, std::string_view verb,
   if (bytes.size() < sizeof preamble)
     return hal::fail(hal::Errc::kUnavailable, "vitamind closed the connection");
   std::memcpy(&preamble, bytes.data(), sizeof preamble);
-  if (preamble.kind != Kind::kAnswer || preamble.major != kMajor) {
+  if (preamble.kind != MessageKind::kAnswer || preamble.major != kMajor) {
     const auto refused = parse<Welcome>(bytes);  // says what it is instead
     return hal::fail(hal::Errc::kUnsupported,
                      refused ? "vitamind answered something else" : refused.error().message);

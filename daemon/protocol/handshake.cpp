@@ -39,7 +39,7 @@ std::size_t character(std::string_view text) {
 }  // namespace
 
 template <std::size_t kSize>
-std::string Text<kSize>::get() const {
+std::string MessageText<kSize>::get() const {
   std::string text(bytes.begin(), std::find(bytes.begin(), bytes.end(), '\0'));
   for (std::size_t i = 0; i < text.size();) {
     const std::size_t length = character(std::string_view(text).substr(i));
@@ -48,8 +48,8 @@ std::string Text<kSize>::get() const {
   }
   return text;
 }
-template std::string Text<64>::get() const;
-template std::string Text<256>::get() const;
+template std::string MessageText<64>::get() const;
+template std::string MessageText<256>::get() const;
 
 template <class Message>
 hal::Result<Message> parse(std::span<const std::byte> bytes) {
@@ -62,10 +62,10 @@ hal::Result<Message> parse(std::span<const std::byte> bytes) {
     return refuse("the peer speaks version " + version(preamble.major, preamble.minor) +
                   " of the protocol and this side version " + version(kMajor, kMinor) +
                   ": install the same release of vitamin and vitamind");
-  if (preamble.kind == Kind::kRefusal && bytes.size() == sizeof(Refusal)) {
+  if (preamble.kind == MessageKind::kRefusal && bytes.size() == sizeof(Refusal)) {
     Refusal refusal;
     std::memcpy(&refusal, bytes.data(), sizeof refusal);
-    if (Message::kKind != Kind::kRefusal) return refuse(refusal.sentence.get());
+    if (Message::kKind != MessageKind::kRefusal) return refuse(refusal.sentence.get());
   }
   if (preamble.kind != Message::kKind ||
       (bytes.size() != sizeof(Message) && preamble.minor == kMinor))
@@ -110,7 +110,7 @@ hal::Result<hal::DeviceInfo> device_of(const Hello& hello) {
 
 Hello hello_of(const hal::DeviceInfo& info, std::string_view program, const Claim& claim) {
   Hello hello;
-  hello.preamble.kind = Kind::kHello;
+  hello.preamble.kind = MessageKind::kHello;
   hello.vendor = static_cast<std::uint32_t>(info.vendor);
   hello.sms = info.sms;
   hello.units = info.units();
@@ -141,7 +141,7 @@ runtime::PoolLimits limits_of(const Welcome& welcome) {
 
 Refusal refusal(std::string_view sentence) {
   Refusal message;
-  message.preamble.kind = Kind::kRefusal;
+  message.preamble.kind = MessageKind::kRefusal;
   message.sentence.set(sentence);
   return message;
 }

@@ -27,19 +27,19 @@
 
 namespace vitamin::protocol {
 
-enum class Kind : std::uint16_t { kHello = 1, kWelcome, kRefusal, kControl, kAnswer };
+enum class MessageKind : std::uint16_t { kHello = 1, kWelcome, kRefusal, kControl, kAnswer };
 
 struct Preamble {
   std::array<char, 8> magic{'v', 'i', 't', 'a', 'm', 'i', 'n', '\0'};
   std::uint16_t major = kMajor;
   std::uint16_t minor = kMinor;
-  Kind kind = Kind::kHello;
+  MessageKind kind = MessageKind::kHello;
   std::uint16_t unused = 0;
 };
 static_assert(sizeof(Preamble) == 16);
 
 template <std::size_t kSize>
-struct Text {
+struct MessageText {
   std::array<char, kSize> bytes{};
   void set(std::string_view text) {
     bytes = {};
@@ -59,23 +59,23 @@ struct Claim {
 };
 
 struct Hello {
-  static constexpr Kind kKind = Kind::kHello;
+  static constexpr MessageKind kKind = MessageKind::kHello;
   Preamble preamble;
   std::uint32_t vendor = 0;  // hal::Vendor
   std::uint32_t sms = 0;     // of the whole device
   std::uint32_t units = 0;
   std::uint32_t share = 0;  // since 1.3: Claim::share
   std::array<std::uint32_t, hal::ComputeSet::kMaxUnits> sms_per_unit{};
-  Text<64> uuid;
-  Text<64> device_name;
-  Text<64> program;         // for messages only
-  Text<64> workload_class;  // since 1.1: Claim
-  Text<64> job;             // since 1.3
-  Text<128> mps_directory;  // since 1.10
+  MessageText<64> uuid;
+  MessageText<64> device_name;
+  MessageText<64> program;         // for messages only
+  MessageText<64> workload_class;  // since 1.1: Claim
+  MessageText<64> job;             // since 1.3
+  MessageText<128> mps_directory;  // since 1.10
 };
 
 struct Welcome {
-  static constexpr Kind kKind = Kind::kWelcome;
+  static constexpr MessageKind kKind = MessageKind::kWelcome;
   Preamble preamble;
   std::uint32_t epoch = 0;
   std::uint32_t client = 0;
@@ -89,21 +89,21 @@ struct Welcome {
   // A closed gate is answered at least this often, else the client is overdue and its leases are
   // granted again.
   std::uint64_t answer_within_ns = 0;
-  Text<64> policy;
+  MessageText<64> policy;
 };
 
 struct Refusal {
-  static constexpr Kind kKind = Kind::kRefusal;
+  static constexpr MessageKind kKind = MessageKind::kRefusal;
   Preamble preamble;
-  Text<256> sentence;
+  MessageText<256> sentence;
 };
 
 inline constexpr std::size_t kVerbMax = 256;
 
 struct Control {
-  static constexpr Kind kKind = Kind::kControl;
+  static constexpr MessageKind kKind = MessageKind::kControl;
   Preamble preamble;
-  Text<kVerbMax> verb;
+  MessageText<kVerbMax> verb;
 };
 
 // The most bytes that are received of a Hello or a Control, of any minor version.

@@ -74,7 +74,7 @@ tl::expected<Any, Malformed> as(const Record& copy, const Bounds& bounds) {
   return Any(typed);
 }
 
-Type type_of(const Record& copy) { return static_cast<Type>(copy.words[0] & 0xff); }
+RecordType type_of(const Record& copy) { return static_cast<RecordType>(copy.words[0] & 0xff); }
 
 }  // namespace
 
@@ -95,28 +95,28 @@ template Record encode(const Grant&);
 
 tl::expected<Request, Malformed> decode_request(const Record& copy, const Bounds& bounds) {
   switch (type_of(copy)) {
-    case Type::kReady:
+    case RecordType::kReady:
       return as<Ready, Request>(copy, bounds);
-    case Type::kIdle:
+    case RecordType::kIdle:
       return as<Idle, Request>(copy, bounds);
-    case Type::kReturned:
+    case RecordType::kReturned:
       return as<Returned, Request>(copy, bounds);
-    case Type::kDraining:
+    case RecordType::kDraining:
       return as<Draining, Request>(copy, bounds);
-    case Type::kHolding:
+    case RecordType::kHolding:
       return as<Holding, Request>(copy, bounds);
-    case Type::kHint:
+    case RecordType::kHint:
       return as<HintRecord, Request>(copy, bounds);
-    case Type::kTimed:
+    case RecordType::kTimed:
       return as<Timed, Request>(copy, bounds);
-    case Type::kGrant:
+    case RecordType::kGrant:
       break;
   }
   return tl::unexpected(Malformed{"a record of a type that clients do not send"});
 }
 
 tl::expected<Reply, Malformed> decode_reply(const Record& copy, const Bounds& bounds) {
-  if (type_of(copy) == Type::kGrant) return as<Grant, Reply>(copy, bounds);
+  if (type_of(copy) == RecordType::kGrant) return as<Grant, Reply>(copy, bounds);
   return tl::unexpected(Malformed{"a record of a type that the daemon does not send"});
 }
 

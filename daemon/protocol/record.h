@@ -45,7 +45,7 @@ inline constexpr std::uint64_t kLongest = 1'000'000'000'000'000'000;
 // Values of runtime::WorkKind, which the peers know by its number.
 inline constexpr std::uint8_t kKinds = 4;
 
-enum class Type : std::uint8_t {
+enum class RecordType : std::uint8_t {
   // client -> daemon
   kReady = 1,  // the lane has a bindable operation: where may it run?
   kIdle,       // the lane has nothing more to submit; the first one also ends the Holdings
@@ -65,7 +65,7 @@ struct Head {
 };
 
 struct Ready {
-  static constexpr Type kType = Type::kReady;
+  static constexpr RecordType kType = RecordType::kReady;
   Head head{};
   std::uint64_t kernel = 0;        // runtime::ReadyOperation; not used by the daemon
   std::uint64_t predicted_ns = 0;  // on the whole device; 0: unknown
@@ -85,13 +85,13 @@ struct Ready {
 };
 
 struct Idle {
-  static constexpr Type kType = Type::kIdle;
+  static constexpr RecordType kType = RecordType::kIdle;
   Head head{};
   std::uint64_t unused[7] = {};
 };
 
 struct Returned {
-  static constexpr Type kType = Type::kReturned;
+  static constexpr RecordType kType = RecordType::kReturned;
   Head head{};
   LeaseWord word = 0;  // of the grant
   std::uint32_t partition = 0;
@@ -100,7 +100,7 @@ struct Returned {
 };
 
 struct Draining {
-  static constexpr Type kType = Type::kDraining;
+  static constexpr RecordType kType = RecordType::kDraining;
   Head head{};
   LeaseWord word = 0;
   std::uint32_t partition = 0;
@@ -109,7 +109,7 @@ struct Draining {
 };
 
 struct Holding {
-  static constexpr Type kType = Type::kHolding;
+  static constexpr RecordType kType = RecordType::kHolding;
   Head head{};
   LeaseWord word = 0;           // what its Returned will say
   std::uint32_t partition = 0;  // the whole device: since 1.8
@@ -118,7 +118,7 @@ struct Holding {
 };
 
 struct HintRecord {
-  static constexpr Type kType = Type::kHint;
+  static constexpr RecordType kType = RecordType::kHint;
   Head head{};
   std::uint64_t kernel = 0;  // not used by the daemon
   std::uint64_t ready_in_ns = 0;
@@ -132,7 +132,7 @@ struct HintRecord {
 
 // What a client measured of launches of its own, a fair sample of them (runtime::Profiler).
 struct Timed {
-  static constexpr Type kType = Type::kTimed;
+  static constexpr RecordType kType = RecordType::kTimed;
   Head head{};                // the lane is not used
   std::uint64_t mean_ns = 0;  // mean time of the launches
   std::uint32_t launches = 0;
@@ -145,7 +145,7 @@ struct Timed {
 inline constexpr std::uint64_t kNoAheadBound = 0;
 
 struct Grant {
-  static constexpr Type kType = Type::kGrant;
+  static constexpr RecordType kType = RecordType::kGrant;
   Head head{};
   LeaseWord word = 0;          // the value of the lane's lease word while the gate is open
   std::uint32_t launches = 0;  // at least 1; runtime::kUntilRevoked: until the gate closes

@@ -44,13 +44,13 @@ inline constexpr std::size_t kRequests = 4;
 inline constexpr std::size_t kGrants = 2;
 #endif
 
-enum class Gate : std::uint8_t { kNone = 0, kOpen = 1, kClosed = 2 };
+enum class GateState : std::uint8_t { kNone = 0, kOpen = 1, kClosed = 2 };
 
-constexpr LeaseWord lease_word(std::uint32_t epoch, std::uint32_t generation, Gate gate) {
+constexpr LeaseWord lease_word(std::uint32_t epoch, std::uint32_t generation, GateState gate) {
   return std::uint64_t{epoch} << 32 | std::uint64_t{generation & 0xff'ffff} << 8 |
          static_cast<std::uint8_t>(gate);
 }
-constexpr Gate gate_of(LeaseWord word) { return static_cast<Gate>(word & 0xff); }
+constexpr GateState gate_of(LeaseWord word) { return static_cast<GateState>(word & 0xff); }
 constexpr std::uint32_t generation_of(LeaseWord word) {
   return static_cast<std::uint32_t>(word >> 8 & 0xff'ffff);
 }

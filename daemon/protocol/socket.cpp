@@ -102,7 +102,7 @@ constexpr std::chrono::milliseconds kServedWithin{2000};
 // and counts as live.
 bool is_served(const Fd& connection) {
   Control ping;
-  ping.preamble.kind = Kind::kControl;
+  ping.preamble.kind = MessageKind::kControl;
   ping.verb.set("ping");
   const auto answer = exchange(connection, bytes_of(ping), kGreetingMax, kServedWithin);
   return answer ? !answer->bytes.empty() : answer.error().native == ETIMEDOUT;

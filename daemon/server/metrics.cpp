@@ -83,15 +83,16 @@ std::string Server::metrics() {
 
   add_memory_metrics(out);
   add_usage_metrics(out);
-  each("vitamin_gpu_clients", "gauge", "Processes that share the GPU.", [&](const Device& device) {
-    return static_cast<double>(
-        std::count_if(sessions_.begin(), sessions_.end(),
-                      [&](const auto& session) { return session.second->device == &device; }));
-  });
+  each("vitamin_gpu_clients", "gauge", "Processes that share the GPU.",
+       [&](const ServedDevice& device) {
+         return static_cast<double>(
+             std::count_if(sessions_.begin(), sessions_.end(),
+                           [&](const auto& session) { return session.second->device == &device; }));
+       });
   each("vitamin_gpu_processors", "gauge", "SMs (or CUs) of the GPU.",
-       [](const Device& device) { return static_cast<double>(device.info.sms); });
+       [](const ServedDevice& device) { return static_cast<double>(device.info.sms); });
   each("vitamin_gpu_leased_processors", "gauge", "SMs (or CUs) on which a client has a grant.",
-       [](const Device& device) {
+       [](const ServedDevice& device) {
          hal::ComputeSet units;
          for (const DeviceArbiter::GrantStatus& held : device.arbiter->held())
            units |= device.arbiter->layout().at(held.partition).compute;
@@ -101,7 +102,7 @@ std::string Server::metrics() {
          return static_cast<double>(sms);
        });
   auto grants = [](bool open) {
-    return [open](const Device& device) {
+    return [open](const ServedDevice& device) {
       const auto held = device.arbiter->held();
       return static_cast<double>(
           std::count_if(held.begin(), held.end(),
@@ -112,19 +113,19 @@ std::string Server::metrics() {
   each("vitamin_gpu_draining_grants", "gauge", "Closed grants whose work has not ended.",
        grants(false));
   each("vitamin_gpu_waiting_lanes", "gauge", "Streams that wait for a grant.",
-       [](const Device& device) {
+       [](const ServedDevice& device) {
          return static_cast<double>(device.arbiter->scheduler().waiting());
        });
   each("vitamin_gpu_drained", "gauge", "1 when the GPU takes no new client.",
-       [](const Device& device) { return device.drained ? 1.0 : 0.0; });
+       [](const ServedDevice& device) { return device.drained ? 1.0 : 0.0; });
   add_device_counters(out);
   each("vitamind_trace_dropped_total", "counter", "Records of the trace that found no room.",
-       [](const Device& device) {
+       [](const ServedDevice& device) {
          return device.trace != nullptr ? static_cast<double>(device.trace->dropped()) : 0.0;
        });
   each("vitamin_gpu_wait_seconds", "histogram",
        "From the request of a stream, or the end of its grant, to its next grant.",
-       [](const Device& device) { return device.arbiter->waits(); });
+       [](const ServedDevice& device) { return device.arbiter->waits(); });
   return out.take();
 }
 

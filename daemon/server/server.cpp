@@ -203,7 +203,7 @@ bool Server::read_requests(Session& session, std::uint64_t now_ns) {
 }
 
 // Reads one cache line of each client, and is called only when the policy needs it.
-void Server::read_progress(Device& device, std::uint64_t now_ns) {
+void Server::read_progress(ServedDevice& device, std::uint64_t now_ns) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   for (const auto& [id, session] : sessions_) {
     if (session->device != &device) continue;

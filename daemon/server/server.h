@@ -95,7 +95,7 @@ class Server final : public GrantSink {
     protocol::SessionMemory memory;
     protocol::DaemonEnds rings;
     RecordBudget budget;
-    Device* device = nullptr;
+    ServedDevice* device = nullptr;
     std::string program;
     Entitlement entitlement;
     std::uint64_t since_ns = 0;
@@ -131,7 +131,7 @@ class Server final : public GrantSink {
   void set_reporting(ClientId client, bool wanted) override;
 
   bool turn(std::uint64_t now_ns);
-  void read_progress(Device& device, std::uint64_t now_ns);
+  void read_progress(ServedDevice& device, std::uint64_t now_ns);
   bool read_requests(Session& session, std::uint64_t now_ns);
   void flush();
   void poll_descriptors(int timeout_ms);
@@ -167,10 +167,10 @@ class Server final : public GrantSink {
   std::string execute(const std::string& verb, const protocol::Peer& peer);
   std::string execute_operator(const std::string& name, const std::string& rest);
   void read_doorbell(Session& session);
-  void warn_of_refused_bounds(Device& device, std::uint64_t now_ns);
+  void warn_of_refused_bounds(ServedDevice& device, std::uint64_t now_ns);
   void check_liveness(std::uint64_t now_ns);
   void record_session(Session& session, PartitionId fallback);
-  void reserve_for_absent(Device& device, std::uint64_t now_ns);
+  void reserve_for_absent(ServedDevice& device, std::uint64_t now_ns);
   void forget_absent(int pidfd, std::uint64_t now_ns);
   void evict(Session& session, std::string_view why, std::uint64_t now_ns);
   void end_session(ClientId id, std::uint64_t now_ns);

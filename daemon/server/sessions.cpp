@@ -234,7 +234,7 @@ std::vector<GroupShare> Server::shares_of(const config::WorkloadClass* workload,
 Server::Entitlement Server::entitlement_of(const Session& session, const std::string& stays_in) {
   const protocol::Peer& peer = session.peer;
   const protocol::Hello& hello = session.hello;
-  const Device& device = *session.device;
+  const ServedDevice& device = *session.device;
   Entitlement entitlement;
   const protocol::Claim claim = protocol::claim_of(hello);
   const std::string cgroup = cgroup_of(peer.pid);
@@ -303,10 +303,10 @@ void Server::apply_terms(std::uint64_t now_ns) {
 
 protocol::Welcome Server::welcome_of(const Session& session,
                                      const DeviceArbiter::Fallback& fallback) const {
-  const Device& device = *session.device;
+  const ServedDevice& device = *session.device;
   const bool whole = settings_.configuration.failure.lost == config::OnLoss::kWhole;
   protocol::Welcome welcome;
-  welcome.preamble.kind = protocol::Kind::kWelcome;
+  welcome.preamble.kind = protocol::MessageKind::kWelcome;
   welcome.epoch = epoch_;
   welcome.client = session.id;
   welcome.partitions_max = device.pool.partitions_max;
@@ -336,7 +336,7 @@ std::uint64_t processor_time_ns() {
 
 // Logs, once, each bound that its client does not meet even alone, as soon as that is known: with
 // the first plan if the same program ran before, else after enough of its steps.
-void Server::warn_of_refused_bounds(Device& device, std::uint64_t now_ns) {
+void Server::warn_of_refused_bounds(ServedDevice& device, std::uint64_t now_ns) {
   constexpr std::uint64_t kEvery = 1'000'000'000;
   if (!device.arbiter->scheduler().policy().keeps_bounds || now_ns < device.bounds_ns + kEvery)
     return;
@@ -452,7 +452,7 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
 }
 
 // Reserves what processes of the former daemon may still use until they have reported.
-void Server::reserve_for_absent(Device& device, std::uint64_t now_ns) {
+void Server::reserve_for_absent(ServedDevice& device, std::uint64_t now_ns) {
   device.key =
       key_of_device(device.info.uuid, device.domain, protocol::hash_of(device.arbiter->layout()));
   for (const ProcessIdentity& process : record_.absent(device.key)) {

@@ -85,7 +85,7 @@ json held_status(const DeviceArbiter& arbiter, std::uint64_t now_ns) {
   return held;
 }
 
-std::vector<pid_t> others_alone(const Device& device) {
+std::vector<pid_t> others_alone(const ServedDevice& device) {
   return device.lock != nullptr ? device.lock->others().alone : std::vector<pid_t>();
 }
 

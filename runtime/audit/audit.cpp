@@ -322,13 +322,13 @@ bool Audit::is_changed(const Stream& stream, const PhysicalQueue& queue, const P
                        std::uint64_t last_serial) const {
   const QueueState& state = queues_.at(queue.queue->native());
   if (!queue.whole() && state.sms != queue.sms) return true;
-  if (pending.kind == audit::Kind::kGraph) {
+  if (pending.kind == audit::AuditKind::kGraph) {
     if (!launched_.empty() || launched_graphs_.size() != 1) return true;
     const LaunchedGraph& graph = launched_graphs_.front();
     return graph.queue != queue.queue->native() || (graph.shape && graph.shape != pending.graph);
   }
   if (!launched_graphs_.empty()) return true;
-  if (pending.kind != audit::Kind::kLaunch) return !launched_.empty();
+  if (pending.kind != audit::AuditKind::kLaunch) return !launched_.empty();
   if (launched_.size() != 1 || launched_.front().queue != queue.queue->native()) return true;
   const Shape& got = launched_.front().shape;
   if (got.exact != pending.shape.exact) return true;
@@ -385,7 +385,7 @@ void Audit::arrived(const Stream& stream, const Submission& submission,
     (p.stream->retired ? pending.required : pending.predecessors)
         .push_back(edge_to(*p.stream, p.token.serial()));
   if (launch != nullptr) {
-    pending.kind = audit::Kind::kLaunch;
+    pending.kind = audit::AuditKind::kLaunch;
     pending.shape = shape_of(*launch);
     pending.name = facts_of(launch->kernel).name;
     Hash structure;
@@ -401,19 +401,19 @@ void Audit::arrived(const Stream& stream, const Submission& submission,
     structure.add(launch->attributes.count);
     pending.structure = structure.value();
   } else if (graph) {
-    pending.kind = audit::Kind::kGraph;
+    pending.kind = audit::AuditKind::kGraph;
     pending.graph = graph;
     pending.structure = graph->structure;
     pending.shape.arguments = graph->arguments;
     pending.shape.blocks = graph->nodes;
     pending.name = name_of("graph of " + std::to_string(graph->nodes) + " nodes");
   } else if (const EventState* event = std::exchange(state.waits_for, nullptr)) {
-    pending.kind = audit::Kind::kWait;
+    pending.kind = audit::AuditKind::kWait;
     // Another process or a graph may have recorded a shared event since: the driver knows which.
     const auto record = records_.find(event);
     if (record != records_.end() && !event->shared) pending.predecessors.push_back(record->second);
   } else if (submission.event != nullptr && submission.kind != OperationKind::kWait) {
-    pending.kind = audit::Kind::kRecord;
+    pending.kind = audit::AuditKind::kRecord;
     records_[submission.event] = edge_to(stream, pending.serial);
   }
   while (!state.pending.empty() && state.pending.back().serial >= pending.serial)
@@ -509,7 +509,7 @@ void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
   // Its own stream's order is the first edge of every operation.
   const std::uint64_t last_serial = std::exchange(state.last_serial, serial);
   if (last_serial > 0) pending.predecessors.push_back(edge_to(stream, last_serial));
-  audit::Record record{};
+  audit::AuditRecord record{};
   record.kind = pending.kind;
   record.index = pending.name;
   record.stream = static_cast<std::uint32_t>(stream.number);
@@ -582,8 +582,8 @@ void Audit::write_results(StreamId stream_id, std::uint64_t up_to) {
 }
 
 void Audit::write_result(const Copied& copy) {
-  audit::Record record{};
-  record.kind = audit::Kind::kResult;
+  audit::AuditRecord record{};
+  record.kind = audit::AuditKind::kResult;
   record.stream = static_cast<std::uint32_t>(copy.stream);
   record.structure = copy.box.bytes();
   if (const auto content = hash_of(copy.box))

@@ -166,7 +166,7 @@ class Audit {
   };
   struct Pending {
     std::uint64_t serial = 0;
-    audit::Kind kind = audit::Kind::kOther;
+    audit::AuditKind kind = audit::AuditKind::kOther;
     Shape shape;
     std::uint64_t structure = 0;
     std::uint32_t name = 0;

@@ -28,7 +28,7 @@ namespace vitamin::runtime::audit {
 inline constexpr std::uint64_t kMagic = 0x76697461'6d696e41;  // "vitaminA"
 inline constexpr std::uint32_t kVersion = 2;
 
-enum class Kind : std::uint32_t {
+enum class AuditKind : std::uint32_t {
   kLaunch,
   kRecord,
   kWait,
@@ -45,8 +45,8 @@ enum Flag : std::uint32_t {
   kUnordered = 8,   // the device failed before: what it comes behind was not looked at
 };
 
-struct Record {
-  Kind kind;
+struct AuditRecord {
+  AuditKind kind;
   std::uint32_t index;   // of the kernel's name
   std::uint32_t stream;  // the logical stream, in the order of first use
   std::uint32_t flags;
@@ -56,9 +56,9 @@ struct Record {
   std::uint32_t sms;        // of the partition that it was bound to
   std::uint32_t grid;       // blocks
 };
-static_assert(sizeof(Record) == 48);
+static_assert(sizeof(AuditRecord) == 48);
 
-struct Header {
+struct AuditHeader {
   std::uint64_t magic;
   std::uint32_t version;
   std::uint32_t record_bytes;
@@ -68,7 +68,7 @@ struct Header {
   std::atomic<std::uint64_t> dropped;  // there was no room (kBytesMax, or a full disk)
   std::uint64_t unused[3];
 };
-static_assert(sizeof(Header) == 64);
+static_assert(sizeof(AuditHeader) == 64);
 
 class Log {
  public:
@@ -89,9 +89,9 @@ class Log {
     if (file < 0) return nullptr;
     std::unique_ptr<Log> log(new Log(file));
     if (!log->grow(kStep)) return nullptr;
-    Header& header = log->header();
+    AuditHeader& header = log->header();
     header.version = kVersion;
-    header.record_bytes = sizeof(Record);
+    header.record_bytes = sizeof(AuditRecord);
     header.pid = static_cast<std::uint32_t>(::getpid());
     header.ordinal = ordinal;
     std::atomic_thread_fence(std::memory_order_release);
@@ -105,16 +105,16 @@ class Log {
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
 
-  void add(const Record& record) {
+  void add(const AuditRecord& record) {
     if (!room(1)) return;
     *at(count_) = record;
     commit(1);
   }
   void name(std::uint32_t index, std::string_view text) {
-    const std::size_t records = (text.size() + sizeof(Record) - 1) / sizeof(Record);
+    const std::size_t records = (text.size() + sizeof(AuditRecord) - 1) / sizeof(AuditRecord);
     if (!room(1 + records)) return;
-    Record head{};
-    head.kind = Kind::kName;
+    AuditRecord head{};
+    head.kind = AuditKind::kName;
     head.index = index;
     head.stream = static_cast<std::uint32_t>(text.size());
     *at(count_) = head;
@@ -124,12 +124,12 @@ class Log {
 
  private:
   explicit Log(int file) : file_(file) {}
-  Header& header() { return *reinterpret_cast<Header*>(memory_); }
-  Record* at(std::uint64_t i) {
-    return reinterpret_cast<Record*>(memory_ + sizeof(Header) + i * sizeof(Record));
+  AuditHeader& header() { return *reinterpret_cast<AuditHeader*>(memory_); }
+  AuditRecord* at(std::uint64_t i) {
+    return reinterpret_cast<AuditRecord*>(memory_ + sizeof(AuditHeader) + i * sizeof(AuditRecord));
   }
   bool room(std::size_t records) {
-    const std::size_t wanted = sizeof(Header) + (count_ + records) * sizeof(Record);
+    const std::size_t wanted = sizeof(AuditHeader) + (count_ + records) * sizeof(AuditRecord);
     if (wanted <= bytes_) return true;
     const std::size_t steps = (wanted + kStep - 1) / kStep;
     if (!full_ && steps * kStep <= kBytesMax && grow(steps * kStep)) return true;

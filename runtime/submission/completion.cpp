@@ -63,7 +63,7 @@ void Completion::submitted(Stream& stream, PhysicalQueue& queue, const Load& loa
   if (Audit* audit = core_.audit()) [[unlikely]]
     audit->submitted(stream, queue);
   if (core_.traced()) [[unlikely]]
-    core_.trace(trace::Kind::kSubmitted, stream, stream.timeline.submitted, queue.partition);
+    core_.trace(trace::TraceKind::kSubmitted, stream, stream.timeline.submitted, queue.partition);
   CompletionBatch& open = work.open;
   ++open.operations;
   if (load.work > 0) ++open.launches;
@@ -112,7 +112,7 @@ inline void Completion::count_outstanding(Stream& stream) {
 void Completion::submitted_elsewhere(Stream& stream, MarkerRef marker) {
   if (Audit* audit = core_.audit()) audit->submitted_elsewhere(stream, marker);
   if (core_.traced()) [[unlikely]]
-    core_.trace(trace::Kind::kSubmitted, stream, stream.timeline.submitted + 1, kWholeDevice);
+    core_.trace(trace::TraceKind::kSubmitted, stream, stream.timeline.submitted + 1, kWholeDevice);
   if (reporting_) [[unlikely]]
     note_unfinished(stream);
   detach_tail(stream, std::move(marker));
@@ -198,7 +198,7 @@ void Completion::end_batch(Stream& stream) {
   work.places -= oldest.places;
   places_ -= oldest.places;
   if (core_.traced()) [[unlikely]]
-    core_.trace(trace::Kind::kCompleted, stream, oldest.serial, kNoPartition);
+    core_.trace(trace::TraceKind::kCompleted, stream, oldest.serial, kNoPartition);
   if (oldest.partition != kNoPartition)
     core_.arbiter->ended(oldest.partition, stream.id, oldest.counted);
   if (reporting_)
@@ -222,7 +222,7 @@ void Completion::all_complete(Stream& stream, std::uint64_t submitted) {
   Stream::Submitted& work = stream.submitted;
   if (Audit* audit = core_.audit()) audit->reached(stream, submitted);
   if (core_.traced() && stream.timeline.completed < submitted) [[unlikely]]
-    core_.trace(trace::Kind::kCompleted, stream, submitted, kNoPartition);
+    core_.trace(trace::TraceKind::kCompleted, stream, submitted, kNoPartition);
   while (!work.batches.empty() && work.batches[0].serial <= submitted) end_batch(stream);
   stream.timeline.completed = std::max(stream.timeline.completed, submitted);
   if (stream.timeline.submitted != submitted) return;

@@ -38,9 +38,9 @@ std::uint64_t Core::predicted_ns(const Kernel& kernel, const hal::KernelLaunch* 
                            : options.predicted_kernel_ns;
 }
 
-void Core::trace(trace::Kind kind, const Stream& stream, std::uint64_t serial,
+void Core::trace(trace::TraceKind kind, const Stream& stream, std::uint64_t serial,
                  PartitionId partition, std::uint64_t a) {
-  trace::Record record;
+  trace::TraceEntry record;
   record.time = trace::Recorder::ticks();
   record.kind = kind;
   record.partition = partition;

@@ -60,8 +60,8 @@ struct Core {
   Audit* audit() const { return options.audit.get(); }
   bool traced() const { return options.trace != nullptr; }
   // Only where traced() says so.
-  void trace(trace::Kind kind, const Stream& stream, std::uint64_t serial, PartitionId partition,
-             std::uint64_t a = 0);
+  void trace(trace::TraceKind kind, const Stream& stream, std::uint64_t serial,
+             PartitionId partition, std::uint64_t a = 0);
 
   hal::Device& device;
   hal::KernelInspector& inspector;     // the device's

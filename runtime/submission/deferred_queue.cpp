@@ -15,7 +15,7 @@ void DeferredQueue::push(Stream& stream, Submission submission) {
   deferral.freed_bytes += submission.frees.bytes;
   if (deferral.operations.empty()) streams_.push_back(&stream);
   if (core_.traced()) [[unlikely]]
-    core_.trace(trace::Kind::kDeferred, stream, submission.serial, kNoPartition);
+    core_.trace(trace::TraceKind::kDeferred, stream, submission.serial, kNoPartition);
   deferral.operations.push_back(std::move(submission));
   core_.wake.notify_one();
 }

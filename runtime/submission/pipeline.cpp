@@ -59,7 +59,7 @@ hal::Result<std::unique_ptr<Pipeline>> Pipeline::create(hal::Device& device,
   pipeline->placer_.list_partitions();
   pipeline->graphs_.set_widest(pipeline->placer_.widest());
 
-  stats::Pool& facts = core.page.pool;
+  stats::PoolFigures& facts = core.page.pool;
   facts.device_name.set(device.info().name.c_str());
   facts.device_uuid.set(device.info().uuid.c_str());
   facts.sms.set(device.info().sms);
@@ -391,9 +391,9 @@ void Pipeline::trace_arrival(const Stream& stream, const Submission& submission,
     kernel->traced = ++traced_kernels_;
     recorder.name(kernel->traced, kernel->name);
   }
-  trace::Record record;
+  trace::TraceEntry record;
   record.time = trace::Recorder::ticks();
-  record.kind = trace::Kind::kArrived;
+  record.kind = trace::TraceKind::kArrived;
   record.stream = stream.id;
   record.serial = stream.timeline.issued + 1;
   record.flags = static_cast<std::uint32_t>(submission.kind);
@@ -402,7 +402,7 @@ void Pipeline::trace_arrival(const Stream& stream, const Submission& submission,
   recorder.add(record);
   for (const Predecessor& p : predecessors) {
     if (p.token.completed()) continue;  // nothing is waited for
-    record.kind = trace::Kind::kPredecessor;
+    record.kind = trace::TraceKind::kPredecessor;
     record.a = p.stream->id;
     record.b = p.token.serial();
     recorder.add(record);

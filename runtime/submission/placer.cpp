@@ -193,7 +193,7 @@ GrantTerms Placer::ask(Stream& stream, const Kernel& kernel, const LaunchOperati
     announce_step(stream, advice);
   }
   if (core_.traced()) [[unlikely]]
-    core_.trace(trace::Kind::kDecision, stream, ready.id, terms.partition, terms.launches);
+    core_.trace(trace::TraceKind::kDecision, stream, ready.id, terms.partition, terms.launches);
   if (core_.arbiter->wants_service()) core_.wake.notify_one();
   return terms;
 }

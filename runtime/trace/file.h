@@ -16,7 +16,7 @@ inline constexpr std::uint64_t kMagic = 0x76697461'6d696e54;  // "vitaminT"
 inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::uint32_t kUnitsMax = 64;
 
-enum class Kind : std::uint16_t {
+enum class TraceKind : std::uint16_t {
   kNothing,
   kName,  // of kernel `a`: `serial` bytes behind it
   // a program's
@@ -49,9 +49,9 @@ enum class Kind : std::uint16_t {
   kQuotas,
 };
 
-struct Record {
+struct TraceEntry {
   std::uint64_t time = 0;
-  Kind kind = Kind::kNothing;
+  TraceKind kind = TraceKind::kNothing;
   std::uint16_t partition = 0;
   std::uint32_t stream = 0;
   std::uint32_t client = 0;
@@ -60,7 +60,7 @@ struct Record {
   std::uint64_t a = 0, b = 0, c = 0;
   std::uint64_t d = 0;
 };
-static_assert(sizeof(Record) == 64);
+static_assert(sizeof(TraceEntry) == 64);
 
 // Behind kAttach: scheduler::ClientTerms and the program.
 struct Attached {
@@ -70,11 +70,13 @@ struct Attached {
   std::uint32_t max_sms = 0, reserved_sms = 0, group = 0, may_share = 1;
 };
 static_assert(sizeof(Attached) == 64);
-constexpr bool has_bytes(Kind kind) { return kind == Kind::kAttach || kind == Kind::kRequest; }
+constexpr bool has_bytes(TraceKind kind) {
+  return kind == TraceKind::kAttach || kind == TraceKind::kRequest;
+}
 
 enum class Writer : std::uint32_t { kProgram, kDaemon };
 
-struct Header {
+struct TraceHeader {
   std::uint64_t magic = 0;
   std::uint32_t version = 0, record_bytes = 0;
   Writer writer = Writer::kProgram;
@@ -98,6 +100,6 @@ struct Header {
   char uuid[64] = {}, device[64] = {}, program[64] = {};
 };
 inline constexpr std::uint32_t kHeaderBytes = 4096;
-static_assert(sizeof(Header) <= kHeaderBytes);
+static_assert(sizeof(TraceHeader) <= kHeaderBytes);
 
 }  // namespace vitamin::runtime::trace

@@ -23,7 +23,7 @@ void set(char* to, std::size_t room, const std::string& text) {
 
 }  // namespace
 
-void describe(Header& header, const hal::DeviceInfo& info, const PoolLimits& limits) {
+void describe(TraceHeader& header, const hal::DeviceInfo& info, const PoolLimits& limits) {
   header.sms = info.sms;
   header.units = std::min<std::uint32_t>(info.units(), kUnitsMax);
   for (std::uint32_t unit = 0; unit < header.units; ++unit)
@@ -35,7 +35,8 @@ void describe(Header& header, const hal::DeviceInfo& info, const PoolLimits& lim
   set(header.device, sizeof header.device, info.name);
 }
 
-std::unique_ptr<Recorder> Recorder::create(const char* directory, Header header, std::size_t room) {
+std::unique_ptr<Recorder> Recorder::create(const char* directory, TraceHeader header,
+                                           std::size_t room) {
   char path[4096];
   const char* const writer = header.writer == Writer::kDaemon ? "daemon" : "program";
   int file = -1;
@@ -52,14 +53,14 @@ std::unique_ptr<Recorder> Recorder::create(const char* directory, Header header,
   if (file < 0) return nullptr;
   header.magic = kMagic;
   header.version = kVersion;
-  header.record_bytes = sizeof(Record);
+  header.record_bytes = sizeof(TraceEntry);
   header.process = static_cast<std::uint32_t>(::getpid());
   header.first_ticks = header.last_ticks = ticks();
   header.first_ns = header.last_ns = now_ns();
   return std::unique_ptr<Recorder>(new Recorder(file, header, room));
 }
 
-Recorder::Recorder(int file, const Header& header, std::size_t room)
+Recorder::Recorder(int file, const TraceHeader& header, std::size_t room)
     : file_(file), header_(header), ring_(room) {
   thread_ = std::thread([this] { run(); });
 }
@@ -81,16 +82,16 @@ void Recorder::stop() {
 
 void Recorder::name(std::uint64_t kernel, std::string_view text) {
   text = text.substr(0, 1024);
-  const std::size_t slots = (text.size() + sizeof(Record) - 1) / sizeof(Record);
+  const std::size_t slots = (text.size() + sizeof(TraceEntry) - 1) / sizeof(TraceEntry);
   if (take(1 + slots) == nullptr) return;
-  Record head;
-  head.kind = Kind::kName;
+  TraceEntry head;
+  head.kind = TraceKind::kName;
   head.a = kernel;
   head.serial = text.size();
   slot(0) = head;
   for (std::size_t i = 0; i < slots; ++i) {
-    const std::string_view piece = text.substr(i * sizeof(Record), sizeof(Record));
-    char bytes[sizeof(Record)] = {};
+    const std::string_view piece = text.substr(i * sizeof(TraceEntry), sizeof(TraceEntry));
+    char bytes[sizeof(TraceEntry)] = {};
     std::memcpy(bytes, piece.data(), piece.size());
     std::memcpy(static_cast<void*>(&slot(1 + i)), bytes, sizeof bytes);
   }
@@ -125,11 +126,12 @@ bool Recorder::flush() {
   // Up to the ring's end; what lies before its beginning comes next time.
   const std::uint64_t first = tail & (ring_.size() - 1);
   const std::uint64_t count = std::min<std::uint64_t>(head - tail, ring_.size() - first);
-  const off_t end = static_cast<off_t>(kHeaderBytes + header_.records * sizeof(Record));
+  const off_t end = static_cast<off_t>(kHeaderBytes + header_.records * sizeof(TraceEntry));
   // Whole records only: what a full disk took of one is overwritten by the next try.
   const ssize_t written =
-      count == 0 ? 0 : ::pwrite(file_, &ring_[first], count * sizeof(Record), end);
-  const std::uint64_t kept = written > 0 ? static_cast<std::uint64_t>(written) / sizeof(Record) : 0;
+      count == 0 ? 0 : ::pwrite(file_, &ring_[first], count * sizeof(TraceEntry), end);
+  const std::uint64_t kept =
+      written > 0 ? static_cast<std::uint64_t>(written) / sizeof(TraceEntry) : 0;
   if (kept < count) {
     header_.disk_error = written < 0 ? errno : ENOSPC;
     header_.dropped_disk += count - kept;

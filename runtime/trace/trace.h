@@ -32,23 +32,23 @@ class Recorder {
 
   // A file of its own in `directory`. `header` has what the writer knows; null, with errno, when it
   // cannot be made. `room`: a power of two.
-  static std::unique_ptr<Recorder> create(const char* directory, Header header,
+  static std::unique_ptr<Recorder> create(const char* directory, TraceHeader header,
                                           std::size_t room = kRoom);
   ~Recorder();  // writes out what is there
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  void add(const Record& record) {
-    if (Record* at = take(1)) {
+  void add(const TraceEntry& record) {
+    if (TraceEntry* at = take(1)) {
       *at = record;
       publish(1);
     }
   }
   // A record and the 64 bytes behind it.
-  void add(const Record& record, const void* bytes) {
+  void add(const TraceEntry& record, const void* bytes) {
     if (take(2) == nullptr) return;
     slot(0) = record;
-    std::memcpy(static_cast<void*>(&slot(1)), bytes, sizeof(Record));
+    std::memcpy(static_cast<void*>(&slot(1)), bytes, sizeof(TraceEntry));
     publish(2);
   }
   void name(std::uint64_t kernel, std::string_view text);
@@ -59,8 +59,8 @@ class Recorder {
   void stop();
 
  private:
-  Recorder(int file, const Header& header, std::size_t room);
-  Record* take(std::size_t count) {
+  Recorder(int file, const TraceHeader& header, std::size_t room);
+  TraceEntry* take(std::size_t count) {
     const std::uint64_t head = head_.load(std::memory_order_relaxed);
     if (head + count - seen_tail_ > ring_.size()) {
       seen_tail_ = tail_.load(std::memory_order_acquire);
@@ -71,7 +71,7 @@ class Recorder {
     }
     return &slot(0);
   }
-  Record& slot(std::size_t i) {
+  TraceEntry& slot(std::size_t i) {
     return ring_[(head_.load(std::memory_order_relaxed) + i) & (ring_.size() - 1)];
   }
   void publish(std::size_t count) {
@@ -83,8 +83,8 @@ class Recorder {
 
   const pid_t owner_ = ::getpid();
   int file_;
-  Header header_;  // the thread's, once it runs
-  std::vector<Record> ring_;
+  TraceHeader header_;  // the thread's, once it runs
+  std::vector<TraceEntry> ring_;
   // The recording thread's.
   alignas(64) std::atomic<std::uint64_t> head_{0};
   std::uint64_t seen_tail_ = 0;
@@ -96,6 +96,6 @@ class Recorder {
 };
 
 // What both writers say of a device.
-void describe(Header& header, const hal::DeviceInfo& info, const PoolLimits& limits);
+void describe(TraceHeader& header, const hal::DeviceInfo& info, const PoolLimits& limits);
 
 }  // namespace vitamin::runtime::trace

@@ -40,8 +40,8 @@ std::vector<double> common_sms(const runtime::PoolLayout& layout) {
 
 }  // namespace
 
-Device::Device(const runtime::PoolLayout& layout, const runtime::Profile& profile, Library& library,
-               const DeviceOptions& options)
+SimulatedDevice::SimulatedDevice(const runtime::PoolLayout& layout, const runtime::Profile& profile,
+                                 ModelLibrary& library, const SimulatedDeviceOptions& options)
     : layout_(layout),
       profile_(profile),
       estimator_(layout.partitions(), options.seed),
@@ -56,7 +56,7 @@ Device::Device(const runtime::PoolLayout& layout, const runtime::Profile& profil
   result_.occupancy_bin_s = options.occupancy_bin_s;
 }
 
-void Device::add_service(std::vector<ServiceRequest> requests) {
+void SimulatedDevice::add_service(std::vector<ServiceRequest> requests) {
   Service service;
   service.times.resize(requests.size());
   service.first_ns.resize(requests.size());
@@ -77,11 +77,11 @@ void Device::add_service(std::vector<ServiceRequest> requests) {
   services_.push_back(std::move(service));
 }
 
-void Device::add_training(const Program& step) {
+void SimulatedDevice::add_training(const Program& step) {
   add_client(Role::kTraining, hal::fnv1a(step.name()), {}).program = &step;
 }
 
-void Device::add_job(const RecordedJob& job, std::vector<ServiceRequest> requests) {
+void SimulatedDevice::add_job(const RecordedJob& job, std::vector<ServiceRequest> requests) {
   scheduler::ClientTerms terms;
   // A latency class without a bound, as vitamind makes it.
   if (job.serves() && options_.latency_class) terms.slo.latency_ns = scheduler::kAsAloneNs;
@@ -109,7 +109,7 @@ void Device::add_job(const RecordedJob& job, std::vector<ServiceRequest> request
 
 // --- time ------------------------------------------------------------------------------------
 
-SimulatedRun Device::run() {
+SimulatedRun SimulatedDevice::run() {
   const auto start = std::chrono::steady_clock::now();
   double last_s = 0;
   for (const Service& service : services_)
@@ -165,7 +165,7 @@ SimulatedRun Device::run() {
   return collect();
 }
 
-bool Device::complete() const {
+bool SimulatedDevice::complete() const {
   bool any = !services_.empty();
   for (const Service& service : services_)
     if (service.finished != service.requests.size()) return false;
@@ -177,7 +177,7 @@ bool Device::complete() const {
   return any;
 }
 
-double Device::next_event() const {
+double SimulatedDevice::next_event() const {
   double next = std::min(end_ns_, arrival_ns_);
   for (const std::size_t index : quiet_) next = std::min(next, clients_[index].quiet_until_ns);
   for (const Played& played : played_) {
@@ -195,7 +195,7 @@ double Device::next_event() const {
   return std::max(next, now_ns_);
 }
 
-void Device::advance(double to_ns) {
+void SimulatedDevice::advance(double to_ns) {
   const double step = to_ns - now_ns_;
   if (step > 0) {
     const double bin_ns = options_.occupancy_bin_s * 1e9;
@@ -234,7 +234,8 @@ void Device::advance(double to_ns) {
 }
 
 // Of what there is on each partition, what is on the SMs of this one, relative to its own.
-double Device::overlapping(const std::vector<double>& by_partition, PartitionId partition) const {
+double SimulatedDevice::overlapping(const std::vector<double>& by_partition,
+                                    PartitionId partition) const {
   if (!layout_.at(partition).compute.overlaps(contested_)) return by_partition[partition];
   double sum = 0;
   for (const PartitionId other : occupied_)
@@ -243,7 +244,7 @@ double Device::overlapping(const std::vector<double>& by_partition, PartitionId 
 }
 
 // Which client slows which down, until the set of running clients changes.
-void Device::set_rates() {
+void SimulatedDevice::set_rates() {
   for (const PartitionId partition : occupied_)
     busy_[partition] = average_[partition] = taken_[partition] = 0;
   occupied_.clear();
@@ -300,7 +301,7 @@ void Device::set_rates() {
 
 // Of a recorded job's kernel: the kernel that began first takes its places first. Running clients
 // are in the order in which they began.
-double Device::kernel_rate(const SimulatedClient& client) {
+double SimulatedDevice::kernel_rate(const SimulatedClient& client) {
   if (client.on == runtime::kWholeDevice && options_.turn_ns > 0)
     return &client == &clients_[turn_] && now_ns_ >= turn_begins_ns_ ? 1 : 0;
   if (client.occupancy == 0) return 1;  // a copy or a fill
@@ -312,7 +313,7 @@ double Device::kernel_rate(const SimulatedClient& client) {
 }
 
 // Who has the device goes on until its turn has ended or it has nothing to run.
-void Device::take_turns() {
+void SimulatedDevice::take_turns() {
   auto has_work = [&](std::size_t index) {
     const SimulatedClient& client = clients_[index];
     return client.running || (client.open == runtime::kWholeDevice &&
@@ -334,7 +335,8 @@ void Device::take_turns() {
 
 // --- recorded jobs ---------------------------------------------------------------------------
 
-void Device::begin_part(Played& played, const RecordedJob::Part& part, bool iteration_end) {
+void SimulatedDevice::begin_part(Played& played, const RecordedJob::Part& part,
+                                 bool iteration_end) {
   SimulatedClient& client = clients_[played.client];
   played.part = &part;
   played.iteration_end = iteration_end;
@@ -346,7 +348,7 @@ void Device::begin_part(Played& played, const RecordedJob::Part& part, bool iter
   if (part.kind != StepKind::kUnknown && options_.says_steps) begin_step(client, said_of(played));
 }
 
-void Device::begin_request(Played& played, double at_ns) {
+void SimulatedDevice::begin_request(Played& played, double at_ns) {
   const RecordedJob& job = played.player.job();
   const ServiceRequest& request = played.requests[played.request];
   played.serving = true;
@@ -358,7 +360,7 @@ void Device::begin_request(Played& played, double at_ns) {
 }
 
 // The device has ended a step, or what gives a token, which the host sees somewhat later.
-void Device::part_ended(Played& played) {
+void SimulatedDevice::part_ended(Played& played) {
   const RecordedJob& job = played.player.job();
   SimulatedClient& client = clients_[played.client];
   if (!job.serves()) {
@@ -387,7 +389,7 @@ void Device::part_ended(Played& played) {
   if (more && played.requests[played.request].at_s * 1e9 <= seen) begin_request(played, seen);
 }
 
-void Device::kernel_ended(SimulatedClient& client) {
+void SimulatedDevice::kernel_ended(SimulatedClient& client) {
   Played& played = played_[client.played];
   client.running = false;
   client.ended_ns = now_ns_;
@@ -413,7 +415,7 @@ void Device::kernel_ended(SimulatedClient& client) {
 }
 
 // Starts what may start by now.
-void Device::play(Played& played) {
+void SimulatedDevice::play(Played& played) {
   SimulatedClient& client = clients_[played.client];
   const RecordedJob& job = played.player.job();
   played.player.copy(now_ns_, &link_free_ns_);
@@ -450,7 +452,7 @@ void Device::play(Played& played) {
 
 // --- clients -----------------------------------------------------------------------------------
 
-void Device::begin_program(SimulatedClient& client, bool iteration_end) {
+void SimulatedDevice::begin_program(SimulatedClient& client, bool iteration_end) {
   const Program& program = *client.program;
   const double whole = program.total_ns(program.sms());
   Said said;
@@ -475,7 +477,7 @@ void Device::begin_program(SimulatedClient& client, bool iteration_end) {
   if (!client.running) start(client);
 }
 
-void Device::start(SimulatedClient& client) {
+void SimulatedDevice::start(SimulatedClient& client) {
   if (client.grant == scheduler::kNoGrant || client.program == nullptr) return;
   const std::uint32_t width = sms(client.open);
   const bool moved = client.on != client.open;
@@ -496,7 +498,7 @@ void Device::start(SimulatedClient& client) {
   rates_changed_ = true;
 }
 
-void Device::stopped(SimulatedClient& client) {
+void SimulatedDevice::stopped(SimulatedClient& client) {
   client.running = false;
   rates_changed_ = true;
   const std::uint32_t launched = client.stop - client.next;
@@ -523,7 +525,7 @@ void Device::stopped(SimulatedClient& client) {
     start(client);
 }
 
-void Device::program_ended(SimulatedClient& client) {
+void SimulatedDevice::program_ended(SimulatedClient& client) {
   switch (client.role) {
     case Role::kTraining:
       ++client.steps_done;
@@ -545,7 +547,7 @@ void Device::program_ended(SimulatedClient& client) {
   }
 }
 
-SimulatedRun Device::collect() {
+SimulatedRun SimulatedDevice::collect() {
   SimulatedRun result = std::move(result_);
   result.simulated_s = now_ns_ * 1e-9;
   for (std::uint32_t width = 0; width < width_s_.size(); ++width)

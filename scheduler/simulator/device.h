@@ -43,7 +43,7 @@
 
 namespace vitamin::sim {
 
-struct DeviceOptions {
+struct SimulatedDeviceOptions {
   scheduler::SchedulerOptions scheduler;
   // Bound of each further token, by the class of clients that decode. Token k of a request is due k
   // times this behind the first one.
@@ -71,11 +71,11 @@ struct DeviceOptions {
   std::uint64_t seed = 1;
 };
 
-class Device {
+class SimulatedDevice {
  public:
   // Under fifo, until use(). `layout`, `profile` and `library` outlive the object.
-  Device(const runtime::PoolLayout& layout, const runtime::Profile& profile, Library& library,
-         const DeviceOptions& options);
+  SimulatedDevice(const runtime::PoolLayout& layout, const runtime::Profile& profile,
+                  ModelLibrary& library, const SimulatedDeviceOptions& options);
   // What policies of this device are made for (scheduler::make()).
   scheduler::PolicyContext context() {
     return {layout_.partitions(), estimator_, &profile_, options_.seed};
@@ -261,8 +261,8 @@ class Device {
   const runtime::Profile& profile_;
   scheduler::Estimator estimator_;
   scheduler::Scheduler scheduler_;
-  Library& library_;
-  DeviceOptions options_;
+  ModelLibrary& library_;
+  SimulatedDeviceOptions options_;
   std::vector<SimulatedClient> clients_;
   std::vector<Service> services_;
   std::deque<Played> played_;

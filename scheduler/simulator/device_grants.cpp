@@ -23,8 +23,9 @@ std::uint64_t to_ns(double ns) { return static_cast<std::uint64_t>(ns); }
 
 }  // namespace
 
-Device::SimulatedClient& Device::add_client(Role role, scheduler::ProgramHash program,
-                                            const scheduler::ClientTerms& terms) {
+SimulatedDevice::SimulatedClient& SimulatedDevice::add_client(Role role,
+                                                              scheduler::ProgramHash program,
+                                                              const scheduler::ClientTerms& terms) {
   SimulatedClient& client = clients_.emplace_back();
   client.client = static_cast<scheduler::ClientId>(clients_.size());
   client.role = role;
@@ -36,7 +37,7 @@ Device::SimulatedClient& Device::add_client(Role role, scheduler::ProgramHash pr
 // --- what clients say ------------------------------------------------------------------------
 
 // A client without a grant asks for one, and then says nothing more, but for its steps.
-void Device::say(SimulatedClient& client, const Said& said, bool each_step) {
+void SimulatedDevice::say(SimulatedClient& client, const Said& said, bool each_step) {
   const bool again = std::exchange(client.asks_again, false);
   if (client.grant != kNoGrant || (std::exchange(client.wanting, true) && !again)) {
     if (each_step && options_.says_steps) begin_step(client, said);
@@ -52,7 +53,7 @@ void Device::say(SimulatedClient& client, const Said& said, bool each_step) {
 }
 
 // The step before it has ended.
-void Device::begin_step(SimulatedClient& client, const Said& said) {
+void SimulatedDevice::begin_step(SimulatedClient& client, const Said& said) {
   scheduler::Step step;
   step.id = client.expected != 0 ? std::exchange(client.expected, 0) : ++client.steps;
   step.client = client.client;
@@ -67,7 +68,7 @@ void Device::begin_step(SimulatedClient& client, const Said& said) {
   scheduler_.step_begin(step, now());
 }
 
-void Device::expect_step(SimulatedClient& client, const Said& said, double ready_ns) {
+void SimulatedDevice::expect_step(SimulatedClient& client, const Said& said, double ready_ns) {
   if (client.expected == 0) client.expected = ++client.steps;
   scheduler::Step step;
   step.id = client.expected;
@@ -81,11 +82,11 @@ void Device::expect_step(SimulatedClient& client, const Said& said, double ready
   scheduler_.step_expected(step, now());
 }
 
-void Device::end_step(SimulatedClient& client) {
+void SimulatedDevice::end_step(SimulatedClient& client) {
   if (client.step != 0) scheduler_.step_end(client.client, std::exchange(client.step, 0), now());
 }
 
-void Device::say_idle(SimulatedClient& client) {
+void SimulatedDevice::say_idle(SimulatedClient& client) {
   told_ = true;
   scheduler_.idle(client.client, 0, now());
   end_step(client);
@@ -93,7 +94,7 @@ void Device::say_idle(SimulatedClient& client) {
 
 // Nothing of the client runs. It keeps the grant that it has, for a while at least; without one it
 // has nothing to wait for.
-void Device::rest(SimulatedClient& client) {
+void SimulatedDevice::rest(SimulatedClient& client) {
   if (client.played != kNone ? has_work(client) : client.running) return;
   if (client.grant == kNoGrant) {
     if (std::exchange(client.wanting, false)) say_idle(client);
@@ -102,19 +103,19 @@ void Device::rest(SimulatedClient& client) {
   }
 }
 
-bool Device::has_work(const SimulatedClient& client) const {
+bool SimulatedDevice::has_work(const SimulatedClient& client) const {
   if (client.running) return true;
   return client.played != kNone ? played_[client.played].player.asked(now_ns_) > 0
                                 : client.program != nullptr;
 }
 
-void Device::falls_quiet(SimulatedClient& client, double for_ns) {
+void SimulatedDevice::falls_quiet(SimulatedClient& client, double for_ns) {
   client.quiet_until_ns = now_ns_ + for_ns;
   if (!std::exchange(client.quiet, true))
     quiet_.push_back(static_cast<std::size_t>(&client - clients_.data()));
 }
 
-void Device::give_up_quiet() {
+void SimulatedDevice::give_up_quiet() {
   std::erase_if(quiet_, [&](std::size_t index) {
     SimulatedClient& client = clients_[index];
     const bool quiet = client.grant != kNoGrant && !has_work(client);
@@ -126,7 +127,7 @@ void Device::give_up_quiet() {
 }
 
 // A recorded job whose host has come to something asks for a grant.
-void Device::ask(Played& played) {
+void SimulatedDevice::ask(Played& played) {
   SimulatedClient& client = clients_[played.client];
   if (client.grant != kNoGrant || (client.wanting && !client.asks_again) || !has_work(client))
     return;
@@ -139,7 +140,7 @@ void Device::ask(Played& played) {
   say(client, said, false);
 }
 
-Device::Said Device::said_of(const Played& played) const {
+SimulatedDevice::Said SimulatedDevice::said_of(const Played& played) const {
   const RecordedJob::Part& part = *played.part;
   const auto number = static_cast<std::size_t>(&part - played.player.job().parts.data());
   const double usual = played.usual_ns[number];
@@ -154,7 +155,7 @@ Device::Said Device::said_of(const Played& played) const {
 }
 
 // Cumulative, the program under way included.
-void Device::report(const SimulatedClient& client) {
+void SimulatedDevice::report(const SimulatedClient& client) {
   double work_ns = client.work_ns, misplaced_ns = client.misplaced_ns;
   std::uint64_t launches = client.launched;
   if (client.running && client.played == kNone) {
@@ -172,7 +173,7 @@ void Device::report(const SimulatedClient& client) {
 
 // --- what the scheduler decides ----------------------------------------------------------------
 
-void Device::obey() {
+void SimulatedDevice::obey() {
   for (Played& played : played_) ask(played);
   for (int round = 0; round < 64 && (scheduler_.may_plan(now()) || told_); ++round) {
     told_ = false;
@@ -196,7 +197,7 @@ void Device::obey() {
   if (rates_changed_ || options_.turn_ns > 0) set_rates();
 }
 
-void Device::follow(const Decision& decision) {
+void SimulatedDevice::follow(const Decision& decision) {
   SimulatedClient& client = clients_[decision.client - 1];
   if (decision.kind == Decision::Kind::kAmend) {
     if (decision.grant == client.grant) take_terms(client, decision);
@@ -229,7 +230,7 @@ void Device::follow(const Decision& decision) {
   }
 }
 
-void Device::take_terms(SimulatedClient& client, const Decision& decision) {
+void SimulatedDevice::take_terms(SimulatedClient& client, const Decision& decision) {
   client.launches = decision.launches;
   client.ahead_ns = decision.run_ahead_ns == scheduler::kNever
                         ? kForever
@@ -244,20 +245,20 @@ void Device::take_terms(SimulatedClient& client, const Decision& decision) {
   rates_changed_ = true;
 }
 
-void Device::give_back(SimulatedClient& client, scheduler::GrantId grant) {
+void SimulatedDevice::give_back(SimulatedClient& client, scheduler::GrantId grant) {
   told_ = true;
   scheduler_.returned(client.client, 0, grant, now());
 }
 
 // The open grant, of which nothing runs: its launches are used up, or it is of no use.
-void Device::end_grant(SimulatedClient& client) {
+void SimulatedDevice::end_grant(SimulatedClient& client) {
   give_back(client, std::exchange(client.grant, kNoGrant));
   client.open = runtime::kNoPartition;
   client.asks_again = true;
 }
 
 // Stops behind what is submitted already.
-void Device::drain(SimulatedClient& client) {
+void SimulatedDevice::drain(SimulatedClient& client) {
   if (client.played == kNone) {
     client.drains = ended(client);
     client.stop = submitted(client);
@@ -278,14 +279,14 @@ void Device::drain(SimulatedClient& client) {
 }
 
 // Kernels of the program under way that have begun by that position in it.
-std::uint32_t Device::begun(const SimulatedClient& client, double position) {
+std::uint32_t SimulatedDevice::begun(const SimulatedClient& client, double position) {
   const std::vector<double>& ends = *client.ends;
   const auto end = std::lower_bound(ends.begin() + client.next + 1, ends.end(), position);
   return static_cast<std::uint32_t>(std::min(end, ends.end() - 1) - ends.begin());
 }
 
 // Those that have ended.
-std::uint32_t Device::ended(const SimulatedClient& client) {
+std::uint32_t SimulatedDevice::ended(const SimulatedClient& client) {
   const std::vector<double>& ends = *client.ends;
   const auto next = std::upper_bound(ends.begin() + client.next + 1, ends.end(), client.position);
   return static_cast<std::uint32_t>(next - ends.begin()) - 1;
@@ -293,7 +294,7 @@ std::uint32_t Device::ended(const SimulatedClient& client) {
 
 // Those that its host has submitted by now, those before it was given what it runs on included.
 // What was submitted runs on, whatever happens.
-std::uint32_t Device::submitted(const SimulatedClient& client) const {
+std::uint32_t SimulatedDevice::submitted(const SimulatedClient& client) const {
   const std::uint32_t current = begun(client, client.position);
   std::uint32_t count =
       begun(client, client.position + std::min(options_.window_ns, client.ahead_ns));
@@ -307,7 +308,8 @@ std::uint32_t Device::submitted(const SimulatedClient& client) const {
 
 // Of kernels [from, to) of its program, as its counter weighs them: their times on the whole
 // device.
-double Device::work(const SimulatedClient& client, std::uint32_t from, std::uint32_t to) const {
+double SimulatedDevice::work(const SimulatedClient& client, std::uint32_t from,
+                             std::uint32_t to) const {
   const std::vector<double>& ends = client.program->ends(sms(runtime::kWholeDevice));
   return ends[to] - ends[from];
 }

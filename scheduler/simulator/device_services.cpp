@@ -16,7 +16,7 @@ constexpr double kCopyNsPerToken = 2 * kKvBytesPerToken / kBandwidth * 1e9;
 
 }  // namespace
 
-void Device::arrive_at_services() {
+void SimulatedDevice::arrive_at_services() {
   arrival_ns_ = kForever;
   for (Service& service : services_) {
     const bool was_idle = service.prompts.empty();
@@ -32,7 +32,7 @@ void Device::arrive_at_services() {
   }
 }
 
-void Device::arrive() {
+void SimulatedDevice::arrive() {
   if (arrival_ns_ <= now_ns_) arrive_at_services();
   for (Played& played : played_)
     if (!played.serving && played.request < played.requests.size() &&
@@ -46,7 +46,7 @@ void Device::arrive() {
 }
 
 // As many tokens of the prompts, in order, as a chunk holds.
-void Device::next_chunk(Service& service) {
+void SimulatedDevice::next_chunk(Service& service) {
   SimulatedClient& client = clients_[service.prefill];
   if (service.prompts.empty()) {
     client.program = nullptr;
@@ -77,7 +77,7 @@ void Device::next_chunk(Service& service) {
 
 // When the chunk under way has to end for the prompts in it and behind it that can still have their
 // first token in time to have it; where none can, when it should have ended.
-double Device::first_token_due_ns(const Service& service) {
+double SimulatedDevice::first_token_due_ns(const Service& service) {
   const Program& under_way = *clients_[service.prefill].program;
   const double soonest_ns = now_ns_ + under_way.total_ns(under_way.sms());
   double due_ns = kForever, late_ns = kForever, ahead_ns = 0;
@@ -101,7 +101,7 @@ double Device::first_token_due_ns(const Service& service) {
   return due_ns < kForever ? due_ns : std::max(late_ns, 1.0);
 }
 
-void Device::prompt_ended(Service& service, std::size_t request) {
+void SimulatedDevice::prompt_ended(Service& service, std::size_t request) {
   const ServiceRequest& asked = service.requests[request];
   service.times[request].ttft_ms = now_ns_ * 1e-6 - asked.at_s * 1e3;
   service.first_ns[request] = now_ns_;
@@ -125,7 +125,7 @@ void Device::prompt_ended(Service& service, std::size_t request) {
   expect_step(client, said, ready);
 }
 
-void Device::next_step(Service& service) {
+void SimulatedDevice::next_step(Service& service) {
   SimulatedClient& client = clients_[service.decode];
   std::uint64_t context = 0;
   for (const Running& running : service.batch) context += running.context;
@@ -151,7 +151,7 @@ void Device::next_step(Service& service) {
   begin_program(client, true);
 }
 
-void Device::step_ended(Service& service) {
+void SimulatedDevice::step_ended(Service& service) {
   for (Running& running : service.batch) {
     result_.itl_ms.add((now_ns_ - running.last_ns) * 1e-6);
     running.last_ns = now_ns_;
@@ -163,7 +163,7 @@ void Device::step_ended(Service& service) {
   next_step(service);
 }
 
-void Device::finish(Service& service, std::size_t request, double last_ns) {
+void SimulatedDevice::finish(Service& service, std::size_t request, double last_ns) {
   RequestTimes& times = service.times[request];
   times.finished = true;
   if (times.output_tokens > 1)

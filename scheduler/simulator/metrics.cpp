@@ -65,7 +65,7 @@ Quantiles quantiles(std::vector<double> samples) {
   return result;
 }
 
-Violations SimulatedRun::violations(const Slo& slo) const {
+Violations SimulatedRun::violations(const LatencyTargets& slo) const {
   std::uint64_t ttft = 0, tpot = 0, with_tpot = 0, good = 0;
   for (const RequestTimes& request : requests) {
     const bool late_first = request.ttft_ms < 0 || request.ttft_ms > slo.ttft_ms;

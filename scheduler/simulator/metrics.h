@@ -47,7 +47,7 @@ struct TrainingResult {
   double alone_steps_per_s = 0;
 };
 
-struct Slo {
+struct LatencyTargets {
   double ttft_ms = 500;  // MLPerf inference, Llama-3.1-8B interactive
   double tpot_ms = 30;
 };
@@ -76,7 +76,7 @@ struct SimulatedRun {
   std::string message;                      // why the policy was replaced
   double fault_s = -1;                      // when it was first; negative: it was not
 
-  Violations violations(const Slo& slo) const;
+  Violations violations(const LatencyTargets& slo) const;
   Quantiles ttft() const;
   Quantiles tpot() const;
   Quantiles latency() const;           // to the last token, of those that were finished

@@ -8,7 +8,7 @@
 
 namespace vitamin::sim {
 
-float kernel_ns(const Kernel& kernel, std::uint32_t sms, std::uint32_t all) {
+float kernel_ns(const ModelKernel& kernel, std::uint32_t sms, std::uint32_t all) {
   const float useful = std::min(kernel.useful, static_cast<float>(all));
   const float m = static_cast<float>(sms);
   if (m >= useful) return kernel.ns;
@@ -16,7 +16,7 @@ float kernel_ns(const Kernel& kernel, std::uint32_t sms, std::uint32_t all) {
 }
 
 Program::Program(std::uint64_t key, std::string name, scheduler::StepKind kind,
-                 std::vector<Kernel> kernels, double bytes, std::uint32_t sms)
+                 std::vector<ModelKernel> kernels, double bytes, std::uint32_t sms)
     : key_(key),
       name_(std::move(name)),
       kind_(kind),
@@ -25,7 +25,7 @@ Program::Program(std::uint64_t key, std::string name, scheduler::StepKind kind,
       sms_(sms),
       ends_(sms + 1) {
   double busy = 0;
-  for (const Kernel& kernel : kernels_)
+  for (const ModelKernel& kernel : kernels_)
     busy +=
         static_cast<double>(kernel.ns * std::min(1.0F, kernel.useful / static_cast<float>(sms)));
   occupancy_ = busy / total_ns(sms);
@@ -37,7 +37,7 @@ const std::vector<double>& Program::ends(std::uint32_t sms) const {
   ends.reserve(kernels_.size() + 1);
   double time = 0;
   ends.push_back(0);
-  for (const Kernel& kernel : kernels_) {
+  for (const ModelKernel& kernel : kernels_) {
     const float device = kernel_ns(kernel, sms, sms_) + kGapNs;
     time += static_cast<double>(std::max(device, kernel.host_ns));
     ends.push_back(time);
@@ -53,7 +53,7 @@ double Program::stretch(std::uint32_t sms, double others) const {
   if (!fresh) return at->second;
   const double met = static_cast<double>(step) / kGrid;
   double time = 0;
-  for (const Kernel& kernel : kernels_) {
+  for (const ModelKernel& kernel : kernels_) {
     const double wants =
         std::min(1.0, static_cast<double>(kernel.useful) / static_cast<double>(sms));
     const double device = static_cast<double>(kernel_ns(kernel, sms, sms_)) * (1 + wants * met) +

@@ -17,7 +17,7 @@
 namespace vitamin::sim {
 
 // One kernel, by its time on the whole device.
-struct Kernel {
+struct ModelKernel {
   float ns = 0;       // on the whole device
   float latency = 0;  // of it, what no processor shortens
   float useful = 1;   // SMs beyond which it gets no faster
@@ -27,12 +27,12 @@ struct Kernel {
 // The gap between two dependent kernels of one stream (h200.md: 1.57 to 1.63 us).
 inline constexpr float kGapNs = 1600;
 
-float kernel_ns(const Kernel& kernel, std::uint32_t sms, std::uint32_t all);
+float kernel_ns(const ModelKernel& kernel, std::uint32_t sms, std::uint32_t all);
 
 class Program {
  public:
   Program(std::uint64_t key, std::string name, scheduler::StepKind kind,
-          std::vector<Kernel> kernels, double bytes, std::uint32_t sms);
+          std::vector<ModelKernel> kernels, double bytes, std::uint32_t sms);
 
   std::uint64_t key() const { return key_; }
   const std::string& name() const { return name_; }
@@ -57,7 +57,7 @@ class Program {
   std::uint64_t key_;
   std::string name_;
   scheduler::StepKind kind_;
-  std::vector<Kernel> kernels_;
+  std::vector<ModelKernel> kernels_;
   double bytes_;
   std::uint32_t sms_;
   double occupancy_ = 0;

@@ -12,7 +12,7 @@ namespace vitamin::sim {
 namespace {
 
 std::string problem(const Setup& setup) {
-  const std::vector<std::string> known = Library::training_names();
+  const std::vector<std::string> known = ModelLibrary::training_names();
   for (const std::string& name : setup.training)
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       std::string names;
@@ -34,7 +34,7 @@ std::string problem(const Setup& setup) {
 
 hal::Result<SimulatedRun> run_device(const Setup& setup, unsigned gpu, const std::string& policy) {
   const runtime::PoolLayout layout = runtime::PoolLayout::build(h200(), setup.pool);
-  Library library(layout.at(0).sms);
+  ModelLibrary library(layout.at(0).sms);
   runtime::Profile profile;
   library.measure(profile, layout);
   for (const Setup::Recorded& recorded : setup.jobs)
@@ -44,9 +44,9 @@ hal::Result<SimulatedRun> run_device(const Setup& setup, unsigned gpu, const std
         profile.merge(part.key,
                       {partition.sms, 100, alone_ns(recorded.job, part, partition.sms), 0});
     }
-  DeviceOptions options = setup.device;
+  SimulatedDeviceOptions options = setup.device;
   options.seed = setup.seed + gpu;
-  Device device(layout, profile, library, options);
+  SimulatedDevice device(layout, profile, library, options);
   auto made = scheduler::make(policy, device.context());
   if (!made) return tl::unexpected(made.error());
   device.use(std::move(*made));

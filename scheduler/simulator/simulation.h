@@ -22,7 +22,7 @@ struct Setup {
     std::vector<ServiceRequest> requests;  // for a job that serves
   };
   std::vector<Recorded> jobs;  // on each GPU
-  DeviceOptions device;
+  SimulatedDeviceOptions device;
   runtime::PoolLimits pool;
   std::uint64_t seed = 1;
 };

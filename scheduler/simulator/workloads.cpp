@@ -23,10 +23,10 @@ constexpr std::array<double, 4> kMatrices = {4096.0 * 6144, 4096.0 * 4096, 4096.
                                              14336.0 * 4096};
 constexpr double kHead = 128256.0 * 4096;
 
-Kernel small() { return {kSmallNs, 1200, 8, 0}; }
+ModelKernel small() { return {kSmallNs, 1200, 8, 0}; }
 
 // A product of a (tokens x k) with a (k x n) matrix: bound by its weights or by its operations.
-Kernel product(double parameters, double tokens) {
+ModelKernel product(double parameters, double tokens) {
   const double memory_ns = parameters * 2 / kBandwidth * 1e9;
   const double compute_ns = 2 * parameters * tokens / kFlops * 1e9;
   if (memory_ns > compute_ns)
@@ -38,7 +38,7 @@ Kernel product(double parameters, double tokens) {
   return {static_cast<float>(compute_ns + 1000), 1000, useful, 0};
 }
 
-Kernel streaming(double bytes) {
+ModelKernel streaming(double bytes) {
   const double ns = bytes / kBandwidth * 1e9;
   return {static_cast<float>(ns + 1200), 1200, kMemoryBoundUseful, 0};
 }
@@ -76,7 +76,7 @@ constexpr Measured kTraining[] = {
 
 // Times by the measured quantiles (log-linear between them), their tail bent so that they add up to
 // the measured busy time, in an order that repeats as layers do.
-std::vector<Kernel> training_kernels(const Measured& measured, std::uint32_t sms) {
+std::vector<ModelKernel> training_kernels(const Measured& measured, std::uint32_t sms) {
   constexpr std::array<double, 5> kAt = {0, 0.1, 0.5, 0.9, 1};
   std::vector<double> times(measured.kernels);
   auto fill = [&](double tail) {
@@ -106,7 +106,7 @@ std::vector<Kernel> training_kernels(const Measured& measured, std::uint32_t sms
   for (int i = 0; i < 60; ++i)
     (wall((least + most) / 2) < measured.wall_ns ? least : most) = (least + most) / 2;
 
-  std::vector<Kernel> kernels;
+  std::vector<ModelKernel> kernels;
   for (unsigned i = 0; i < measured.kernels; ++i) {
     const auto ns = static_cast<float>(times[i * 997ULL % measured.kernels]);
     const float share = std::clamp((ns - 2000) / 28000, 0.0F, 1.0F);
@@ -126,7 +126,7 @@ hal::DeviceInfo h200() {
   return info;
 }
 
-const Program& Library::decode(std::uint32_t batch, std::uint64_t context) {
+const Program& ModelLibrary::decode(std::uint32_t batch, std::uint64_t context) {
   batch = static_cast<std::uint32_t>(rounded(batch));
   context = rounded(std::max<std::uint64_t>(context, 1));
   const std::uint64_t key = kDecodeKey + static_cast<std::uint64_t>(std::bit_width(batch));
@@ -135,7 +135,7 @@ const Program& Library::decode(std::uint32_t batch, std::uint64_t context) {
   if (!fresh) return *at->second;
   const double tokens = batch;
   const double kv = static_cast<double>(context) * kKvBytesPerToken / kLayers;
-  std::vector<Kernel> kernels;
+  std::vector<ModelKernel> kernels;
   double bytes = 0;
   for (unsigned layer = 0; layer < kLayers; ++layer) {
     for (unsigned matrix = 0; matrix < kMatrices.size(); ++matrix) {
@@ -156,7 +156,7 @@ const Program& Library::decode(std::uint32_t batch, std::uint64_t context) {
   return *at->second;
 }
 
-const Program& Library::prefill(std::uint32_t tokens, std::uint32_t before) {
+const Program& ModelLibrary::prefill(std::uint32_t tokens, std::uint32_t before) {
   tokens = static_cast<std::uint32_t>(rounded(std::max(tokens, 1U)));
   before = static_cast<std::uint32_t>(rounded(before));
   const std::uint64_t key = kPrefillKey + static_cast<std::uint64_t>(std::bit_width(tokens));
@@ -167,7 +167,7 @@ const Program& Library::prefill(std::uint32_t tokens, std::uint32_t before) {
   // Scores and values of causal attention, 4096 wide, two operations each.
   const double attention_ns = 4 * 4096 * n * (before + n / 2) / (0.5 * kFlops) * 1e9;
   const double activations = n * 4096 * 2 * 3;
-  std::vector<Kernel> kernels;
+  std::vector<ModelKernel> kernels;
   double bytes = 0;
   for (unsigned layer = 0; layer < kLayers; ++layer) {
     for (unsigned matrix = 0; matrix < kMatrices.size(); ++matrix) {
@@ -186,7 +186,7 @@ const Program& Library::prefill(std::uint32_t tokens, std::uint32_t before) {
   return *at->second;
 }
 
-const Program* Library::training(const std::string& name) {
+const Program* ModelLibrary::training(const std::string& name) {
   for (const Measured& measured : kTraining) {
     if (name != measured.name) continue;
     const auto [at, fresh] = programs_.try_emplace(measured.key);
@@ -199,7 +199,7 @@ const Program* Library::training(const std::string& name) {
   return nullptr;
 }
 
-void Library::measure(runtime::Profile& profile, const runtime::PoolLayout& layout) {
+void ModelLibrary::measure(runtime::Profile& profile, const runtime::PoolLayout& layout) {
   std::vector<const Program*> programs;
   for (std::uint32_t batch = 1; batch <= kDecodeBatch; batch *= 2)
     programs.push_back(&decode(batch, std::uint64_t{batch} * 1500));
@@ -213,7 +213,7 @@ void Library::measure(runtime::Profile& profile, const runtime::PoolLayout& layo
   }
 }
 
-std::vector<std::string> Library::training_names() {
+std::vector<std::string> ModelLibrary::training_names() {
   std::vector<std::string> names;
   for (const Measured& measured : kTraining) names.emplace_back(measured.name);
   return names;

@@ -31,9 +31,9 @@ inline constexpr std::uint32_t kDecodeBatch = 64;
 
 hal::DeviceInfo h200();
 
-class Library {
+class ModelLibrary {
  public:
-  explicit Library(std::uint32_t sms) : sms_(sms) {}
+  explicit ModelLibrary(std::uint32_t sms) : sms_(sms) {}
   // One decode step of `batch` requests that have `context` tokens together. Sizes are rounded to
   // a grid of about 6 % so that few programs are made.
   const Program& decode(std::uint32_t batch, std::uint64_t context);

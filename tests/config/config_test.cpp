@@ -72,10 +72,10 @@ TEST_CASE("the example is valid and has the values that its comments describe") 
   CHECK(c.for_device("GPU-1", "NVIDIA H200 NVL").pool.all_runs);
   REQUIRE(c.classes.size() == 3);
   CHECK(c.classes[0].name == "serving");
-  CHECK(c.classes[0].kind == Kind::kLatency);
+  CHECK(c.classes[0].kind == ProgramKind::kLatency);
   CHECK(c.classes[0].tpot_ns == 30'000'000);
   CHECK(c.classes[0].reservation == 32);
-  CHECK(c.classes[1].kind == Kind::kLatency);
+  CHECK(c.classes[1].kind == ProgramKind::kLatency);
   CHECK(c.classes[1].tpot_ns == 0);
   CHECK(c.classes[2].share == 75);
 }
@@ -98,34 +98,34 @@ TEST_CASE("every setting is read from a file, the environment and the command li
     // A value that differs from the built-in one.
     std::string value, word;
     switch (key.type) {
-      case Type::kText:
+      case SettingType::kText:
         value = "\"throughput\"", word = "throughput";
         break;
-      case Type::kBoolean:
+      case SettingType::kBoolean:
         value = word = std::get<bool>(key.read({})) ? "false" : "true";
         break;
-      case Type::kInteger:
+      case SettingType::kInteger:
         value = word = std::to_string(key.low + 1);
         break;
-      case Type::kDuration:
+      case SettingType::kDuration:
         value = "\"17ms\"", word = "17ms";
         break;
-      case Type::kChoice:
+      case SettingType::kChoice:
         value = "\"" + key.choices.back() + "\"", word = key.choices.back();
         break;
-      case Type::kMemory:
+      case SettingType::kMemory:
         value = "\"3GiB\"", word = "3GiB";
         break;
-      case Type::kPatterns:
+      case SettingType::kPatterns:
         value = "\"a*\"", word = "a*";
         break;
-      case Type::kTable:
+      case SettingType::kTable:
         value = "{ units = \"0-3\" }", word = "units=0-3";
         break;
     }
     std::string text = key.path + " = " + value + "\n";
     Sources sources;
-    if (key.type == Type::kTable) {
+    if (key.type == SettingType::kTable) {
       text += "policy.name = \"static\"\n";
       sources.assignments.push_back({"policy.name", "static", "the command line"});
     }
@@ -394,7 +394,7 @@ TEST_CASE("the command line changes keys of classes of a file") {
     CHECK(loaded.why() == "");
     REQUIRE(loaded.configuration.classes.size() == 1);
     CHECK(loaded.configuration.classes[0].tpot_ns == 30'000'000);
-    CHECK(loaded.configuration.classes[0].kind == Kind::kLatency);
+    CHECK(loaded.configuration.classes[0].kind == ProgramKind::kLatency);
     const auto shown = std::find_if(loaded.settings.begin(), loaded.settings.end(),
                                     [](const auto& s) { return s.path == "class.\"a.b\".tpot"; });
     REQUIRE(shown != loaded.settings.end());

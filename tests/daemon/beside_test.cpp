@@ -14,14 +14,14 @@
 namespace vitamin::tests {
 namespace {
 
-daemon::ClientTraits traits(config::Kind kind, std::uint64_t tpot_ns = 0) {
+daemon::ClientTraits traits(config::ProgramKind kind, std::uint64_t tpot_ns = 0) {
   config::WorkloadClass workload;
   workload.kind = kind;
   workload.tpot_ns = tpot_ns;
   return daemon::traits_of(&workload, 100, 132);
 }
-const daemon::ClientTraits kService = traits(config::Kind::kLatency);
-const daemon::ClientTraits kBatch = traits(config::Kind::kBatch);
+const daemon::ClientTraits kService = traits(config::ProgramKind::kLatency);
+const daemon::ClientTraits kBatch = traits(config::ProgramKind::kBatch);
 
 constexpr double kRequest = 33.6e-3;
 
@@ -91,7 +91,7 @@ void say(const std::string& what, const Reached& reached) {
 }
 
 // A latency class without a bound, and one with a bound.
-const daemon::ClientTraits kTarget = traits(config::Kind::kLatency, 20 * kMs);
+const daemon::ClientTraits kTarget = traits(config::ProgramKind::kLatency, 20 * kMs);
 
 TEST_CASE(
     "A latency client beside training is served as if it were alone, or nearly, at any load") {

@@ -17,7 +17,7 @@
 
 namespace vitamin::daemon {
 
-using protocol::Gate;
+using protocol::GateState;
 
 inline const hal::DeviceInfo kInfo{hal::Vendor::kSoftware, "d", "GPU-0", 16, {4, 4, 4, 4}, 1000};
 

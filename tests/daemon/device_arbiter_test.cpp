@@ -21,7 +21,7 @@ TEST_CASE("a lane that requests is granted a partition and its lease word equals
   REQUIRE(node.grants.size() == 1);
   const protocol::Grant grant = node.grants[0].second;
   CHECK(node.words[0] == grant.word);
-  CHECK(protocol::gate_of(grant.word) == Gate::kOpen);
+  CHECK(protocol::gate_of(grant.word) == GateState::kOpen);
   CHECK(protocol::epoch_of(grant.word) == 7);
   CHECK(node.layout.at(static_cast<PartitionId>(grant.partition)).compute.bits() == 0b11);
 }
@@ -317,7 +317,7 @@ TEST_CASE("a grant that finds the ring full is withdrawn and can be requested ag
   node.full = true;
   node.wants(1);
   CHECK(node.arbiter.held().empty());
-  CHECK(protocol::gate_of(node.words[0]) != Gate::kOpen);
+  CHECK(protocol::gate_of(node.words[0]) != GateState::kOpen);
   node.full = false;
   node.wants(1);
   CHECK(node.grants.size() == 1);
@@ -329,7 +329,7 @@ TEST_CASE("a dying client holds its grants until it is forgotten") {
   node.arbiter.attach(2);
   node.wants(1);
   node.arbiter.dying(1, node.now);
-  CHECK(protocol::gate_of(node.words[0]) == Gate::kClosed);
+  CHECK(protocol::gate_of(node.words[0]) == GateState::kClosed);
   node.wants(2);
   node.now += 50'000;
   node.arbiter.step(node.now);
@@ -500,7 +500,7 @@ TEST_CASE(
   CHECK(node.grants.size() == 1);  // not granted to client 2
   REQUIRE(node.arbiter.held().size() == 1);
   CHECK_FALSE(node.arbiter.held()[0].open);
-  CHECK(protocol::gate_of(node.words[0]) == Gate::kClosed);
+  CHECK(protocol::gate_of(node.words[0]) == GateState::kClosed);
   CHECK(node.closed == 1);
   node.returns(1, first);  // by the word that it knows
   CHECK(node.arbiter.counters().stale == 0);

@@ -17,7 +17,7 @@ TEST_CASE("after a restart units with earlier work are not granted before it has
   node.arbiter.attach(1);
   node.arbiter.attach(2);
   protocol::Holding holding;
-  holding.word = protocol::lease_word(6, 3, Gate::kOpen);  // of the former daemon
+  holding.word = protocol::lease_word(6, 3, GateState::kOpen);  // of the former daemon
   holding.partition = node.layout.find(hal::ComputeSet(0b1111));
   holding.outstanding = 2;
   node.arbiter.accept_earlier_work(1, static_cast<PartitionId>(holding.partition), 1000);
@@ -47,7 +47,7 @@ TEST_CASE("what an absent process may hold is granted to no other client before 
   };
   const auto tells = [&](PartitionId where) {
     protocol::Holding holding;
-    holding.word = protocol::lease_word(6, 3, Gate::kOpen);
+    holding.word = protocol::lease_word(6, 3, GateState::kOpen);
     holding.partition = where;
     holding.outstanding = 1;
     node.arbiter.request(1, holding, node.now);
@@ -67,7 +67,7 @@ TEST_CASE("what an absent process may hold is granted to no other client before 
     CHECK(node.grants.empty());
     CHECK(node.arbiter.held().size() == 1);
     protocol::Returned returned;
-    returned.word = protocol::lease_word(6, 3, Gate::kOpen);
+    returned.word = protocol::lease_word(6, 3, GateState::kOpen);
     returned.partition = partition;
     node.arbiter.request(1, returned, node.now);
     node.arbiter.step(node.now);
@@ -114,7 +114,7 @@ TEST_CASE("a late report of an older session does not affect the newer session")
     node.arbiter.accept_earlier_work(id, partition, 1'000'000);
   }
   protocol::Holding holding;
-  holding.word = protocol::lease_word(6, 3, Gate::kOpen);
+  holding.word = protocol::lease_word(6, 3, GateState::kOpen);
   holding.partition = partition;
   holding.outstanding = 1;
   for (const ClientId id : {1, 2}) node.arbiter.request(id, holding, node.now);
@@ -134,7 +134,7 @@ TEST_CASE("earlier work on units that another client holds is waited for, too") 
   REQUIRE(node.grants.size() == 1);
   const protocol::Grant lease = node.grants[0].second;
   protocol::Holding holding;
-  holding.word = protocol::lease_word(6, 3, Gate::kOpen);
+  holding.word = protocol::lease_word(6, 3, GateState::kOpen);
   holding.partition = lease.partition;
   holding.outstanding = 1;
   node.now += 100;
@@ -188,7 +188,7 @@ TEST_CASE("grants of an older session are transferred to the newer one in one st
     node.arbiter.request(3, holding, node.now);
     protocol::Holding fallback;  // on one of the same units
     fallback.head.lane = 1;
-    fallback.word = protocol::lease_word(0, 1, Gate::kOpen);
+    fallback.word = protocol::lease_word(0, 1, GateState::kOpen);
     fallback.partition = node.layout.find(hal::ComputeSet(0b0001));
     fallback.outstanding = 1;
     node.arbiter.request(3, fallback, node.now);
@@ -234,7 +234,7 @@ TEST_CASE("work on a fallback partition is waited for, also under the word of an
     node.arbiter.attach(2, {.process = 50});
     node.arbiter.attach(3, {.process = 40});
     protocol::Holding holding;
-    holding.word = protocol::lease_word(7, 9, Gate::kOpen);  // of this daemon
+    holding.word = protocol::lease_word(7, 9, GateState::kOpen);  // of this daemon
     holding.partition = node.layout.find(hal::ComputeSet(units));
     holding.outstanding = 1;
     node.arbiter.request(3, holding, node.now);
@@ -260,8 +260,8 @@ TEST_CASE("earlier work that an older session reported is transferred, too, in a
       holding.outstanding = 1;
       node.arbiter.request(client, holding, node.now);
     };
-    const protocol::LeaseWord before = protocol::lease_word(6, 9, Gate::kOpen);
-    const protocol::LeaseWord fallback = protocol::lease_word(0, 1, Gate::kOpen);
+    const protocol::LeaseWord before = protocol::lease_word(6, 9, GateState::kOpen);
+    const protocol::LeaseWord fallback = protocol::lease_word(0, 1, GateState::kOpen);
     for (const std::uint64_t units : {0b0010, 0b0001, 0b1000})
       node.arbiter.accept_earlier_work(1, node.layout.find(hal::ComputeSet(units)), 1000);
     tell(1, 0, 0b0010, before);
@@ -334,8 +334,8 @@ void tell(Node& node, std::uint64_t units, protocol::LeaseWord word) {
 void had(Node& node, std::uint64_t units) {
   node.arbiter.accept_earlier_work(1, node.layout.find(hal::ComputeSet(units)), 50'000);
 }
-constexpr protocol::LeaseWord kBefore = protocol::lease_word(6, 1, Gate::kOpen);
-constexpr protocol::LeaseWord kFallback = protocol::lease_word(0, 1, Gate::kOpen);
+constexpr protocol::LeaseWord kBefore = protocol::lease_word(6, 1, GateState::kOpen);
+constexpr protocol::LeaseWord kFallback = protocol::lease_word(0, 1, GateState::kOpen);
 
 }  // namespace
 
@@ -348,7 +348,7 @@ TEST_CASE("no client takes units by reporting work that does not exist") {
     const auto partitions = static_cast<PartitionId>(node.layout.size());
     for (PartitionId partition = 1; partition < partitions; ++partition)
       for (const protocol::LeaseWord word :
-           {kBefore, kFallback, protocol::lease_word(8, 0, Gate::kNone)}) {
+           {kBefore, kFallback, protocol::lease_word(8, 0, GateState::kNone)}) {
         holding.partition = partition;
         holding.word = word;
         node.arbiter.request(1, holding, node.now);
@@ -397,7 +397,7 @@ TEST_CASE("reports of earlier work never exceed what the client held, nor the ti
     Node node(0b1100);
     node.arbiter.attach(1);
     had(node, 0b0011);
-    tell(node, 0b0011, protocol::lease_word(7, 1, Gate::kOpen));
+    tell(node, 0b0011, protocol::lease_word(7, 1, GateState::kOpen));
     CHECK(node.arbiter.held().empty());
   }
   SUBCASE("beyond its quota and its fallback partition") {
@@ -469,7 +469,7 @@ TEST_CASE(
     if (std::none_of(told.begin(), told.end(),
                      [&](const auto& one) { return one.partition == partition; })) {
       node.arbiter.accept_earlier_work(2, partition, 1'000'000);
-      tell(partition, protocol::lease_word(0, 1, Gate::kOpen));
+      tell(partition, protocol::lease_word(0, 1, GateState::kOpen));
     }
   CHECK(node.arbiter.counters().overlaps == 0);
   node.arbiter.forget(1, node.now);
@@ -497,7 +497,7 @@ TEST_CASE("reports beyond the grants that a lane can have are counted as overlap
   const auto partitions = static_cast<PartitionId>(node.layout.size());
   for (PartitionId partition = 1; partition < partitions; ++partition) {
     protocol::Holding holding;
-    holding.word = protocol::lease_word(6, 1, Gate::kOpen);
+    holding.word = protocol::lease_word(6, 1, GateState::kOpen);
     holding.partition = partition;
     holding.outstanding = 1;
     node.arbiter.accept_earlier_work(1, partition, 1'000'000);

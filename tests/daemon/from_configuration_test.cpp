@@ -15,7 +15,7 @@ namespace {
 
 config::WorkloadClass latency_class() {
   config::WorkloadClass made;
-  made.kind = config::Kind::kLatency;
+  made.kind = config::ProgramKind::kLatency;
   return made;
 }
 
@@ -52,7 +52,7 @@ TEST_CASE("a latency class without a bound wants latencies as alone, another cla
   const scheduler::Slo slo = traits_of(&made, 100, 132).terms.slo;
   CHECK(slo.latency_ns > 0);
   CHECK(slo.latency_ns < 1'000);
-  made.kind = config::Kind::kBatch;
+  made.kind = config::ProgramKind::kBatch;
   CHECK_FALSE(traits_of(&made, 100, 132).terms.slo.any());
 }
 

@@ -404,7 +404,7 @@ class Node final : public daemon::GrantSink {
     for (PartitionId partition = 1; partition < partitions; ++partition) {
       protocol::Holding holding;
       holding.word = protocol::lease_word(epoch_ + 1 + static_cast<std::uint32_t>(below(3)), 1,
-                                          protocol::Gate::kOpen);
+                                          protocol::GateState::kOpen);
       holding.partition = partition;
       send(holding, static_cast<LaneId>(partition));
       intruder_.grants.push_back({static_cast<LaneId>(partition), partition, holding.word});

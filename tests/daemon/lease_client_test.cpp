@@ -559,7 +559,7 @@ TEST_CASE("an amendment applies unless the grant was returned") {
   const auto amend = [&](std::uint64_t ahead_ns) {
     const protocol::LeaseWord before = node.daemons->leases[0].load();
     const protocol::LeaseWord word = protocol::lease_word(
-        node.epoch, protocol::generation_of(before) + 1, protocol::Gate::kOpen);
+        node.epoch, protocol::generation_of(before) + 1, protocol::GateState::kOpen);
     protocol::Grant grant;
     grant.word = word;
     grant.amends = before;

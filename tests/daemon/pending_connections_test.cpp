@@ -77,7 +77,7 @@ TEST_CASE(
   const auto tool = protocol::connect_to(listener.path);
   listener.pending->accept(now, 1);
   protocol::Control control;
-  control.preamble.kind = protocol::Kind::kControl;
+  control.preamble.kind = protocol::MessageKind::kControl;
   control.verb.set("status");
   REQUIRE(protocol::send_message(*tool, protocol::bytes_of(control)));
   CHECK(listener.pending->read(listener.watched.back(), now));
@@ -116,7 +116,7 @@ TEST_CASE("a connection that has sent nothing yet is kept") {
   CHECK_FALSE(pending.read(fd, 0));  // like a spurious wake-up
   CHECK(pending.contains(fd));
   protocol::Control control;
-  control.preamble.kind = protocol::Kind::kControl;
+  control.preamble.kind = protocol::MessageKind::kControl;
   control.verb.set("ping");
   REQUIRE(protocol::send_message(*client, protocol::bytes_of(control)));
   const auto first = pending.read(fd, 0);

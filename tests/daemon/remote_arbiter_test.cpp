@@ -47,7 +47,7 @@ class Puppet {
       grant.head.lane = lane;
       grant.partition = partition;
       grant.launches = runtime::kUntilRevoked;
-      grant.word = protocol::lease_word(kEpoch, 1, protocol::Gate::kOpen);
+      grant.word = protocol::lease_word(kEpoch, 1, protocol::GateState::kOpen);
       memory.daemon->leases[lane].store(grant.word);
       REQUIRE(rings.grants.write(protocol::encode(grant)) == protocol::RingState::kOk);
       rings.grants.publish();
@@ -105,7 +105,7 @@ class Puppet {
     session->memory = std::move(*protocol::make_session_memory());
     session->rings = {*session->memory.daemon, *session->memory.client};
     protocol::Welcome welcome;
-    welcome.preamble.kind = protocol::Kind::kWelcome;
+    welcome.preamble.kind = protocol::MessageKind::kWelcome;
     welcome.epoch = kEpoch;
     const runtime::PoolLimits limits;
     welcome.partitions_max = limits.partitions_max;
@@ -218,7 +218,7 @@ TEST_CASE("lost sessions stay open until the daemon has read the reports of thei
   REQUIRE_FALSE(heard.empty());
   const auto* holding = std::get_if<protocol::Holding>(&heard.front());
   REQUIRE(holding != nullptr);
-  CHECK(holding->word == protocol::lease_word(kEpoch, 1, protocol::Gate::kOpen));
+  CHECK(holding->word == protocol::lease_word(kEpoch, 1, protocol::GateState::kOpen));
   CHECK(holding->partition == leased);
   until([&] { return daemon.at(0).closed() && daemon.at(1).closed(); });
   CHECK_FALSE(daemon.at(2).closed());
@@ -229,6 +229,8 @@ TEST_CASE("a daemon that is lost before its session is adopted counts as lost") 
   RemoteOptions options;
   options.socket = daemon.path();
   options.poll_timeout = std::chrono::minutes(10);  // it is not noticed by its silence
+  options.handshake_timeout =
+      std::chrono::duration_cast<milliseconds>(test::time_limit(options.handshake_timeout));
   auto made = RemoteArbiter::connect(options, kInfo);
   REQUIRE(made);
   RemoteArbiter& arbiter = **made;

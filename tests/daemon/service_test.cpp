@@ -24,7 +24,7 @@ constexpr double kHeld = 1.03;        // tolerance of that
 constexpr double kTick = 16e3;
 constexpr std::array kLoads{0.2, 0.5, 0.8};
 
-daemon::ClientTraits traits(config::Kind kind) {
+daemon::ClientTraits traits(config::ProgramKind kind) {
   config::WorkloadClass workload;
   workload.kind = kind;
   return daemon::traits_of(&workload, 100, 132);
@@ -47,9 +47,10 @@ Outcome run(const Program& service, double load, const Program* job) {
   Machine machine("slo", kTick);
   const std::vector<double> times = arrivals(load);
   const Machine::Client* trains =
-      job != nullptr ? &machine.add(*job, traits(config::Kind::kBatch)) : nullptr;
+      job != nullptr ? &machine.add(*job, traits(config::ProgramKind::kBatch)) : nullptr;
   machine.run(0.9e9);
-  const Machine::Client& serves = machine.add(service, traits(config::Kind::kLatency), times);
+  const Machine::Client& serves =
+      machine.add(service, traits(config::ProgramKind::kLatency), times);
   machine.run(times.front());
   const std::uint64_t before = trains != nullptr ? trains->kernels_ended : 0;
   const double begin = machine.now(), end = times.back() + 10e9;

@@ -16,7 +16,7 @@
 
 namespace vitamin::tests {
 
-using protocol::Gate;
+using protocol::GateState;
 using protocol::LaneId;
 using runtime::kNoPartition;
 using runtime::kWholeDevice;

@@ -40,7 +40,7 @@ struct Outcome {
   double trained = 0;       // relative to alone
 };
 
-daemon::ClientTraits traits(config::Kind kind, double ttft_ns, double tpot_ns) {
+daemon::ClientTraits traits(config::ProgramKind kind, double ttft_ns, double tpot_ns) {
   config::WorkloadClass workload;
   workload.kind = kind;
   workload.ttft_ns = static_cast<std::uint64_t>(ttft_ns);
@@ -51,11 +51,12 @@ daemon::ClientTraits traits(config::Kind kind, double ttft_ns, double tpot_ns) {
 Outcome run(const std::string& policy, bool trains = false) {
   Machine machine(policy, kTick);
   const std::vector<double> arrivals = poisson(11, 1e9, 60e9, 5);
-  const Machine::Client& decoder = machine.add(decodes(), traits(config::Kind::kLatency, 0, kTpot));
+  const Machine::Client& decoder =
+      machine.add(decodes(), traits(config::ProgramKind::kLatency, 0, kTpot));
   const Machine::Client& prompts =
-      machine.add(prefills(), traits(config::Kind::kLatency, kTtft, 0), arrivals);
+      machine.add(prefills(), traits(config::ProgramKind::kLatency, kTtft, 0), arrivals);
   const Machine::Client* const training =
-      trains ? &machine.add(busy_training(), traits(config::Kind::kBatch, 0, 0)) : nullptr;
+      trains ? &machine.add(busy_training(), traits(config::ProgramKind::kBatch, 0, 0)) : nullptr;
   machine.run(2e9);
   double requests = 0, slow = 0;
   const double begin = machine.now();

@@ -18,8 +18,8 @@ namespace audit = runtime::audit;
 using Operations = std::vector<AuditedOperation>;  // in the order of the log
 
 AuditedOperation launch(const std::string& kernel, std::uint32_t grid, std::uint32_t flags = 0) {
-  audit::Record record{};
-  record.kind = audit::Kind::kLaunch;
+  audit::AuditRecord record{};
+  record.kind = audit::AuditKind::kLaunch;
   record.structure = std::hash<std::string>{}(kernel) + grid;
   record.grid = grid;
   record.flags = flags;
@@ -34,7 +34,7 @@ void add_process(Observation& seen, const Operations& operations) {
     REQUIRE(log != nullptr);
     std::map<std::string, std::uint32_t> names;
     for (const auto& [written, kernel, position] : operations) {
-      audit::Record record = written;
+      audit::AuditRecord record = written;
       const auto [name, fresh] = names.emplace(kernel, static_cast<std::uint32_t>(names.size()));
       if (fresh) log->name(name->second, kernel);
       record.index = name->second;
@@ -147,7 +147,7 @@ TEST_CASE("the launches at or before a result that differs are those of all stre
   const auto with_result = [](std::uint64_t content) {
     AuditedOperation result = launch("", 0), computes = launch("computes", 4);
     AuditedOperation late = launch("late", 4);
-    result.record.kind = audit::Kind::kResult;
+    result.record.kind = audit::AuditKind::kResult;
     result.record.content = content;
     computes.record.stream = late.record.stream = 1;
     return run("random", "a\n", {launch("early", 4), launch("copies", 4), computes, result, late});
@@ -204,7 +204,7 @@ TEST_CASE("exclusive runs that differ where native ones agree are no fault of th
   CHECK(judge(all, differ, kOutput, scan, 4).verdict == Verdict::kNotByItself);
   // Only the audit saw the bytes of copies: native runs cannot tell.
   AuditedOperation copy = launch("", 0);
-  copy.record.kind = audit::Kind::kResult;
+  copy.record.kind = audit::AuditKind::kResult;
   all[1] = run("exclusive", "a\n", {launch("k", 4), copy});
   copy.record.content = 1;
   all[2] = run("exclusive again", "a\n", {launch("k", 4), copy});

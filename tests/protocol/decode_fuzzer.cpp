@@ -17,7 +17,7 @@ namespace {
 
 // As the C library sees UTF-8, and without control characters; a second look changes nothing.
 template <std::size_t kSize>
-void must_be_text(const protocol::Text<kSize>& text) {
+void must_be_text(const protocol::MessageText<kSize>& text) {
   static const locale_t utf8 = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
   if (utf8 == nullptr) return;
   ::uselocale(utf8);
@@ -30,7 +30,7 @@ void must_be_text(const protocol::Text<kSize>& text) {
     if (length == 0 || length > 4 || control) std::abort();
     i += length;
   }
-  protocol::Text<kSize> again;
+  protocol::MessageText<kSize> again;
   again.set(said);
   if (said.size() < kSize && again.get() != said) std::abort();
 }
@@ -42,7 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   std::memcpy(record.words.data(), data, std::min(size, sizeof record.words));
   if (protocol::check_decoding(record, {60, 132}) < 0) std::abort();
   const std::span bytes(reinterpret_cast<const std::byte*>(data), size);
-  protocol::Text<64> text;
+  protocol::MessageText<64> text;
   std::memcpy(text.bytes.data(), data, std::min(size, text.bytes.size()));
   must_be_text(text);
   if (const auto hello = protocol::parse<protocol::Hello>(bytes))

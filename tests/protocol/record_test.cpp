@@ -125,7 +125,7 @@ TEST_CASE("a handshake of another major version is refused by its number") {
       "version " + std::to_string(kMajor + 1) + "." + std::to_string(kMinor) + " ";
   CHECK(refused.error().message.find(theirs) != std::string::npos);
   Welcome welcome;
-  welcome.preamble.kind = Kind::kWelcome;
+  welcome.preamble.kind = MessageKind::kWelcome;
   REQUIRE(parse<Welcome>(bytes_of(welcome)));
   welcome.preamble.major = kMajor + 1;
   CHECK_FALSE(parse<Welcome>(bytes_of(welcome)));

@@ -471,6 +471,12 @@ TEST_CASE("the liveness futex reports the death of a client before its pidfd") {
   const auto memory = make_session_memory();
   REQUIRE(memory);
   const int fd = memory->client_fd.get();
+  int seen[2];  // a byte: its parent has seen it alive
+  REQUIRE(::pipe(seen) == 0);
+  const auto is_seen = [&] {
+    char byte;
+    (void)!::read(seen[0], &byte, 1);
+  };
   auto held = [&](auto then) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -502,17 +508,20 @@ TEST_CASE("the liveness futex reports the death of a client before its pidfd") {
   CHECK(wait_for(owner_died));
   ::waitpid(killed, nullptr, 0);
 
-  const pid_t execs = held([] { ::usleep(50'000), ::execl("/bin/sleep", "sleep", "5", nullptr); });
+  const pid_t execs = held([&] { is_seen(), ::execl("/bin/sleep", "sleep", "60", nullptr); });
   CHECK(wait_for(alive));
+  REQUIRE(::write(seen[1], "", 1) == 1);
   CHECK(wait_for(owner_died));  // although the process goes on
   CHECK(::kill(execs, 0) == 0);
   ::kill(execs, SIGKILL);
   ::waitpid(execs, nullptr, 0);
 
-  const pid_t ends = held([] { ::usleep(50'000); });
+  const pid_t ends = held(is_seen);
   CHECK(wait_for(alive));
+  REQUIRE(::write(seen[1], "", 1) == 1);
   ::waitpid(ends, nullptr, 0);
   CHECK(memory->client->liveness.load(std::memory_order_acquire) == 0);  // an orderly end
+  ::close(seen[0]), ::close(seen[1]);
 }
 
 // Peers of 1.3 map the same bytes: one that writes `progress` under a daemon that does not know it,

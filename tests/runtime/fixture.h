@@ -77,7 +77,7 @@ class Fixture {
     if (options.clock == soft::Clock::kVirtual)
       dispatch.idle = [this, on_idle = options.on_idle] {
         if (on_idle) on_idle();
-        if (engine->advance() != soft::Progress::kMoved && ++stuck > 20'000)
+        if (engine->advance() != soft::AdvanceResult::kMoved && ++stuck > 20'000)
           FAIL("nothing can move");
       };
     const auto policy = client::local_arbiter(options.policy, options.seed);

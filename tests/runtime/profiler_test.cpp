@@ -183,10 +183,10 @@ TEST_CASE("A launch that finds its queue dry is no measure, unless it lasts long
       if (!dry) REQUIRE((*queue)->launch(launch) == hal::kNativeOk);
       runtime::Profiler::Stopwatch* stopwatch = profiler.start(**queue);
       REQUIRE(stopwatch != nullptr);
-      if (dry) REQUIRE(engine.drain() == soft::Progress::kIdle);
+      if (dry) REQUIRE(engine.drain() == soft::AdvanceResult::kIdle);
       REQUIRE((*queue)->launch(launch) == hal::kNativeOk);
       profiler.stop(stopwatch, **queue, dry ? 1 : 2, "busy", launch, 8);
-      REQUIRE(engine.drain() == soft::Progress::kIdle);
+      REQUIRE(engine.drain() == soft::AdvanceResult::kIdle);
       CHECK(!profiler.collect());
       const runtime::Prediction learnt = profiler.profile().predict(dry ? 1 : 2, 8);
       CHECK(learnt.measured == (!dry || lasts > 100'000));
@@ -216,10 +216,10 @@ TEST_CASE("What was looked for and always found its queue dry is not looked for 
   for (; searches < 100 && profiler.worth_timing(7, 8); ++searches) {
     runtime::Profiler::Stopwatch* stopwatch = profiler.start(**queue);
     REQUIRE(stopwatch != nullptr);
-    REQUIRE((*device)->engine().drain() == soft::Progress::kIdle);
+    REQUIRE((*device)->engine().drain() == soft::AdvanceResult::kIdle);
     REQUIRE((*queue)->launch(launch) == hal::kNativeOk);
     profiler.stop(stopwatch, **queue, 7, "busy", launch, 8, true);
-    REQUIRE((*device)->engine().drain() == soft::Progress::kIdle);
+    REQUIRE((*device)->engine().drain() == soft::AdvanceResult::kIdle);
     profiler.collect();
   }
   CHECK(searches == 2 * runtime::kFewSamples);
@@ -264,7 +264,7 @@ TEST_CASE("What is learnt beside others is what was learnt alone, short kernels 
       REQUIRE(stopwatch != nullptr);
       busy(**queue, takes(kernel));
       profiler.stop(stopwatch, **queue, kernel, "busy", launch, 8);
-      REQUIRE(engine.drain() == soft::Progress::kIdle);
+      REQUIRE(engine.drain() == soft::AdvanceResult::kIdle);
       profiler.collect();
     }
     return profiler.profile();
@@ -315,7 +315,7 @@ TEST_CASE("A change of kernels is told as such, and not as a change of speed") {
       REQUIRE(stopwatch != nullptr);
       REQUIRE((*queue)->launch(launch) == hal::kNativeOk);
       profiler.stop(stopwatch, **queue, kernel, "busy", launch, sms);
-      REQUIRE((*device)->engine().drain() == soft::Progress::kIdle);
+      REQUIRE((*device)->engine().drain() == soft::AdvanceResult::kIdle);
       profiler.collect();
     }
   };
@@ -340,7 +340,7 @@ TEST_CASE("A change of kernels is told as such, and not as a change of speed") {
   REQUIRE(stopwatch != nullptr);
   REQUIRE((*queue)->launch(launch) == hal::kNativeOk);
   profiler.stop(stopwatch, **queue, 4, "busy", launch, 8, true);
-  REQUIRE((*device)->engine().drain() == soft::Progress::kIdle);
+  REQUIRE((*device)->engine().drain() == soft::AdvanceResult::kIdle);
   profiler.collect();
   CHECK(told.size() == before);
   CHECK(profiler.profile().predict(4, 8).ns == doctest::Approx(900'000).epsilon(0.02));

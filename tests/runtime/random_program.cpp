@@ -211,7 +211,7 @@ class Execution {
     if (outcome_.error.empty()) outcome_.error = what;
   }
   void advance_or_give_up() {
-    if (engine_->advance() == soft::Progress::kMoved)
+    if (engine_->advance() == soft::AdvanceResult::kMoved)
       idle_rounds_ = 0;
     else if (++idle_rounds_ > 10'000)
       throw std::string("nothing can move: hang");
@@ -462,11 +462,12 @@ std::string audited(const std::string& directory) {
     std::ifstream file(partition.path(), std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
     std::uint64_t count = 0;
-    std::memcpy(&count, bytes.data() + offsetof(audit::Header, records), sizeof count);
+    std::memcpy(&count, bytes.data() + offsetof(audit::AuditHeader, records), sizeof count);
     for (std::uint64_t i = 0; i < count; ++i) {
-      audit::Record record;
-      std::memcpy(&record, bytes.data() + sizeof(audit::Header) + i * sizeof record, sizeof record);
-      if (record.kind == audit::Kind::kName)
+      audit::AuditRecord record;
+      std::memcpy(&record, bytes.data() + sizeof(audit::AuditHeader) + i * sizeof record,
+                  sizeof record);
+      if (record.kind == audit::AuditKind::kName)
         i += (record.stream + sizeof record - 1) / sizeof record;
       else
         lanes[record.stream] << record.stream << ": " << static_cast<unsigned>(record.kind) << ' '

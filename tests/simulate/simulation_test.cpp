@@ -136,16 +136,16 @@ TEST_CASE(
 // Two jobs whose kernels can use half of the device each: on parts neither meets the other.
 TEST_CASE("Jobs that are better off on parts get them") {
   const runtime::PoolLayout layout = runtime::PoolLayout::build(h200());
-  const std::vector<Kernel> kernels(1000, Kernel{50'000, 1'000, 60, 0});
+  const std::vector<ModelKernel> kernels(1000, ModelKernel{50'000, 1'000, 60, 0});
   const Program step(77, "half", scheduler::StepKind::kUnknown, kernels, 1e9, 132);
   const auto reached = [&](const char* policy) {
     runtime::Profile profile;
     for (const runtime::Partition& partition : layout.partitions())
       profile.merge(step.key(), {partition.sms, 100, step.total_ns(partition.sms), 0});
-    Library library(132);
-    DeviceOptions options;
+    ModelLibrary library(132);
+    SimulatedDeviceOptions options;
     options.limit_s = 60;
-    Device device(layout, profile, library, options);
+    SimulatedDevice device(layout, profile, library, options);
     device.use(std::move(*scheduler::make(policy, device.context())));
     device.add_training(step);
     device.add_training(step);
@@ -178,17 +178,17 @@ TEST_CASE("A client keeps its grant over a pause, but where it reports: there it
 TEST_CASE(
     "A closed gate lets run what was submitted: as far ahead as the window or the grant says") {
   const runtime::PoolLayout layout = runtime::PoolLayout::build(h200());
-  const std::vector<Kernel> kernels(1000, Kernel{50'000, 1'000, 132, 0});
+  const std::vector<ModelKernel> kernels(1000, ModelKernel{50'000, 1'000, 132, 0});
   const Program step(78, "full", scheduler::StepKind::kUnknown, kernels, 1e9, 132);
   const auto moves = [&](double window_ns) {
     runtime::Profile profile;
     for (const runtime::Partition& partition : layout.partitions())
       profile.merge(step.key(), {partition.sms, 100, step.total_ns(partition.sms), 0});
-    Library library(132);
-    DeviceOptions options;
+    ModelLibrary library(132);
+    SimulatedDeviceOptions options;
     options.limit_s = 10;
     options.window_ns = window_ns;
-    Device device(layout, profile, library, options);
+    SimulatedDevice device(layout, profile, library, options);
     device.use(std::move(*scheduler::make("temporal:slice=1ms", device.context())));
     device.add_training(step);
     device.add_training(step);
@@ -210,7 +210,7 @@ TEST_CASE("slo and tpot-first keep their bound, and lend what decodes do not use
     CAPTURE(policy);
     const SimulatedRun result = run(setup, policy);
     MESSAGE("training " << result.training_normalised() << ", TPOT p99 " << result.tpot().p99);
-    CHECK(result.violations(Slo()).tpot <= 0.01);
+    CHECK(result.violations(LatencyTargets()).tpot <= 0.01);
     CHECK(result.training_normalised() > 0.4);
   }
 }
@@ -318,7 +318,7 @@ TEST_CASE("Under every policy all requests end; tpot-first keeps tokens in time 
     for (const RequestTimes& request : result.requests) CHECK(request.finished);
     CHECK(result.faults == 0);
   }
-  const Slo slo;
+  const LatencyTargets slo;
   CHECK(run(setup, "tpot-first").violations(slo).tpot <=
         run(setup, "throughput").violations(slo).tpot);
 }

@@ -117,7 +117,7 @@ TEST_CASE("a whole queue of ours takes part in the legacy order and a pool queue
   REQUIRE(engine.work(
               static_cast<soft::Queue*>((*pooled)->native()), [&] { pooled_saw = ended; }, 0) ==
           kOk);
-  CHECK(engine.drain() == Progress::kIdle);
+  CHECK(engine.drain() == AdvanceResult::kIdle);
   CHECK(whole_saw);
   CHECK_FALSE(pooled_saw);
 }
@@ -156,7 +156,7 @@ TEST_CASE("processors_needed is the width at which a context begins to accept a 
       CHECK((status == kOk) == ((*context)->sms() >= needed));
       if (status != kOk)
         CHECK(device->errors().classify(status) == hal::Outcome::kPartitionRefused);
-      CHECK(device->engine().drain() == Progress::kIdle);
+      CHECK(device->engine().drain() == AdvanceResult::kIdle);
       arrived = 0;
     }
   }

@@ -69,7 +69,7 @@ TEST_CASE("two queues without an event have no order: seeds show both") {
     Notes notes;
     REQUIRE(engine->work(make_queue(*engine), notes.note("a"), 0) == kOk);
     REQUIRE(engine->work(make_queue(*engine), notes.note("b"), 0) == kOk);
-    CHECK(engine->drain() == Progress::kIdle);
+    CHECK(engine->drain() == AdvanceResult::kIdle);
     ++first[notes.place("a")];
   }
   CHECK(first[0] > 5);
@@ -85,7 +85,7 @@ TEST_CASE("one seed gives one run") {
       for (int i = 0; i < 5; ++i)
         REQUIRE(engine->work(queue, notes.note(std::to_string(q)), i % 2 * 100u) == kOk);
     }
-    CHECK(engine->drain() == Progress::kIdle);
+    CHECK(engine->drain() == AdvanceResult::kIdle);
     return notes.names;
   };
   CHECK(run(7) == run(7));
@@ -136,7 +136,7 @@ TEST_CASE("an event may be destroyed while a wait for it is pending") {
   int seen = -1;
   REQUIRE(engine->work(
               consumer, [&] { seen = value; }, 0) == kOk);
-  CHECK(engine->drain() == Progress::kIdle);
+  CHECK(engine->drain() == AdvanceResult::kIdle);
   CHECK(seen == 1);
 }
 
@@ -148,7 +148,7 @@ TEST_CASE("a destroyed queue still carries out what is enqueued") {
               queue, [&] { value = 1; }, 1000) == kOk);
   engine->destroy_queue(queue);
   CHECK(value == 0);
-  CHECK(engine->drain() == Progress::kIdle);
+  CHECK(engine->drain() == AdvanceResult::kIdle);
   CHECK(value == 1);
 }
 
@@ -158,9 +158,9 @@ TEST_CASE("value waits see host writes and queue writes with every comparison") 
     alignas(8) std::uint64_t word = memory;
     Queue* queue = make_queue(*engine);
     REQUIRE(engine->wait_value(queue, &word, value, width, compare) == kOk);
-    const Progress end = engine->drain();
+    const AdvanceResult end = engine->drain();
     const bool passed = engine->query(queue) == kOk;
-    CHECK(end == (passed ? Progress::kIdle : Progress::kBlocked));
+    CHECK(end == (passed ? AdvanceResult::kIdle : AdvanceResult::kBlocked));
     if (!passed) {  // let it go: each comparison has a value that satisfies it
       word = compare == Compare::kNor ? 0 : compare == Compare::kAnd ? ~std::uint64_t{0} : value;
       CHECK(engine->synchronize(queue) == kOk);
@@ -200,8 +200,8 @@ TEST_CASE("work that only the host can release is reported as stuck until the ho
   REQUIRE(engine->wait_gate(queue, gate) == kOk);
   REQUIRE(engine->work(
               queue, [&] { ran = true; }, 0) == kOk);
-  CHECK(engine->advance() == Progress::kMoved);  // the wait itself begins
-  CHECK(engine->drain() == Progress::kBlocked);
+  CHECK(engine->advance() == AdvanceResult::kMoved);  // the wait itself begins
+  CHECK(engine->drain() == AdvanceResult::kBlocked);
   CHECK(engine->synchronize(queue) == kStuck);
   CHECK_FALSE(ran);
   engine->open_gate(gate);
@@ -222,7 +222,7 @@ TEST_CASE("a host function runs in order and may enqueue work") {
     CHECK(engine->work(other, notes.note("from host"), 0) == kOk);
   }) == kOk);
   REQUIRE(engine->work(queue, notes.note("after"), 0) == kOk);
-  CHECK(engine->drain() == Progress::kIdle);
+  CHECK(engine->drain() == AdvanceResult::kIdle);
   REQUIRE(notes.names.size() == 4);
   CHECK(notes.place("before") == 0);
   CHECK(notes.place("host") == 1);
@@ -263,7 +263,7 @@ bool implicitly_ordered(SyncClass first, SyncClass second, std::uint32_t second_
                 a, [&] { ended = true; }, 0) == kOk);
     REQUIRE(engine->work(
                 b, [&] { ordered = ended; }, 0) == kOk);
-    CHECK(engine->drain() == Progress::kIdle);
+    CHECK(engine->drain() == AdvanceResult::kIdle);
     if (!ordered) ++violations;
   }
   return violations == 0;
@@ -310,7 +310,7 @@ TEST_CASE("an operation that a legacy operation waits for may be on a queue dest
               legacy, [&] { seen = first; }, 0) == kOk);
   engine->destroy_queue(blocking);
   engine->open_gate(gate);
-  CHECK(engine->drain() == Progress::kIdle);
+  CHECK(engine->drain() == AdvanceResult::kIdle);
   CHECK(seen);
   engine->destroy_gate(gate);
 }
@@ -332,7 +332,7 @@ TEST_CASE("a kernel's fault is sticky, ends everything and runs nothing new") {
     REQUIRE(engine->launch(spinner, *spin) == kOk);  // more blocks than fit
     REQUIRE(engine->wait_value(waiter, &never, 1, Width::k32, Compare::kEqual) == kOk);
     REQUIRE(engine->wait_gate(gated, gate) == kOk);
-    CHECK(engine->drain() == Progress::kBlocked);
+    CHECK(engine->drain() == AdvanceResult::kBlocked);
     Call call(VITAMIN_SOFT_KERNEL(touch_nothing), {}, {});
     REQUIRE(engine->launch(bad, *call) == kOk);
     REQUIRE(engine->work(
@@ -344,7 +344,7 @@ TEST_CASE("a kernel's fault is sticky, ends everything and runs nothing new") {
     // The spinning kernel holds every SM; a fault needs one.
     if (engine->synchronize(bad) == kStuck) store_release(&never, 1u);
     CHECK(engine->synchronize(bad) == kIllegalAddress);
-    CHECK(engine->drain() == Progress::kIdle);
+    CHECK(engine->drain() == AdvanceResult::kIdle);
     CHECK(engine->outstanding() == 0);
     CHECK_FALSE(ran);
     CHECK(called_with == kIllegalAddress);
@@ -372,7 +372,7 @@ TEST_CASE("a fault ends kernels that spin and queues that wait") {
   REQUIRE(engine->launch(sleeper, *sleep) == kOk);
   REQUIRE(engine->wait_value(waiter, &never, 1, Width::k32, Compare::kEqual) == kOk);
   REQUIRE(engine->launch(bad, *call) == kOk);
-  CHECK(engine->drain() == Progress::kIdle);
+  CHECK(engine->drain() == AdvanceResult::kIdle);
   CHECK(engine->fault() == kIllegalAddress);
   CHECK(engine->outstanding() == 0);
   engine->clear_fault();
@@ -394,7 +394,7 @@ TEST_CASE("after a fault nothing in flight is waited for") {
   REQUIRE(engine->work(
               slow, [&] { copied = true; }, 100) == kOk);
   REQUIRE(engine->launch(bad, *call) == kOk);
-  CHECK(engine->drain() == Progress::kIdle);
+  CHECK(engine->drain() == AdvanceResult::kIdle);
   CHECK(engine->now() < 1'000'000);
   CHECK_FALSE(copied);
 }
@@ -437,7 +437,7 @@ TEST_CASE("a scripted fault hits the n-th call and no other, and has no effect o
   Event* event = nullptr;
   CHECK(engine->create_event(&event) == kOutOfMemory);
   CHECK(engine->create_event(&event) == kOk);
-  CHECK(engine->drain() == Progress::kIdle);
+  CHECK(engine->drain() == AdvanceResult::kIdle);
   CHECK(count == 4);
 }
 
@@ -453,7 +453,7 @@ TEST_CASE("the trace shows enqueue, start and end, and a hash that leaves the pl
   REQUIRE(engine->launch(narrow, *call) == kOk);
   REQUIRE(engine->launch(wide, *call) == kOk);
   REQUIRE(engine->launch(wide, *changed) == kOk);
-  CHECK(engine->drain() == Progress::kIdle);
+  CHECK(engine->drain() == AdvanceResult::kIdle);
   CHECK(trace.size() == 9);
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<TraceRecord>> operations;
   for (const TraceRecord& record : trace)

@@ -119,7 +119,7 @@ TEST_CASE("kernels on disjoint SMs do not delay each other and on the same SMs t
         REQUIRE(engine->launch(queue, *call) == kOk);
       }
     }
-    CHECK(engine->drain() == Progress::kIdle);
+    CHECK(engine->drain() == AdvanceResult::kIdle);
     return engine->now();
   };
   CHECK(time(0x0f, 0xf0) == 10'000);
@@ -135,7 +135,7 @@ TEST_CASE("two small kernels of different queues are resident on one SM at once"
   Call signal(VITAMIN_SOFT_KERNEL(signal_after), {}, {256, 1, 1}, &flag, std::uint64_t{400});
   REQUIRE(engine->launch(a, *spin) == kOk);
   REQUIRE(engine->launch(b, *signal) == kOk);
-  CHECK(engine->drain() == Progress::kIdle);
+  CHECK(engine->drain() == AdvanceResult::kIdle);
   CHECK(engine->now() == 400);
 }
 
@@ -161,12 +161,12 @@ TEST_CASE("a kernel of higher priority gets the SMs that come free first") {
     Event* low_done = make_event(*engine);
     Event* high_done = make_event(*engine);
     REQUIRE(engine->launch(first, *call) == kOk);
-    REQUIRE(engine->advance() == Progress::kMoved);  // it has the SM
+    REQUIRE(engine->advance() == AdvanceResult::kMoved);  // it has the SM
     REQUIRE(engine->launch(low, *call) == kOk);
     REQUIRE(engine->record(low, low_done) == kOk);
     REQUIRE(engine->launch(high, *call) == kOk);
     REQUIRE(engine->record(high, high_done) == kOk);
-    CHECK(engine->drain() == Progress::kIdle);
+    CHECK(engine->drain() == AdvanceResult::kIdle);
     CHECK(time_of(*engine, high_done) == 2000);
     CHECK(time_of(*engine, low_done) == 3000);
   }
@@ -183,12 +183,12 @@ TEST_CASE("a gang gets its SMs as soon as they are free, ahead of kernels that c
     Queue* later_queue = make_queue(*engine);
     Event* gang_done = make_event(*engine);
     REQUIRE(engine->launch(make_queue(*engine), *half) == kOk);
-    REQUIRE(engine->advance() == Progress::kMoved);
+    REQUIRE(engine->advance() == AdvanceResult::kMoved);
     REQUIRE(engine->launch(gang_queue, *gang) == kOk);
     REQUIRE(engine->record(gang_queue, gang_done) == kOk);
-    REQUIRE(engine->advance() == Progress::kMoved);  // half of the SM is free, but not enough
+    REQUIRE(engine->advance() == AdvanceResult::kMoved);  // half of the SM is free, but not enough
     for (int i = 0; i < 5; ++i) REQUIRE(engine->launch(later_queue, *later) == kOk);
-    CHECK(engine->drain() == Progress::kIdle);
+    CHECK(engine->drain() == AdvanceResult::kIdle);
     CHECK(time_of(*engine, gang_done) == 1500);
     CHECK(engine->now() == 1500 + 5 * 600);
   }
@@ -203,12 +203,12 @@ TEST_CASE("a kernel that stood behind a gang goes on as soon as the gang is plac
   Queue* behind_queue = make_queue(*engine, engine->device().unit(1));
   Event* behind_done = make_event(*engine);
   REQUIRE(engine->launch(make_queue(*engine, engine->device().unit(0)), *blocker) == kOk);
-  REQUIRE(engine->advance() == Progress::kMoved);
+  REQUIRE(engine->advance() == AdvanceResult::kMoved);
   REQUIRE(engine->launch(make_queue(*engine), *gang) == kOk);
-  REQUIRE(engine->advance() == Progress::kMoved);
+  REQUIRE(engine->advance() == AdvanceResult::kMoved);
   REQUIRE(engine->launch(behind_queue, *behind) == kOk);
   REQUIRE(engine->record(behind_queue, behind_done) == kOk);
-  CHECK(engine->drain() == Progress::kIdle);
+  CHECK(engine->drain() == AdvanceResult::kIdle);
   // At 1000 the gang takes three quarters of each SM; nothing has come free on unit 1 itself.
   CHECK(time_of(*engine, behind_done) == 1700);
 }
@@ -240,7 +240,7 @@ TEST_CASE("a grid barrier that does not say so hangs where it does not fit, and 
   Call call(VITAMIN_SOFT_KERNEL(grid_barrier), {5, 1, 1}, {1024, 1, 1}, &arrived, seen.data());
   REQUIRE(engine->launch(queue, *call) == kOk);
   CHECK(engine->synchronize(queue) == kStuck);
-  CHECK(engine->drain() == Progress::kBlocked);
+  CHECK(engine->drain() == AdvanceResult::kBlocked);
 }
 
 TEST_CASE("two cooperative kernels that cannot be resident together take turns") {
@@ -253,7 +253,7 @@ TEST_CASE("two cooperative kernels that cannot be resident together take turns")
       call->cooperative = true;
       REQUIRE(engine->launch(make_queue(*engine), *call) == kOk);
     }
-    CHECK(engine->drain() == Progress::kIdle);
+    CHECK(engine->drain() == AdvanceResult::kIdle);
     for (const std::uint32_t counter : arrived) CHECK(counter == 12);
   }
 }
@@ -277,7 +277,7 @@ Clusters run_clusters(Engine& engine, const SmSet& sms, bool whole, std::uint32_
             result.sm.data(), result.rank.data());
   call->cluster_blocks = size;
   result.status = engine.launch(queue, *call);
-  CHECK(engine.drain() == Progress::kIdle);
+  CHECK(engine.drain() == AdvanceResult::kIdle);
   engine.destroy_queue(queue);
   return result;
 }
@@ -315,7 +315,7 @@ TEST_CASE("a cooperative grid of clusters is resident as a whole or refused") {
     call->cooperative = true;
     call->cluster_blocks = 4;
     CHECK(engine->launch(queue, *call) == (clusters < 5 ? kOk : kCooperativeTooLarge));
-    CHECK(engine->drain() == Progress::kIdle);
+    CHECK(engine->drain() == AdvanceResult::kIdle);
     CHECK(arrived == (clusters < 5 ? 8 * clusters : 0));
   }
 }
@@ -392,7 +392,7 @@ TEST_CASE("random kernels on random SM sets never exceed an SM and all end") {
         expected += blocks;
       }
     }
-    CHECK(engine->drain() == Progress::kIdle);
+    CHECK(engine->drain() == AdvanceResult::kIdle);
     CHECK(count == expected);
   }
 }

@@ -51,7 +51,7 @@ class Program {
       // Some of it runs while the rest is still being enqueued.
       for (std::uint64_t steps = random_.below(4); steps != 0; --steps) engine_->advance();
     }
-    CHECK(engine_->drain() == Progress::kIdle);
+    CHECK(engine_->drain() == AdvanceResult::kIdle);
     CHECK(engine_->outstanding() == 0);
     CHECK(early_ == 0);
     CHECK(ended_ == static_cast<std::uint64_t>(operations));
@@ -152,7 +152,7 @@ std::map<std::uint32_t, int> seen_in_the_middle(bool copy, bool seeded) {
                 reader, [] {}, 50) == kOk);
     REQUIRE(engine->work(
                 reader, [&] { read = value; }, 0) == kOk);
-    CHECK(engine->drain() == Progress::kIdle);
+    CHECK(engine->drain() == AdvanceResult::kIdle);
     CHECK(value == 1);
     ++seen[read];
   }

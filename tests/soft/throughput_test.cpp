@@ -35,9 +35,9 @@ TEST_CASE("simple operations pass at a rate that random programs can live with")
       REQUIRE(engine->wait(to, event) == kOk);
       REQUIRE(engine->launch(to, *call) == kOk);
       REQUIRE(engine->marker(to) == kOk);
-      if (round % 16 == 0) REQUIRE(engine->drain() == Progress::kIdle);
+      if (round % 16 == 0) REQUIRE(engine->drain() == AdvanceResult::kIdle);
     }
-    REQUIRE(engine->drain() == Progress::kIdle);
+    REQUIRE(engine->drain() == AdvanceResult::kIdle);
     CHECK(count == 4 * kRounds);
   };
   const double seconds =
@@ -53,7 +53,7 @@ TEST_CASE("an engine is cheap to make and to destroy") {
     for (int i = 0; i < kEngines; ++i) {
       auto engine = make_engine(DeviceDescription::h200(), static_cast<std::uint64_t>(i));
       REQUIRE(engine->marker(make_queue(*engine)) == kOk);
-      REQUIRE(engine->drain() == Progress::kIdle);
+      REQUIRE(engine->drain() == AdvanceResult::kIdle);
     }
   };
   const double seconds = test::lowest(kEngines * kMakeMax, [&] { return test::seconds(engines); });

@@ -10,6 +10,7 @@ Prints "file:line: what is wrong" and exits with 1 when something is. What it ch
   * the length of functions, and of files but tables;
   * words that must not stay (BANNED);
   * retired vocabulary (RETIRED), Markdown included;
+  * names of types that two namespaces define (type_names.py);
   * the README's length (README_WORDS);
   * files are mapped, and their size is set, by hal/file_memory.h only;
   * whole files are read by hal/read_file.h only;
@@ -21,6 +22,8 @@ import os
 import pathlib
 import re
 import sys
+
+import type_names
 
 COLUMNS = 100
 FUNCTION_LINES = 80
@@ -363,7 +366,7 @@ def compiled_files(root, path):
     return {path.relative_to(root).as_posix() for path in paths if path.is_relative_to(root)}
 
 
-def check(root, compiled=frozenset()):
+def check(root, compiled=frozenset(), shared_types=type_names.SHARED):
     files = {}
     found = []
     for relative in source_files(root):
@@ -375,6 +378,7 @@ def check(root, compiled=frozenset()):
     for name, text in files.items():
         found.extend(file_problems(name, text))
     found.extend(unbuilt(files, compiled))
+    found.extend(type_names.problems(files, shared_types))
     found.extend(vocabulary_problems(root))
     found.extend(readme_problems(root))
     return found

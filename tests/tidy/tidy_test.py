@@ -11,13 +11,13 @@ CMAKE = "# SPDX-License-Identifier: Apache-2.0\nadd_library(x a.cpp)\n"
 
 
 class Tidy(unittest.TestCase):
-    def check(self, files, compiled=()):
+    def check(self, files, compiled=(), shared_types=()):
         with tempfile.TemporaryDirectory() as name:
             root = pathlib.Path(name)
             for path, text in files.items():
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 (root / path).write_text(text)
-            return tidy.check(root, compiled)
+            return tidy.check(root, compiled, shared_types)
 
     def only(self, files, words):
         found = self.check(files)
@@ -49,6 +49,38 @@ class Tidy(unittest.TestCase):
 
     def test_a_space_at_the_end_is_found(self):
         self.only(self.source("int x; "), "space at the end")
+
+    def types(self, *sources, shared=()):
+        """A source is a path and the text behind its SPDX line."""
+        files = {f"{directory}/CMakeLists.txt": CMAKE.replace("a.cpp", name)
+                 for directory, name in (path.split("/") for path, _ in sources)}
+        return self.check(files | {path: SPDX + text for path, text in sources},
+                          shared_types=shared)
+
+    def test_a_type_of_two_namespaces_is_found(self):
+        a = ("daemon/a.cpp", "namespace vitamin::daemon {\nstruct Grid {\n};\n}\n")
+        for text in ("namespace vitamin::sim {\nclass Grid final : public X {\n};\n}\n",
+                     "namespace vitamin {\nnamespace sim {\nenum class Grid : int { kA };\n}\n}\n"):
+            found = self.types(a, ("scheduler/b.cpp", text))
+            self.assertEqual(len(found), 1, found)
+            self.assertRegex(found[0], r"^scheduler/b.cpp:\d: 'Grid' of vitamin::sim is a type of "
+                                       r"daemon/a.cpp:3 too")
+            self.assertEqual(self.types(a, ("scheduler/b.cpp", text), shared=["Grid"]), [])
+
+    def test_a_type_of_one_namespace_or_of_an_owner_is_fine(self):
+        a = ("daemon/a.cpp", "namespace vitamin::daemon {\nstruct Grid {\n};\n}\n")
+        for text in ("namespace vitamin::daemon {\nstruct Grid;\n}\n",
+                     "namespace vitamin::sim {\nnamespace {\nstruct Grid {\n};\n}\n}\n",
+                     "namespace vitamin::sim {\nclass Map {\n  struct Grid {\n  };\n};\n}\n",
+                     "namespace vitamin::sim {\n// struct Grid {\nconst char* x = \"{\";\n}\n"
+                     "struct Grid {\n};\n"):
+            self.assertEqual(self.types(a, ("scheduler/b.cpp", text)), [], text)
+
+    def test_a_name_that_no_two_namespaces_share_leaves_the_list(self):
+        a = ("daemon/a.cpp", "namespace vitamin::daemon {\nstruct Grid {\n};\n}\n")
+        found = self.types(a, shared=["Grid"])
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("'Grid' is not in two namespaces any more", found[0])
 
     def vocabulary(self, files):
         with tempfile.TemporaryDirectory() as name:

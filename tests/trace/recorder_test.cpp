@@ -33,8 +33,8 @@ struct Directory {
 };
 
 struct File {
-  Header header;
-  std::vector<Record> records;
+  TraceHeader header;
+  std::vector<TraceEntry> records;
 };
 
 File read(const std::string& directory) {
@@ -46,15 +46,15 @@ File read(const std::string& directory) {
     std::memcpy(&file.header, page, sizeof file.header);
     file.records.resize(file.header.records);
     in.read(reinterpret_cast<char*>(file.records.data()),
-            static_cast<std::streamsize>(file.records.size() * sizeof(Record)));
+            static_cast<std::streamsize>(file.records.size() * sizeof(TraceEntry)));
     REQUIRE(in);
   }
   return file;
 }
 
-Record record(std::uint64_t serial) {
-  Record made;
-  made.kind = Kind::kSubmitted;
+TraceEntry record(std::uint64_t serial) {
+  TraceEntry made;
+  made.kind = TraceKind::kSubmitted;
   made.serial = serial;
   return made;
 }
@@ -78,7 +78,7 @@ TEST_CASE("everything that found room is in the file, in order, and the rest is 
   CHECK(file.records.size() + file.header.dropped == kMany);
   std::uint64_t last = 0;
   bool ascending = true;
-  for (const Record& found : file.records) {
+  for (const TraceEntry& found : file.records) {
     ascending = ascending && found.serial > last;
     last = found.serial;
   }
@@ -93,14 +93,14 @@ TEST_CASE("with room for all nothing is dropped") {
     REQUIRE(recorder);
     for (std::uint64_t i = 1; i <= 5'000; ++i) recorder->add(record(i));
     recorder->name(7, std::string(200, 'k'));
-    const std::string bytes(sizeof(Record), 'b');
+    const std::string bytes(sizeof(TraceEntry), 'b');
     recorder->add(record(9), bytes.data());
   }
   const File file = read(directory.path);
   CHECK(file.header.dropped == 0);
   REQUIRE(file.records.size() == 5'000 + 1 + 4 + 2);
   for (std::size_t i = 0; i < 5'000; ++i) REQUIRE(file.records[i].serial == i + 1);
-  CHECK(file.records[5'000].kind == Kind::kName);
+  CHECK(file.records[5'000].kind == TraceKind::kName);
   CHECK(file.records[5'000].serial == 200);
   CHECK(std::memcmp(&file.records[5'001], std::string(200, 'k').data(), 200) == 0);
   CHECK(std::memcmp(&file.records.back(), std::string(64, 'b').data(), 64) == 0);
@@ -111,7 +111,7 @@ TEST_CASE("a full disk drops records, says so, and holds no thread up") {
   rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);
   rlimit small = before;
-  small.rlim_cur = kHeaderBytes + 100 * sizeof(Record) + 10;  // in the middle of a record
+  small.rlim_cur = kHeaderBytes + 100 * sizeof(TraceEntry) + 10;  // in the middle of a record
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
   {
     const auto recorder = Recorder::create(directory.path.c_str(), {});
@@ -151,7 +151,7 @@ TEST_CASE("a record costs little beside a system call") {
   };
   const auto call = best_of([] { ::getppid(); });
   const auto store = best_of([&] {
-    Record made = record(1);
+    TraceEntry made = record(1);
     made.time = Recorder::ticks();
     recorder->add(made);
   });

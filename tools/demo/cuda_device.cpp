@@ -36,7 +36,7 @@ CUdeviceptr native(const float* address) { return reinterpret_cast<CUdeviceptr>(
 
 }  // namespace
 
-struct Device::Vendor {
+struct DemoDevice::Vendor {
 #define VITAMIN_DEMO_MEMBER(name) decltype(&::name) name = nullptr;
   VITAMIN_DEMO_CALLS(VITAMIN_DEMO_MEMBER)
 #undef VITAMIN_DEMO_MEMBER
@@ -52,7 +52,7 @@ struct Device::Vendor {
   }
 };
 
-void Device::Vendor::find_functions(Door door) {
+void DemoDevice::Vendor::find_functions(Door door) {
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) stop(::dlerror());
   using GetProcAddress =
@@ -76,7 +76,7 @@ void Device::Vendor::find_functions(Door door) {
 
 // The same kernels as GPU code and as a shared object for the software driver; the driver takes the
 // one that it understands.
-void Device::Vendor::load_module() {
+void DemoDevice::Vendor::load_module() {
   namespace fs = std::filesystem;
   const fs::path directory =
       fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "lib" / "vitamin" / "demo";
@@ -91,7 +91,7 @@ void Device::Vendor::load_module() {
   check(status, "loading the kernels from " + directory.native());
 }
 
-Device::Device(Door door) : vendor_(std::make_unique<Vendor>()) {
+DemoDevice::DemoDevice(Door door) : vendor_(std::make_unique<Vendor>()) {
   Vendor& cu = *vendor_;
   cu.find_functions(door);
   cu.check(cu.cuInit(0), "cuInit");
@@ -103,15 +103,15 @@ Device::Device(Door door) : vendor_(std::make_unique<Vendor>()) {
   cu.load_module();
 }
 
-Device::~Device() = default;
+DemoDevice::~DemoDevice() = default;
 
-Kernel Device::kernel(const char* name) const {
+Kernel DemoDevice::kernel(const char* name) const {
   CUfunction function = nullptr;
   vendor_->check(vendor_->cuModuleGetFunction(&function, vendor_->module, name), name);
   return reinterpret_cast<Kernel>(function);
 }
 
-Stream Device::stream(bool blocking) const {
+Stream DemoDevice::stream(bool blocking) const {
   CUstream made = nullptr;
   vendor_->check(
       vendor_->cuStreamCreate(&made, blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING),
@@ -119,64 +119,66 @@ Stream Device::stream(bool blocking) const {
   return reinterpret_cast<Stream>(made);
 }
 
-Event Device::event() const {
+Event DemoDevice::event() const {
   CUevent made = nullptr;
   vendor_->check(vendor_->cuEventCreate(&made, CU_EVENT_DISABLE_TIMING), "making an event");
   return reinterpret_cast<Event>(made);
 }
 
-float* Device::floats(std::size_t count) const {
+float* DemoDevice::floats(std::size_t count) const {
   CUdeviceptr address = 0;
   vendor_->check(vendor_->cuMemAlloc(&address, count * sizeof(float)), "cuMemAlloc");
   return reinterpret_cast<float*>(address);
 }
 
-float* Device::pinned(std::size_t count) const {
+float* DemoDevice::pinned(std::size_t count) const {
   void* address = nullptr;
   vendor_->check(vendor_->cuMemAllocHost(&address, count * sizeof(float)), "cuMemAllocHost");
   return static_cast<float*>(address);
 }
 
-void Device::launch_blocks(Kernel kernel, unsigned blocks, Stream stream, void** arguments) const {
+void DemoDevice::launch_blocks(Kernel kernel, unsigned blocks, Stream stream,
+                               void** arguments) const {
   const auto function = reinterpret_cast<CUfunction>(const_cast<KernelHandle*>(kernel));
   vendor_->check(vendor_->cuLaunchKernel(function, blocks, 1, 1, kThreads, 1, 1, 0, native(stream),
                                          arguments, nullptr),
                  "a launch");
 }
 
-void Device::clear(float* to, std::size_t count, Stream stream) const {
+void DemoDevice::clear(float* to, std::size_t count, Stream stream) const {
   vendor_->check(vendor_->cuMemsetD32Async(native(to), 0, count, native(stream)), "a fill");
 }
 
-void Device::copy_in(float* to, const float* pinned, std::size_t count, Stream stream) const {
+void DemoDevice::copy_in(float* to, const float* pinned, std::size_t count, Stream stream) const {
   vendor_->check(
       vendor_->cuMemcpyHtoDAsync(native(to), pinned, count * sizeof(float), native(stream)),
       "a copy to the device");
 }
 
-void Device::copy_out(float* pinned, const float* from, std::size_t count, Stream stream) const {
+void DemoDevice::copy_out(float* pinned, const float* from, std::size_t count,
+                          Stream stream) const {
   vendor_->check(
       vendor_->cuMemcpyDtoHAsync(pinned, native(from), count * sizeof(float), native(stream)),
       "a copy from the device");
 }
 
-void Device::record(Event event, Stream stream) const {
+void DemoDevice::record(Event event, Stream stream) const {
   vendor_->check(vendor_->cuEventRecord(native(event), native(stream)), "recording an event");
 }
 
-void Device::wait(Stream stream, Event event) const {
+void DemoDevice::wait(Stream stream, Event event) const {
   vendor_->check(vendor_->cuStreamWaitEvent(native(stream), native(event), 0), "a wait");
 }
 
-void Device::read(float* to, const float* from, std::size_t count) const {
+void DemoDevice::read(float* to, const float* from, std::size_t count) const {
   vendor_->check(vendor_->cuMemcpyDtoH(to, native(from), count * sizeof(float)), "a copy");
 }
 
-void Device::synchronize(Stream stream) const {
+void DemoDevice::synchronize(Stream stream) const {
   vendor_->check(vendor_->cuStreamSynchronize(native(stream)), "waiting for a stream");
 }
 
-void Device::synchronize() const {
+void DemoDevice::synchronize() const {
   vendor_->check(vendor_->cuCtxSynchronize(), "waiting for the device");
 }
 

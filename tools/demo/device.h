@@ -24,12 +24,12 @@ enum class Door { kSymbol, kProcAddress };
 
 // The first device, its kernels loaded. Everything it gives lasts as long as the program, and no
 // call but the three that say so waits for the device.
-class Device {
+class DemoDevice {
  public:
-  explicit Device(Door door);
-  ~Device();
-  Device(const Device&) = delete;
-  Device& operator=(const Device&) = delete;
+  explicit DemoDevice(Door door);
+  ~DemoDevice();
+  DemoDevice(const DemoDevice&) = delete;
+  DemoDevice& operator=(const DemoDevice&) = delete;
 
   Kernel kernel(const char* name) const;
   Stream stream(bool blocking) const;

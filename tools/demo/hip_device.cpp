@@ -39,79 +39,81 @@ void check(hipError_t status, const char* what) {
 
 }  // namespace
 
-struct Device::Vendor {};
+struct DemoDevice::Vendor {};
 
-Device::Device(Door) { check(hipSetDevice(0), "choosing the first device"); }
+DemoDevice::DemoDevice(Door) { check(hipSetDevice(0), "choosing the first device"); }
 
-Device::~Device() = default;
+DemoDevice::~DemoDevice() = default;
 
-Kernel Device::kernel(const char* name) const {
+Kernel DemoDevice::kernel(const char* name) const {
   for (const NamedKernel& kernel : kKernels)
     if (std::strcmp(kernel.name, name) == 0) return static_cast<Kernel>(kernel.stub);
   stop(std::string("there is no kernel ") + name + ".");
 }
 
-Stream Device::stream(bool blocking) const {
+Stream DemoDevice::stream(bool blocking) const {
   hipStream_t made = nullptr;
   check(hipStreamCreateWithFlags(&made, blocking ? hipStreamDefault : hipStreamNonBlocking),
         "making a stream");
   return reinterpret_cast<Stream>(made);
 }
 
-Event Device::event() const {
+Event DemoDevice::event() const {
   hipEvent_t made = nullptr;
   check(hipEventCreateWithFlags(&made, hipEventDisableTiming), "making an event");
   return reinterpret_cast<Event>(made);
 }
 
-float* Device::floats(std::size_t count) const {
+float* DemoDevice::floats(std::size_t count) const {
   void* address = nullptr;
   check(hipMalloc(&address, count * sizeof(float)), "hipMalloc");
   return static_cast<float*>(address);
 }
 
-float* Device::pinned(std::size_t count) const {
+float* DemoDevice::pinned(std::size_t count) const {
   void* address = nullptr;
   check(hipHostMalloc(&address, count * sizeof(float), hipHostMallocDefault), "hipHostMalloc");
   return static_cast<float*>(address);
 }
 
-void Device::launch_blocks(Kernel kernel, unsigned blocks, Stream stream, void** arguments) const {
+void DemoDevice::launch_blocks(Kernel kernel, unsigned blocks, Stream stream,
+                               void** arguments) const {
   check(hipLaunchKernel(static_cast<const void*>(kernel), dim3(blocks), dim3(kThreads), arguments,
                         0, native(stream)),
         "a launch");
 }
 
-void Device::clear(float* to, std::size_t count, Stream stream) const {
+void DemoDevice::clear(float* to, std::size_t count, Stream stream) const {
   check(hipMemsetAsync(to, 0, count * sizeof(float), native(stream)), "a fill");
 }
 
-void Device::copy_in(float* to, const float* pinned, std::size_t count, Stream stream) const {
+void DemoDevice::copy_in(float* to, const float* pinned, std::size_t count, Stream stream) const {
   check(hipMemcpyAsync(to, pinned, count * sizeof(float), hipMemcpyHostToDevice, native(stream)),
         "a copy to the device");
 }
 
-void Device::copy_out(float* pinned, const float* from, std::size_t count, Stream stream) const {
+void DemoDevice::copy_out(float* pinned, const float* from, std::size_t count,
+                          Stream stream) const {
   check(hipMemcpyAsync(pinned, from, count * sizeof(float), hipMemcpyDeviceToHost, native(stream)),
         "a copy from the device");
 }
 
-void Device::record(Event event, Stream stream) const {
+void DemoDevice::record(Event event, Stream stream) const {
   check(hipEventRecord(native(event), native(stream)), "recording an event");
 }
 
-void Device::wait(Stream stream, Event event) const {
+void DemoDevice::wait(Stream stream, Event event) const {
   check(hipStreamWaitEvent(native(stream), native(event), 0), "a wait");
 }
 
-void Device::read(float* to, const float* from, std::size_t count) const {
+void DemoDevice::read(float* to, const float* from, std::size_t count) const {
   check(hipMemcpy(to, from, count * sizeof(float), hipMemcpyDeviceToHost), "a copy");
 }
 
-void Device::synchronize(Stream stream) const {
+void DemoDevice::synchronize(Stream stream) const {
   check(hipStreamSynchronize(native(stream)), "waiting for a stream");
 }
 
-void Device::synchronize() const { check(hipDeviceSynchronize(), "waiting for the device"); }
+void DemoDevice::synchronize() const { check(hipDeviceSynchronize(), "waiting for the device"); }
 
 }  // namespace vitamin::demo

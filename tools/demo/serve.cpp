@@ -12,7 +12,7 @@
 
 namespace {
 
-using vitamin::demo::Device;
+using vitamin::demo::DemoDevice;
 using vitamin::demo::Event;
 using vitamin::demo::Kernel;
 using vitamin::demo::Stream;
@@ -31,7 +31,7 @@ struct Lane {
 
 class Server {
  public:
-  Server(Device& device, unsigned requests) : d_(device), requests_(requests) {
+  Server(DemoDevice& device, unsigned requests) : d_(device), requests_(requests) {
     for (unsigned i = 0; i < kLanes; ++i)
       lanes_[i] = {d_.stream(i < 2),
                    d_.floats(kValues),
@@ -73,7 +73,7 @@ class Server {
   }
 
  private:
-  Device& d_;
+  DemoDevice& d_;
   unsigned requests_;
   Kernel make_values_ = d_.kernel("make_values"), layer_ = d_.kernel("layer");
   Kernel blend_ = d_.kernel("blend");
@@ -89,7 +89,7 @@ class Server {
 
 int main(int argc, char** argv) {
   const unsigned requests = vitamin::demo::count_argument(argc, argv, 400);
-  Device device(vitamin::demo::Door::kProcAddress);
+  DemoDevice device(vitamin::demo::Door::kProcAddress);
   Server server(device, requests);
   const auto started = std::chrono::steady_clock::now();
   for (unsigned request = 0; request < requests; ++request) server.submit(request);

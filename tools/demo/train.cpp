@@ -13,7 +13,7 @@
 
 namespace {
 
-using vitamin::demo::Device;
+using vitamin::demo::DemoDevice;
 using vitamin::demo::Kernel;
 using vitamin::demo::Stream;
 
@@ -23,7 +23,7 @@ constexpr float kRate = 0.05f;
 constexpr Stream kStream = nullptr;
 
 struct Kernels {
-  explicit Kernels(const Device& d)
+  explicit Kernels(const DemoDevice& d)
       : make_values(d.kernel("make_values")),
         layer(d.kernel("layer")),
         loss_gradient(d.kernel("loss_gradient")),
@@ -36,7 +36,7 @@ struct Kernels {
 
 class Training {
  public:
-  Training(Device& device, unsigned steps)
+  Training(DemoDevice& device, unsigned steps)
       : d_(device), k_(device), steps_(steps), losses_(d_.floats(steps)) {
     const auto random = [&](float* where, unsigned count, unsigned seed, float scale) {
       d_.launch(k_.make_values, count, kStream, where, count, seed, scale);
@@ -85,7 +85,7 @@ class Training {
   }
 
  private:
-  Device& d_;
+  DemoDevice& d_;
   Kernels k_;
   unsigned steps_;
   float* losses_;
@@ -103,7 +103,7 @@ class Training {
 
 int main(int argc, char** argv) {
   const unsigned steps = vitamin::demo::count_argument(argc, argv, 300);
-  Device device(vitamin::demo::Door::kSymbol);
+  DemoDevice device(vitamin::demo::Door::kSymbol);
   Training training(device, steps);
   const auto started = std::chrono::steady_clock::now();
   for (unsigned number = 0; number < steps; ++number) training.step(number);

@@ -50,13 +50,13 @@ struct Machine {
 
   const Settings settings;
   const Part& part;
-  const std::vector<isa::Place> cus;
+  const std::vector<isa::CuPlace> cus;
   std::vector<std::unique_ptr<Gpu>> gpus;
   Memory memory;
   Events events;
   isa::CodeCache code;
   KernelInfos kernels;
-  Trace trace;
+  PacketLog trace;
   Queues queues;
 
  private:

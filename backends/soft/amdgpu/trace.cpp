@@ -10,7 +10,7 @@
 
 namespace vitamin::soft::amdgpu {
 
-Trace::Trace(const std::string& path) {
+PacketLog::PacketLog(const std::string& path) {
   if (path.empty()) return;
   file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (file_ >= 0) return;
@@ -19,7 +19,7 @@ Trace::Trace(const std::string& path) {
   std::_Exit(2);
 }
 
-void Trace::line(const char* format, ...) {
+void PacketLog::line(const char* format, ...) {
   if (!on()) return;
   char text[4096];
   std::va_list arguments;

@@ -9,9 +9,9 @@
 
 namespace vitamin::soft::amdgpu {
 
-class Trace {
+class PacketLog {
  public:
-  explicit Trace(const std::string& path);  // empty: no trace
+  explicit PacketLog(const std::string& path);  // empty: no trace
   bool on() const { return file_ >= 0; }
   void line(const char* format, ...) __attribute__((format(printf, 2, 3)));
 

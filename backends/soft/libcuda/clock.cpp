@@ -18,7 +18,7 @@ constexpr unsigned kMaxStepsPerCall = 6;
 bool advance_all() {
   bool moved = false;
   for (const auto& device : driver().devices)
-    moved |= device->engine->advance() == Progress::kMoved;
+    moved |= device->engine->advance() == AdvanceResult::kMoved;
   return moved;
 }
 

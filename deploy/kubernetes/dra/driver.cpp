@@ -101,18 +101,18 @@ hal::Status check_sharing(const json& spec) {
 
 }  // namespace
 
-Driver::Driver(DriverOptions options) : options_(std::move(options)), api_(options_.api) {
+DraDriver::DraDriver(DriverOptions options) : options_(std::move(options)), api_(options_.api) {
   read_prepared();
 }
 
-std::string Driver::state_file(const std::string& uid) const {
+std::string DraDriver::state_file(const std::string& uid) const {
   return options_.directory + "/" + kStatePrefix + uid + ".json";
 }
-std::string Driver::cdi_file(const std::string& uid) const {
+std::string DraDriver::cdi_file(const std::string& uid) const {
   return options_.cdi_directory + "/vitamin.dev-claim-" + uid + ".json";
 }
 
-void Driver::read_prepared() {
+void DraDriver::read_prepared() {
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(options_.directory, none)) {
     const std::string name = entry.path().filename();
@@ -134,9 +134,9 @@ void Driver::read_prepared() {
 
 // --- what the kubelet calls ------------------------------------------------------------------
 
-grpc::Status Driver::GetInfo(grpc::ServerContext* /*call*/,
-                             const pluginregistration::InfoRequest* /*request*/,
-                             pluginregistration::PluginInfo* answer) {
+grpc::Status DraDriver::GetInfo(grpc::ServerContext* /*call*/,
+                                const pluginregistration::InfoRequest* /*request*/,
+                                pluginregistration::PluginInfo* answer) {
   answer->set_type("DRAPlugin");
   answer->set_name(kDriver);
   answer->set_endpoint(options_.directory + "/dra.sock");
@@ -144,7 +144,7 @@ grpc::Status Driver::GetInfo(grpc::ServerContext* /*call*/,
   return grpc::Status::OK;
 }
 
-grpc::Status Driver::NotifyRegistrationStatus(
+grpc::Status DraDriver::NotifyRegistrationStatus(
     grpc::ServerContext* /*call*/, const pluginregistration::RegistrationStatus* status,
     pluginregistration::RegistrationStatusResponse* /*answer*/) {
   say(status->plugin_registered() ? "registered with the kubelet"
@@ -152,9 +152,9 @@ grpc::Status Driver::NotifyRegistrationStatus(
   return grpc::Status::OK;
 }
 
-grpc::Status Driver::NodePrepareResources(grpc::ServerContext* /*call*/,
-                                          const dra_api::NodePrepareResourcesRequest* request,
-                                          dra_api::NodePrepareResourcesResponse* answer) {
+grpc::Status DraDriver::NodePrepareResources(grpc::ServerContext* /*call*/,
+                                             const dra_api::NodePrepareResourcesRequest* request,
+                                             dra_api::NodePrepareResourcesResponse* answer) {
   const std::lock_guard lock(mutex_);
   for (const dra_api::Claim& wanted : request->claims()) {
     auto& of_claim = (*answer->mutable_claims())[wanted.uid()];
@@ -181,9 +181,9 @@ grpc::Status Driver::NodePrepareResources(grpc::ServerContext* /*call*/,
   return grpc::Status::OK;
 }
 
-grpc::Status Driver::NodeUnprepareResources(grpc::ServerContext* /*call*/,
-                                            const dra_api::NodeUnprepareResourcesRequest* request,
-                                            dra_api::NodeUnprepareResourcesResponse* answer) {
+grpc::Status DraDriver::NodeUnprepareResources(
+    grpc::ServerContext* /*call*/, const dra_api::NodeUnprepareResourcesRequest* request,
+    dra_api::NodeUnprepareResourcesResponse* answer) {
   const std::lock_guard lock(mutex_);
   for (const dra_api::Claim& wanted : request->claims()) {
     auto& of_claim = (*answer->mutable_claims())[wanted.uid()];
@@ -197,8 +197,8 @@ grpc::Status Driver::NodeUnprepareResources(grpc::ServerContext* /*call*/,
 
 // --- claims ----------------------------------------------------------------------------------
 
-hal::Result<AllocatedClaim> Driver::read_claim(const std::string& of_namespace,
-                                               const std::string& name, const std::string& uid) {
+hal::Result<AllocatedClaim> DraDriver::read_claim(const std::string& of_namespace,
+                                                  const std::string& name, const std::string& uid) {
   const auto object =
       api_.get(fmt::format("{}/namespaces/{}/resourceclaims/{}", kResourceApi, of_namespace, name));
   if (!object) return tl::unexpected(object.error());
@@ -212,7 +212,7 @@ hal::Result<AllocatedClaim> Driver::read_claim(const std::string& of_namespace,
   return claim;
 }
 
-hal::Status Driver::prepare(const dra_api::Claim& wanted) {
+hal::Status DraDriver::prepare(const dra_api::Claim& wanted) {
   if (!is_uid(wanted.uid())) return hal::fail(hal::Errc::kInvalidArgument, "its UID is malformed");
   const auto known = prepared_.find(wanted.uid());
   if (known != prepared_.end()) {
@@ -237,7 +237,7 @@ hal::Status Driver::prepare(const dra_api::Claim& wanted) {
 }
 
 // vitamind, which does not know how much memory a GPU has, adds up shares only.
-hal::Status Driver::check_memory(const AllocatedClaim& claim) const {
+hal::Status DraDriver::check_memory(const AllocatedClaim& claim) const {
   const auto memory_of = [](const AllocatedClaim& each, const std::string& uuid) {
     std::uint64_t bytes = 0;
     for (const AllocatedShare& share : each.shares) bytes += share.uuid == uuid ? share.memory : 0;
@@ -257,7 +257,7 @@ hal::Status Driver::check_memory(const AllocatedClaim& claim) const {
   return {};
 }
 
-hal::Status Driver::unprepare(const std::string& uid) {
+hal::Status DraDriver::unprepare(const std::string& uid) {
   if (!is_uid(uid)) return hal::fail(hal::Errc::kInvalidArgument, "its UID is malformed");
   // A vitamind that does not answer has forgotten it, or is told nothing of it when it comes.
   (void)tools::ask_daemon(options_.container.socket, "claim-end " + uid);
@@ -271,7 +271,7 @@ hal::Status Driver::unprepare(const std::string& uid) {
   return {};
 }
 
-hal::Status Driver::write_cdi(const AllocatedClaim& claim) const {
+hal::Status DraDriver::write_cdi(const AllocatedClaim& claim) const {
   namespace names = runtime::environment;
   ordered_json devices = ordered_json::array();
   for (std::size_t i = 0; i < claim.shares.size(); ++i) {
@@ -289,7 +289,7 @@ hal::Status Driver::write_cdi(const AllocatedClaim& claim) const {
 }
 
 // Told again, a claim is replaced by the same one.
-hal::Status Driver::tell(Prepared& prepared) {
+hal::Status DraDriver::tell(Prepared& prepared) {
   const AllocatedClaim& claim = prepared.claim;
   const std::vector<std::string> any = {"-"};
   for (std::size_t i = 0; i < claim.shares.size(); ++i) {
@@ -309,7 +309,7 @@ hal::Status Driver::tell(Prepared& prepared) {
 
 // --- the node --------------------------------------------------------------------------------
 
-std::vector<ClaimableGpu> Driver::gpus_here() const {
+std::vector<ClaimableGpu> DraDriver::gpus_here() const {
   std::vector<ClaimableGpu> gpus = options_.gpus;
   if (gpus.empty())
     for (const std::string& uuid : nvidia_gpus(kNvidiaGpus)) gpus.push_back({uuid, 0});
@@ -320,7 +320,7 @@ std::vector<ClaimableGpu> Driver::gpus_here() const {
 
 // After a restart of vitamind every claim; else pods that a claim was reserved for later, of which
 // the kubelet says nothing.
-void Driver::tell_again() {
+void DraDriver::tell_again() {
   const std::lock_guard lock(mutex_);
   bool answers = true;  // the API server
   for (auto& [uid, prepared] : prepared_) {
@@ -342,7 +342,7 @@ void Driver::tell_again() {
   }
 }
 
-void Driver::look() {
+void DraDriver::look() {
   const auto status = tools::ask_daemon(options_.container.socket, "status");
   say_once(told_daemon_, status ? "" : status.error().message + ": no GPU is published",
            "vitamind answers");
@@ -366,7 +366,7 @@ void Driver::look() {
   say_once(told_api_, published ? "" : published.error().message, "the GPUs are published");
 }
 
-hal::Status Driver::publish(const std::vector<ClaimableGpu>& gpus) {
+hal::Status DraDriver::publish(const std::vector<ClaimableGpu>& gpus) {
   const std::string slices = std::string(kResourceApi) + "/resourceslices";
   const auto list = api_.get(slices + "?fieldSelector=spec.nodeName%3D" + options_.node);
   if (!list) return tl::unexpected(list.error());
@@ -402,7 +402,7 @@ hal::Status Driver::publish(const std::vector<ClaimableGpu>& gpus) {
   return write_slice(std::move(wanted), false);
 }
 
-hal::Status Driver::write_slice(ordered_json wanted, bool is_new) {
+hal::Status DraDriver::write_slice(ordered_json wanted, bool is_new) {
   const std::string slices = std::string(kResourceApi) + "/resourceslices";
   // A slice ends with its node.
   if (const auto node = api_.get("/api/v1/nodes/" + options_.node))
@@ -421,7 +421,7 @@ hal::Status Driver::write_slice(ordered_json wanted, bool is_new) {
   return check_sharing(answered_);
 }
 
-hal::Status Driver::run() {
+hal::Status DraDriver::run() {
   const std::string sockets[] = {options_.directory + "/dra.sock",
                                  options_.registry + "/" + kDriver + "-reg.sock"};
   look();

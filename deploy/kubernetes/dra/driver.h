@@ -43,11 +43,11 @@ struct DriverOptions {
   std::uint32_t every_ms = 5000;  // between two checks of GPUs, vitamind and the slice
 };
 
-class Driver final : public dra_api::DRAPlugin::Service,
-                     public pluginregistration::Registration::Service {
+class DraDriver final : public dra_api::DRAPlugin::Service,
+                        public pluginregistration::Registration::Service {
  public:
   // Reads what an earlier life of the driver prepared.
-  explicit Driver(DriverOptions options);
+  explicit DraDriver(DriverOptions options);
 
   // Until stop(): serves the kubelet, publishes the GPUs. Error: it cannot listen.
   hal::Status run();

@@ -11,7 +11,7 @@
 
 namespace {
 
-vitamin::kubernetes::Driver* running = nullptr;
+vitamin::kubernetes::DraDriver* running = nullptr;
 void on_signal(int) { running->stop(); }
 
 int refuse(const std::string& why) {
@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
     if (!bytes) return refuse("--gpu-memory: " + bytes.error().message);
     options.gpu_memory = *bytes;
   }
-  kubernetes::Driver driver(std::move(options));
+  kubernetes::DraDriver driver(std::move(options));
   running = &driver;
   std::signal(SIGTERM, &on_signal);
   std::signal(SIGINT, &on_signal);

@@ -24,7 +24,7 @@ Json quantiles_json(const sim::Quantiles& q) {
   return {{"mean", q.mean}, {"p50", q.p50}, {"p90", q.p90}, {"p95", q.p95}, {"p99", q.p99}};
 }
 
-Json result_json(const sim::SimulatedRun& result, const sim::Slo& slo) {
+Json result_json(const sim::SimulatedRun& result, const sim::LatencyTargets& slo) {
   const sim::Violations violations = result.violations(slo);
   Json scales = Json::array();
   for (const double scale : {0.5, 0.75, 1.0, 1.25, 1.5, 2.0}) {
@@ -70,7 +70,7 @@ Json result_json(const sim::SimulatedRun& result, const sim::Slo& slo) {
           {"widths", widths}};
 }
 
-void print_table(const std::vector<sim::SimulatedRun>& results, const sim::Slo& slo) {
+void print_table(const std::vector<sim::SimulatedRun>& results, const sim::LatencyTargets& slo) {
   fmt::print("{:<30} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>8} {:>9}\n", "policy",
              "TTFT p50", "p99 ms", "> limit", "TPOT p50", "p99 ms", "> limit", "ITL p99",
              "goodput/s", "training", "moves/s", "Mops/s");
@@ -242,7 +242,7 @@ int simulate(const SimulateOptions& options) {
   }
   setup.trace = std::move(*trace);
 
-  const sim::Slo slo{options.ttft_ms, options.tpot_ms};
+  const sim::LatencyTargets slo{options.ttft_ms, options.tpot_ms};
   std::vector<std::string> policies = options.policies;
   if (policies.empty()) policies.emplace_back("throughput");
   std::vector<sim::SimulatedRun> results;

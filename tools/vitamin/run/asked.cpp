@@ -37,7 +37,7 @@ bool applied_by_vitamind(std::string_view path) {
 
 // Keys of a class that choose its programs are applied by `vitamin run`.
 bool applied_by_vitamind(const config::ClassKey& key) {
-  return key.type != config::Type::kPatterns && key.type != config::Type::kTable;
+  return key.type != config::SettingType::kPatterns && key.type != config::SettingType::kTable;
 }
 
 class Comparison {

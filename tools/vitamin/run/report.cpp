@@ -53,7 +53,7 @@ static_assert(sizeof(stats::Launches) == std::size(kLaunchCounters) * sizeof(sta
 static_assert(sizeof(stats::OtherWork) == std::size(kOtherCounters) * sizeof(stats::Counter));
 
 template <std::size_t N>
-std::string text(const stats::Text<N>& text) {
+std::string text(const stats::PageText<N>& text) {
   return std::string(text.bytes, ::strnlen(text.bytes, N));
 }
 

@@ -189,7 +189,7 @@ bool lower_priority(const RunOptions& options, const config::Configuration& conf
   const config::WorkloadClass* const workload = configuration.find_class(options.workload_class);
   return options.daemon && configuration.mps.mode != config::MpsMode::kOff &&
          configuration.mps.priorities && workload != nullptr &&
-         workload->kind == config::Kind::kBatch &&
+         workload->kind == config::ProgramKind::kBatch &&
          std::getenv("CUDA_MPS_CLIENT_PRIORITY") == nullptr;
 }
 

@@ -28,8 +28,8 @@ namespace {
 
 using nlohmann::json;
 using runtime::OperationKind;
-using runtime::trace::Kind;
-using runtime::trace::Record;
+using runtime::trace::TraceEntry;
+using runtime::trace::TraceKind;
 
 struct Drawn {
   std::uint32_t stream = 0;
@@ -92,14 +92,14 @@ const char* name_of(OperationKind kind) {
 
 class Program {
  public:
-  Program(const Trace& trace, const Clock& clock, Writer& writer)
+  Program(const TraceFile& trace, const Clock& clock, Writer& writer)
       : trace_(trace),
         clock_(clock),
         writer_(writer),
         layout_(runtime::PoolLayout::build(trace.device(), trace.limits())) {}
 
   void write() {
-    for (const Record& record : trace_.records) take(record);
+    for (const TraceEntry& record : trace_.records) take(record);
     bound_ends();
     place();
     const std::uint64_t process = trace_.header.process;
@@ -125,9 +125,9 @@ class Program {
     return found->second;
   }
 
-  void take(const Record& record) {
+  void take(const TraceEntry& record) {
     const std::uint64_t ns = trace_.nanoseconds(record.time);
-    if (record.kind == Kind::kArrived) {
+    if (record.kind == TraceKind::kArrived) {
       const std::size_t i = at(record.stream, record.serial);
       all_[i].arrived_ns = ns;
       all_[i].kind = static_cast<OperationKind>(record.flags);
@@ -136,12 +136,12 @@ class Program {
       if (all_[i].kind == OperationKind::kWait)
         if (const auto event = events_.find(record.b); event != events_.end())
           all_[i].behind.push_back(event->second);
-    } else if (record.kind == Kind::kPredecessor) {
+    } else if (record.kind == TraceKind::kPredecessor) {
       const std::size_t before = at(static_cast<std::uint32_t>(record.a), record.b);
       all_[at(record.stream, record.serial)].behind.push_back(before);
-    } else if (record.kind == Kind::kDeferred) {
+    } else if (record.kind == TraceKind::kDeferred) {
       all_[at(record.stream, record.serial)].deferred = true;
-    } else if (record.kind == Kind::kSubmitted) {
+    } else if (record.kind == TraceKind::kSubmitted) {
       const std::size_t i = at(record.stream, record.serial);
       Drawn& drawn = all_[i];
       if (drawn.submitted) return;
@@ -152,7 +152,7 @@ class Program {
       if (before != newest_.end()) drawn.before = before->second;
       newest_[record.stream] = i;
       order_.push_back(i);
-    } else if (record.kind == Kind::kCompleted) {
+    } else if (record.kind == TraceKind::kCompleted) {
       std::uint64_t& done = completed_[record.stream];
       for (; done < record.serial; ++done)
         if (const auto i = index_.find({record.stream, done + 1}); i != index_.end())
@@ -258,7 +258,7 @@ class Program {
   }
 
  public:
-  static json counter(const Trace& trace, double us, const char* name, hal::ComputeSet units) {
+  static json counter(const TraceFile& trace, double us, const char* name, hal::ComputeSet units) {
     std::uint32_t sms = 0;
     for (unsigned unit = 0; unit < trace.header.units; ++unit)
       if (units.has(unit)) sms += trace.header.per_unit[unit];
@@ -270,7 +270,7 @@ class Program {
   }
 
  private:
-  const Trace& trace_;
+  const TraceFile& trace_;
   const Clock& clock_;
   Writer& writer_;
   runtime::PoolLayout layout_;
@@ -285,7 +285,7 @@ class Program {
 // vitamind's leases: the replay is asked after each step who holds what.
 class Daemon {
  public:
-  Daemon(const Trace& trace, const Clock& clock, Writer& writer)
+  Daemon(const TraceFile& trace, const Clock& clock, Writer& writer)
       : trace_(trace), clock_(clock), writer_(writer) {}
 
   void write(Replay& replay) {
@@ -293,8 +293,8 @@ class Daemon {
                         fmt::format("vitamind, {}", trace_.header.device)));
     while (replay.step()) {
       const std::uint64_t now = std::max(replay.now_ns(), trace_.header.first_ns);
-      const Kind kind = replay.told().kind;
-      if (kind == Kind::kRequest || kind == Kind::kDying || kind == Kind::kForget)
+      const TraceKind kind = replay.told().kind;
+      if (kind == TraceKind::kRequest || kind == TraceKind::kDying || kind == TraceKind::kForget)
         said(replay.told(), now);
       look(replay, now);
       last_ns_ = now;
@@ -323,26 +323,26 @@ class Daemon {
     return found->second;
   }
 
-  void said(const Record& record, std::uint64_t now) {
-    const Record* const bytes = &record + 1;
-    const char* name = record.kind == Kind::kDying ? "dying" : "gone";
-    if (record.kind == Kind::kRequest) {
+  void said(const TraceEntry& record, std::uint64_t now) {
+    const TraceEntry* const bytes = &record + 1;
+    const char* name = record.kind == TraceKind::kDying ? "dying" : "gone";
+    if (record.kind == TraceKind::kRequest) {
       protocol::Head head;
       std::memcpy(static_cast<void*>(&head), bytes, sizeof head);
-      switch (static_cast<protocol::Type>(head.type)) {
-        case protocol::Type::kReady:
+      switch (static_cast<protocol::RecordType>(head.type)) {
+        case protocol::RecordType::kReady:
           name = "ready";
           break;
-        case protocol::Type::kIdle:
+        case protocol::RecordType::kIdle:
           name = "idle";
           break;
-        case protocol::Type::kReturned:
+        case protocol::RecordType::kReturned:
           name = "returned";
           break;
-        case protocol::Type::kHint:
+        case protocol::RecordType::kHint:
           name = "hint";
           break;
-        case protocol::Type::kHolding:
+        case protocol::RecordType::kHolding:
           name = "holding";
           break;
         default:
@@ -398,7 +398,7 @@ class Daemon {
     if (lease.closed_ns != 0) slice("gate closed, draining", lease.closed_ns);
   }
 
-  const Trace& trace_;
+  const TraceFile& trace_;
   const Clock& clock_;
   Writer& writer_;
   std::map<Key, Lease> standing_;
@@ -408,11 +408,12 @@ class Daemon {
   std::uint64_t last_ns_ = 0;
 };
 
-void write_all(const std::vector<Trace>& traces, std::ostream& out) {
+void write_all(const std::vector<TraceFile>& traces, std::ostream& out) {
   Clock clock;
-  for (const Trace& trace : traces) clock.zero_ns = std::min(clock.zero_ns, trace.header.first_ns);
+  for (const TraceFile& trace : traces)
+    clock.zero_ns = std::min(clock.zero_ns, trace.header.first_ns);
   Writer writer(out);
-  for (const Trace& trace : traces) {
+  for (const TraceFile& trace : traces) {
     if (!trace.of_daemon()) {
       Program(trace, clock, writer).write();
       continue;

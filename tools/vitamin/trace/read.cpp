@@ -16,31 +16,31 @@ namespace vitamin::tools {
 namespace {
 
 namespace fs = std::filesystem;
-using runtime::trace::Header;
-using runtime::trace::Kind;
-using runtime::trace::Record;
+using runtime::trace::TraceEntry;
+using runtime::trace::TraceHeader;
+using runtime::trace::TraceKind;
 
 tl::unexpected<hal::Error> damaged(const std::string& file, const std::string& why) {
   return hal::fail(hal::Errc::kInvalidArgument, fmt::format("'{}' is no trace ({})", file, why));
 }
 
 // Nothing: the recorder found no room for a header, or was killed before it wrote one.
-hal::Result<std::optional<Trace>> read_one(const fs::path& path) {
-  Trace trace;
+hal::Result<std::optional<TraceFile>> read_one(const fs::path& path) {
+  TraceFile trace;
   trace.file = path.native();
   std::ifstream in(path, std::ios::binary);
   if (!in) return damaged(trace.file, std::strerror(errno));
   char page[runtime::trace::kHeaderBytes] = {};
   in.read(page, sizeof page);
   if (in.bad()) return damaged(trace.file, "it cannot be read");
-  Header& header = trace.header;
+  TraceHeader& header = trace.header;
   std::memcpy(&header, page, sizeof header);
   if (std::all_of(page, page + sizeof page, [](char byte) { return byte == 0; }))
     return std::nullopt;
   if (!in && header.magic == runtime::trace::kMagic) return std::nullopt;  // a part of it
   if (!in) return damaged(trace.file, "it ends in its header");
   if (header.magic != runtime::trace::kMagic) return damaged(trace.file, "another kind of file");
-  if (header.version != runtime::trace::kVersion || header.record_bytes != sizeof(Record))
+  if (header.version != runtime::trace::kVersion || header.record_bytes != sizeof(TraceEntry))
     return damaged(trace.file, fmt::format("version {}, this release reads {}", header.version,
                                            runtime::trace::kVersion));
   if (header.units > runtime::trace::kUnitsMax || header.units == 0)
@@ -52,22 +52,22 @@ hal::Result<std::optional<Trace>> read_one(const fs::path& path) {
   }
   std::error_code error;
   const std::uint64_t bytes = fs::file_size(path, error);
-  if (error || header.records > (bytes - sizeof page) / sizeof(Record))
+  if (error || header.records > (bytes - sizeof page) / sizeof(TraceEntry))
     return damaged(trace.file, "it is shorter than it says");
   trace.records.resize(header.records);
   in.read(reinterpret_cast<char*>(trace.records.data()),
-          static_cast<std::streamsize>(header.records * sizeof(Record)));
+          static_cast<std::streamsize>(header.records * sizeof(TraceEntry)));
   // Names are texts in the records behind; they are told apart here once.
-  std::vector<Record> kept;
+  std::vector<TraceEntry> kept;
   for (std::size_t i = 0; i < trace.records.size(); ++i) {
-    const Record& record = trace.records[i];
-    if (record.kind != Kind::kName) {
+    const TraceEntry& record = trace.records[i];
+    if (record.kind != TraceKind::kName) {
       kept.push_back(record);
       if (runtime::trace::has_bytes(record.kind) && i + 1 < trace.records.size())
         kept.push_back(trace.records[++i]);
       continue;
     }
-    const std::size_t slots = (record.serial + sizeof(Record) - 1) / sizeof(Record);
+    const std::size_t slots = (record.serial + sizeof(TraceEntry) - 1) / sizeof(TraceEntry);
     if (slots >= trace.records.size() - i) break;
     trace.kernels[record.a].assign(reinterpret_cast<const char*>(&trace.records[i + 1]),
                                    record.serial);
@@ -79,7 +79,7 @@ hal::Result<std::optional<Trace>> read_one(const fs::path& path) {
 
 }  // namespace
 
-hal::DeviceInfo Trace::device() const {
+hal::DeviceInfo TraceFile::device() const {
   hal::DeviceInfo info;
   info.name = header.device;
   info.uuid = header.uuid;
@@ -88,11 +88,11 @@ hal::DeviceInfo Trace::device() const {
   return info;
 }
 
-runtime::PoolLimits Trace::limits() const {
+runtime::PoolLimits TraceFile::limits() const {
   return {header.partitions_max, header.leaf_units, header.all_runs != 0};
 }
 
-std::uint64_t Trace::nanoseconds(std::uint64_t time) const {
+std::uint64_t TraceFile::nanoseconds(std::uint64_t time) const {
   if (of_daemon()) return time;
   const double ticks = static_cast<double>(header.last_ticks - header.first_ticks);
   const double scale =
@@ -101,7 +101,7 @@ std::uint64_t Trace::nanoseconds(std::uint64_t time) const {
   return header.first_ns + static_cast<std::uint64_t>(since);
 }
 
-hal::Result<std::vector<Trace>> read_traces(const std::string& directory) {
+hal::Result<std::vector<TraceFile>> read_traces(const std::string& directory) {
   std::vector<fs::path> paths;
   std::error_code error;
   for (const auto& partition : fs::directory_iterator(directory, error))
@@ -112,11 +112,11 @@ hal::Result<std::vector<Trace>> read_traces(const std::string& directory) {
   if (paths.empty())
     return hal::fail(hal::Errc::kUnavailable, fmt::format("there is no trace in '{}'", directory));
   std::sort(paths.begin(), paths.end());
-  std::vector<Trace> traces;
+  std::vector<TraceFile> traces;
   for (const fs::path& path : paths) {
     auto trace = read_one(path);
     if (!trace) return tl::unexpected(trace.error());
-    if (std::optional<Trace>& found = *trace) traces.push_back(std::move(*found));
+    if (std::optional<TraceFile>& found = *trace) traces.push_back(std::move(*found));
   }
   if (traces.size() < paths.size()) {
     const std::string lost = fmt::format(
@@ -137,7 +137,7 @@ bool say_what_was_traced(const std::string& directory, bool daemon) {
   }
   std::uint64_t records = 0, dropped = 0;
   int disk = 0;
-  for (const Trace& trace : *traces) {
+  for (const TraceFile& trace : *traces) {
     records += trace.header.records;
     dropped += trace.header.dropped;
     if (trace.header.disk_error != 0) disk = trace.header.disk_error;
@@ -145,7 +145,7 @@ bool say_what_was_traced(const std::string& directory, bool daemon) {
   say(fmt::format("{} records of {} processes and devices are in {}.", grouped(records),
                   traces->size(), directory));
   if (daemon && std::none_of(traces->begin(), traces->end(),
-                             [](const Trace& trace) { return trace.of_daemon(); }))
+                             [](const TraceFile& trace) { return trace.of_daemon(); }))
     say(Problem::kDaemonLeft,
         "vitamind decided nothing: is the device another vitamind's? `vitamin status` shows it.");
   if (dropped > 0)

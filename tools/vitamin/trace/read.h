@@ -14,10 +14,10 @@
 
 namespace vitamin::tools {
 
-struct Trace {
+struct TraceFile {
   std::string file;
-  runtime::trace::Header header;
-  std::vector<runtime::trace::Record> records;
+  runtime::trace::TraceHeader header;
+  std::vector<runtime::trace::TraceEntry> records;
   std::unordered_map<std::uint64_t, std::string> kernels;
 
   bool of_daemon() const { return header.writer == runtime::trace::Writer::kDaemon; }
@@ -29,7 +29,7 @@ struct Trace {
 
 // By name. A file without a header, whose recorder found no room or was killed, is left out with a
 // warning (VIT-204). The error is a sentence; a directory without any trace is one.
-hal::Result<std::vector<Trace>> read_traces(const std::string& directory);
+hal::Result<std::vector<TraceFile>> read_traces(const std::string& directory);
 
 // How much was recorded; VIT-204 when something was dropped, VIT-502 when a vitamind that was asked
 // for decided nothing. False: there is none that can be read.

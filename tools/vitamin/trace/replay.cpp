@@ -13,28 +13,29 @@
 
 namespace vitamin::tools {
 
-using runtime::trace::Kind;
-using Record = runtime::trace::Record;
+using runtime::trace::TraceKind;
+using Record = runtime::trace::TraceEntry;
 
 namespace {
 
 bool is_answer(const Record& record) {
-  return record.kind == Kind::kWord || record.kind == Kind::kGrant || record.kind == Kind::kGates;
+  return record.kind == TraceKind::kWord || record.kind == TraceKind::kGrant ||
+         record.kind == TraceKind::kGates;
 }
 
 std::string line_of(const Record& record, std::uint64_t since_ns) {
   const std::string who =
       fmt::format("{:>12} client {} lane {}", since_ns, record.client, record.stream);
-  if (record.kind == Kind::kGrant)
+  if (record.kind == TraceKind::kGrant)
     return fmt::format("{} grant entry {} launches {} word {:016x}{}", who, record.partition,
                        record.a, record.b, record.flags != 0 ? "" : " (not delivered)");
-  if (record.kind == Kind::kWord) return fmt::format("{} word {:016x}", who, record.a);
+  if (record.kind == TraceKind::kWord) return fmt::format("{} word {:016x}", who, record.a);
   return fmt::format("{:>12} client {} gates closed", since_ns, record.client);
 }
 
 }  // namespace
 
-hal::Result<std::unique_ptr<Replay>> Replay::create(const Trace& trace) {
+hal::Result<std::unique_ptr<Replay>> Replay::create(const TraceFile& trace) {
   const auto& header = trace.header;
   if (header.dropped > 0)
     return hal::fail(hal::Errc::kInvalidArgument,
@@ -59,7 +60,7 @@ bool Replay::step() {
   // Answers without a question belong to no step: the trace begins in the middle, or is damaged.
   while (next_ < all.size() && is_answer(all[next_])) ++next_;
   if (next_ >= all.size()) return false;
-  if (all[next_].kind == Kind::kReload) reloaded_ = true;
+  if (all[next_].kind == TraceKind::kReload) reloaded_ = true;
   if (reloaded_) return false;
   told_ = &all[next_++];
   const Record* bytes = nullptr;
@@ -78,15 +79,15 @@ bool Replay::step() {
 
 void Replay::tell(const Record& record, const Record* bytes) {
   switch (record.kind) {
-    case Kind::kAttach:
+    case TraceKind::kAttach:
       attach(record, *bytes);
       break;
-    case Kind::kQuotas:
+    case TraceKind::kQuotas:
       for (const std::uint64_t word : {record.a, record.b, record.c})
         quotas_.push_back(
             {static_cast<std::uint32_t>(word >> 32), static_cast<std::uint32_t>(word)});
       break;
-    case Kind::kRequest: {
+    case TraceKind::kRequest: {
       protocol::Record copy;
       std::memcpy(static_cast<void*>(&copy), bytes, sizeof copy);
       const protocol::Bounds bounds{layout_.size(), trace_.header.sms};
@@ -94,24 +95,24 @@ void Replay::tell(const Record& record, const Record* bytes) {
         arbiter_->request(record.client, *request, record.time);
       break;
     }
-    case Kind::kDying:
+    case TraceKind::kDying:
       arbiter_->dying(record.client, record.time);
       break;
-    case Kind::kForget:
+    case TraceKind::kForget:
       arbiter_->forget(record.client, record.time);
       break;
-    case Kind::kBefore:
+    case TraceKind::kBefore:
       arbiter_->accept_earlier_work(record.client, record.partition, record.a);
       break;
-    case Kind::kExpect:
+    case TraceKind::kExpect:
       arbiter_->reserve_for_absent(record.client, record.serial, record.partition, record.a,
                                    record.time);
       break;
-    case Kind::kProgress:
+    case TraceKind::kProgress:
       arbiter_->set_progress(record.client, {record.a, record.b, record.c, record.serial, record.d},
                              record.time);
       break;
-    case Kind::kStep:
+    case TraceKind::kStep:
       arbiter_->step(record.time);
       break;
     default:
@@ -143,7 +144,7 @@ bool Replay::same() const {
 
 void Replay::set_word(daemon::ClientId client, protocol::LaneId lane, protocol::LeaseWord word) {
   Record record;
-  record.kind = Kind::kWord;
+  record.kind = TraceKind::kWord;
   record.client = client;
   record.stream = lane;
   record.a = word;
@@ -152,7 +153,7 @@ void Replay::set_word(daemon::ClientId client, protocol::LaneId lane, protocol::
 
 bool Replay::grant(daemon::ClientId client, const protocol::Grant& grant) {
   Record record;
-  record.kind = Kind::kGrant;
+  record.kind = TraceKind::kGrant;
   record.client = client;
   record.stream = grant.head.lane;
   record.partition = static_cast<std::uint16_t>(grant.partition);
@@ -161,7 +162,7 @@ bool Replay::grant(daemon::ClientId client, const protocol::Grant& grant) {
   record.c = grant.amends;
   // Whether the client's ring had room is not the arbiter's to decide.
   const std::size_t i = answers_.size();
-  const bool known = i < recorded_.size() && recorded_[i].kind == Kind::kGrant;
+  const bool known = i < recorded_.size() && recorded_[i].kind == TraceKind::kGrant;
   record.flags = known ? recorded_[i].flags : 1;
   answers_.push_back(record);
   return record.flags != 0;
@@ -169,7 +170,7 @@ bool Replay::grant(daemon::ClientId client, const protocol::Grant& grant) {
 
 void Replay::gates_closed(daemon::ClientId client) {
   Record record;
-  record.kind = Kind::kGates;
+  record.kind = TraceKind::kGates;
   record.client = client;
   answers_.push_back(record);
 }
@@ -184,7 +185,7 @@ int replay_trace(const std::string& directory, const std::string& decisions) {
   if (!decisions.empty()) out.open(decisions, std::ios::trunc);
   std::uint64_t steps = 0, answers = 0;
   bool any = false, reloaded = false;
-  for (const Trace& trace : *traces) {
+  for (const TraceFile& trace : *traces) {
     if (!trace.of_daemon()) continue;
     any = true;
     auto made = Replay::create(trace);

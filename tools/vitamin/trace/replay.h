@@ -16,11 +16,11 @@ namespace vitamin::tools {
 
 class Replay final : public daemon::GrantSink {
  public:
-  using Record = runtime::trace::Record;
+  using Record = runtime::trace::TraceEntry;
 
   // The error says why this trace cannot be replayed: not vitamind's, not whole, or a policy that
   // is not there.
-  static hal::Result<std::unique_ptr<Replay>> create(const Trace& trace);
+  static hal::Result<std::unique_ptr<Replay>> create(const TraceFile& trace);
 
   // Tells the next thing. False: there is none left.
   bool step();
@@ -36,14 +36,14 @@ class Replay final : public daemon::GrantSink {
   const daemon::DeviceArbiter& arbiter() const { return *arbiter_; }
 
  private:
-  explicit Replay(const Trace& trace) : trace_(trace), layout_() {}
+  explicit Replay(const TraceFile& trace) : trace_(trace), layout_() {}
   void set_word(daemon::ClientId client, protocol::LaneId lane, protocol::LeaseWord word) override;
   bool grant(daemon::ClientId client, const protocol::Grant& grant) override;
   void gates_closed(daemon::ClientId client) override;
   void tell(const Record& record, const Record* bytes);
   void attach(const Record& record, const Record& bytes);
 
-  const Trace& trace_;
+  const TraceFile& trace_;
   runtime::PoolLayout layout_;
   std::unique_ptr<daemon::DeviceArbiter> arbiter_;
   bool reloaded_ = false;

@@ -15,7 +15,7 @@ namespace audit = runtime::audit;
 
 struct AuditReader::State {
   std::ifstream file;
-  audit::Header header{};
+  audit::AuditHeader header{};
   bool readable = false;
   std::uint64_t at = 0, count = 0;  // records
   std::map<std::uint32_t, std::string> names;
@@ -34,26 +34,27 @@ AuditReader::AuditReader(const fs::path& path) : state_(std::make_unique<State>(
                s.header.version == audit::kVersion;
   if (!s.readable) return;
   std::error_code error;
-  const std::uint64_t room = (fs::file_size(path, error) - sizeof s.header) / sizeof(audit::Record);
+  const std::uint64_t room =
+      (fs::file_size(path, error) - sizeof s.header) / sizeof(audit::AuditRecord);
   s.count = error ? 0 : std::min(s.header.records.load(), room);
 }
 
 AuditReader::~AuditReader() = default;
 
 bool AuditReader::readable() const { return state_->readable; }
-const audit::Header& AuditReader::header() const { return state_->header; }
+const audit::AuditHeader& AuditReader::header() const { return state_->header; }
 
 const AuditedOperation* AuditReader::next() {
   State& s = *state_;
   AuditedOperation& operation = s.operation;
   while (s.at < s.count) {
     operation.position = s.at++;
-    audit::Record& record = operation.record;
+    audit::AuditRecord& record = operation.record;
     if (!s.read(&record, sizeof record)) break;
     operation.kernel.clear();
-    if (record.kind == audit::Kind::kLaunch || record.kind == audit::Kind::kGraph)
+    if (record.kind == audit::AuditKind::kLaunch || record.kind == audit::AuditKind::kGraph)
       operation.kernel = s.names[record.index];
-    if (record.kind != audit::Kind::kName) return &operation;
+    if (record.kind != audit::AuditKind::kName) return &operation;
     const std::uint64_t records = (record.stream + sizeof record - 1) / sizeof record;
     if (records > s.count - s.at) break;
     std::string text(records * sizeof record, '\0');
@@ -77,7 +78,7 @@ const AuditedOperation* AuditReader::next(std::uint32_t stream, Sort sort) {
 
 namespace {
 
-void add(Sequence& sequence, const audit::Record& record) {
+void add(Sequence& sequence, const audit::AuditRecord& record) {
   ++sequence.count;
   for (const std::uint64_t word :
        {std::uint64_t{static_cast<std::uint32_t>(record.kind)}, record.structure, record.content,
@@ -97,9 +98,9 @@ AuditedProcess summary_of(const fs::path& file) {
   if (!reader.readable()) return process;
   process.ordinal = reader.header().ordinal;
   while (const AuditedOperation* operation = reader.next()) {
-    const audit::Record& record = operation->record;
+    const audit::AuditRecord& record = operation->record;
     StreamSummary& stream = process.streams[record.stream];
-    if (record.kind == audit::Kind::kLaunch) {
+    if (record.kind == audit::AuditKind::kLaunch) {
       ++stream.launches;
       ++process.launches;
       ++process.widths[record.sms];
@@ -116,7 +117,7 @@ AuditedProcess summary_of(const fs::path& file) {
 
 }  // namespace
 
-bool same_operation(const audit::Record& a, const audit::Record& b) {
+bool same_operation(const audit::AuditRecord& a, const audit::AuditRecord& b) {
   return a.kind == b.kind && a.structure == b.structure && a.content == b.content &&
          a.edges == b.edges && a.grid == b.grid;
 }

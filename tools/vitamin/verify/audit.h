@@ -24,18 +24,18 @@ namespace vitamin::tools {
 
 // One logical operation as the audit wrote it down.
 struct AuditedOperation {
-  runtime::audit::Record record;
+  runtime::audit::AuditRecord record;
   std::string kernel;          // "library: name", of a launch
   std::uint64_t position = 0;  // in the log, over all streams
 };
 
 // Results come when the host waits, launches when they are submitted: each sort in its own order.
 enum class Sort : std::uint8_t { kStructure, kResults };
-constexpr Sort sort_of(const runtime::audit::Record& record) {
-  return record.kind == runtime::audit::Kind::kResult ? Sort::kResults : Sort::kStructure;
+constexpr Sort sort_of(const runtime::audit::AuditRecord& record) {
+  return record.kind == runtime::audit::AuditKind::kResult ? Sort::kResults : Sort::kStructure;
 }
 // Equal but for where they ran.
-bool same_operation(const runtime::audit::Record& a, const runtime::audit::Record& b);
+bool same_operation(const runtime::audit::AuditRecord& a, const runtime::audit::AuditRecord& b);
 
 // All operations of one sort of one logical stream: equal exactly when both numbers are.
 struct Sequence {
@@ -82,7 +82,7 @@ class AuditReader {
   AuditReader& operator=(const AuditReader&) = delete;
 
   bool readable() const;
-  const runtime::audit::Header& header() const;
+  const runtime::audit::AuditHeader& header() const;
   // The next operation, or null at the end. Valid until the next call.
   const AuditedOperation* next();
   // The next one of a stream and a sort.

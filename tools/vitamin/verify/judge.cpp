@@ -57,13 +57,13 @@ bool differs_in_numbers_only(const std::string& a, const std::string& b) {
 std::string where(std::size_t process, std::uint32_t stream, std::size_t position,
                   const AuditedOperation& operation) {
   const std::string what =
-      operation.record.kind == audit::Kind::kLaunch
+      operation.record.kind == audit::AuditKind::kLaunch
           ? fmt::format("launch of '{}' ({} blocks)", operation.kernel, operation.record.grid)
-      : operation.record.kind == audit::Kind::kGraph
+      : operation.record.kind == audit::AuditKind::kGraph
           ? fmt::format("launch of a {}", operation.kernel)
-      : operation.record.kind == audit::Kind::kWait   ? "wait for an event"
-      : operation.record.kind == audit::Kind::kRecord ? "record of an event"
-      : operation.record.kind == audit::Kind::kResult
+      : operation.record.kind == audit::AuditKind::kWait   ? "wait for an event"
+      : operation.record.kind == audit::AuditKind::kRecord ? "record of an event"
+      : operation.record.kind == audit::AuditKind::kResult
           ? fmt::format("copy of {} bytes to the host", operation.record.structure)
           : "copy or other call";
   return fmt::format("operation {} of stream {} of process {}, a {}", position + 1, stream,
@@ -114,7 +114,7 @@ std::optional<std::string> lanes_difference(const Observation& a, const Observat
       if (found && found->mine && found->theirs)
         return fmt::format("{}; the other run has a {}",
                            where(p, stream, found->index, *found->mine),
-                           found->theirs->record.kind == audit::Kind::kLaunch
+                           found->theirs->record.kind == audit::AuditKind::kLaunch
                                ? fmt::format("launch of '{}' ({} blocks)", found->theirs->kernel,
                                              found->theirs->record.grid)
                                : "different one");
@@ -145,7 +145,7 @@ std::string culprit(const Observation& run, const Observation& other) {
     AuditReader reader(run.processes[p].file);
     while (const AuditedOperation* operation = reader.next()) {
       if (operation->position > first) break;
-      if (operation->record.kind == audit::Kind::kLaunch)
+      if (operation->record.kind == audit::AuditKind::kLaunch)
         newest[operation->kernel] = operation->position;
     }
     std::map<std::uint64_t, std::string, std::greater<>> before;  // the latest first

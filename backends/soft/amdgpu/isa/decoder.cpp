@@ -155,17 +155,18 @@ bool parse_operand(std::string_view text, Word& word) {
 // A constant as the hardware expands it for a source of this type: inline integers fill the width
 // with their sign, real constants take the source's format, a literal of 32 bits is the upper half
 // of a double and the lower half of a 64-bit integer.
-std::uint64_t constant_bits(std::string_view text, Type type) {
+std::uint64_t constant_bits(std::string_view text, OperandType type) {
   if (text.find('.') != std::string_view::npos) {
     const double value = std::strtod(std::string(text).c_str(), nullptr);
     if (is_wide(type)) return std::bit_cast<std::uint64_t>(value);
-    const bool half = type == Type::kF16 || type == Type::kPackedF16 || type == Type::kB16;
+    const bool half =
+        type == OperandType::kF16 || type == OperandType::kPackedF16 || type == OperandType::kB16;
     if (half) return std::bit_cast<std::uint16_t>(static_cast<Half>(value));
     return std::bit_cast<std::uint32_t>(static_cast<float>(value));
   }
   const auto value = static_cast<std::uint64_t>(integer(text).value_or(0));
   const bool literal = text.starts_with("0x");
-  if (type == Type::kF64 && literal) return value << 32;
+  if (type == OperandType::kF64 && literal) return value << 32;
   return is_wide(type) ? value : value & 0xffffffff;
 }
 
@@ -365,10 +366,11 @@ Parsed parse(std::string_view text, Modifiers& modifiers) {
 void settle_result(Instruction& instruction, const Definition& definition, bool sdwa,
                    bool preserves_halves) {
   using Select = Operand::Select;
-  const bool half = definition.result == Type::kB16 || definition.result == Type::kF16;
+  const bool half =
+      definition.result == OperandType::kB16 || definition.result == OperandType::kF16;
   if (!sdwa && half) {
     const std::size_t sources = static_cast<std::size_t>(
-        std::find(definition.sources.begin(), definition.sources.end(), Type::kNone) -
+        std::find(definition.sources.begin(), definition.sources.end(), OperandType::kNone) -
         definition.sources.begin());
     const bool upper = (instruction.op_sel >> sources & 1) != 0;
     instruction.preserve_rest = upper || preserves_halves || instruction.op_sel != 0;
@@ -385,12 +387,13 @@ void settle_sources(Instruction& instruction, const Definition& definition,
   for (std::size_t at = 0; at < words.size(); ++at) {
     Operand& operand = instruction.operand[at] = words[at].operand;
     const std::size_t source = at - definition.first_source;  // wraps for destinations
-    Type type = source < definition.sources.size() ? definition.sources[source] : Type::kNone;
+    OperandType type =
+        source < definition.sources.size() ? definition.sources[source] : OperandType::kNone;
     if (operand.kind == Operand::Kind::kConstant)
       operand.bits = constant_bits(words[at].constant, type);
     if (source < 2 && modifiers.source_select[source] != Operand::Select::kWhole)
       operand.select = modifiers.source_select[source];
-    const bool half = type == Type::kB16 || type == Type::kF16;
+    const bool half = type == OperandType::kB16 || type == OperandType::kF16;
     if (half && (instruction.op_sel >> source & 1) != 0) operand.select = Operand::Select::kWord1;
     if (operand.kind == Operand::Kind::kScalar && operand.reg == kSink &&
         at >= definition.first_source)
@@ -418,11 +421,11 @@ Decoder::~Decoder() {
 
 void Decoder::settle_constants(Instruction& instruction, const Definition& definition) {
   for (std::size_t source = 0; source < definition.sources.size(); ++source) {
-    const Type type = definition.sources[source];
-    if (type == Type::kNone) break;
+    const OperandType type = definition.sources[source];
+    if (type == OperandType::kNone) break;
     Operand& operand = instruction.operand[definition.first_source + source];
     if (operand.kind != Operand::Kind::kConstant) continue;
-    const bool half = type == Type::kB16 || type == Type::kF16;
+    const bool half = type == OperandType::kB16 || type == OperandType::kF16;
     const std::uint64_t value = constant_value(operand, half ? 2 : is_wide(type) ? 8 : 4);
     const auto [rows, fresh] = constants_.try_emplace(value);
     if (fresh) {
@@ -467,8 +470,9 @@ Instruction Decoder::decode(std::uint64_t pc, std::uint64_t available) {
   if (definition == nullptr || !parsed.understood || modifiers.signs_rest ||
       parsed.words.size() + (definition->accumulates ? 1 : 0) > Instruction::kMaxOperands)
     return instruction;
-  const bool real = definition->result == Type::kF32 || definition->result == Type::kF16;
-  const bool saturates = instruction.clamp && definition->result != Type::kNone && !real;
+  const bool real =
+      definition->result == OperandType::kF32 || definition->result == OperandType::kF16;
+  const bool saturates = instruction.clamp && definition->result != OperandType::kNone && !real;
   if (saturates && definition->saturating == nullptr) return instruction;
   Definition typed = *definition;
   // From gfx10 on v_cmpx names no mask: its sources come first.

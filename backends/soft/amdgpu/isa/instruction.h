@@ -17,9 +17,11 @@ using Execute = void (*)(Wave&, const Instruction&);
 
 // How the bits of a source are read. It decides what a constant such as "1.0" or "0x40490fdb"
 // means.
-enum class Type : std::uint8_t { kNone, kB32, kF32, kB64, kF64, kB16, kF16, kPackedF16 };
+enum class OperandType : std::uint8_t { kNone, kB32, kF32, kB64, kF64, kB16, kF16, kPackedF16 };
 
-constexpr bool is_wide(Type type) { return type == Type::kB64 || type == Type::kF64; }
+constexpr bool is_wide(OperandType type) {
+  return type == OperandType::kB64 || type == OperandType::kF64;
+}
 
 struct Operand {
   enum class Kind : std::uint8_t { kNone, kVector, kScalar, kConstant };

@@ -16,8 +16,8 @@ namespace vitamin::soft::amdgpu::isa {
 struct Definition {
   Execute execute = nullptr;
   unsigned first_source = 1;  // operand of the first source: 1 behind a destination
-  std::array<Type, 4> sources{};
-  Type result = Type::kNone;
+  std::array<OperandType, 4> sources{};
+  OperandType result = OperandType::kNone;
   bool accumulates = false;      // the destination is also the last source
   Execute saturating = nullptr;  // an integer result that stops at its limits: the clamp modifier
 };

@@ -13,8 +13,8 @@ float scale_and_clamp(const Instruction& instruction, float value) {
   return value > 0 ? (value < 1 ? value : 1.0f) : 0.0f;
 }
 
-std::uint32_t modify_output(const Instruction& instruction, Type type, std::uint32_t word) {
-  if (type == Type::kF32)
+std::uint32_t modify_output(const Instruction& instruction, OperandType type, std::uint32_t word) {
+  if (type == OperandType::kF32)
     return std::bit_cast<std::uint32_t>(scale_and_clamp(instruction, std::bit_cast<float>(word)));
   const auto half = std::bit_cast<Half>(static_cast<std::uint16_t>(word));
   return std::bit_cast<std::uint16_t>(
@@ -97,9 +97,9 @@ std::uint64_t constant_value(const Operand& operand, std::size_t bytes) {
   return value;
 }
 
-void shape(const Instruction& instruction, Type type, const std::uint32_t* old,
+void shape(const Instruction& instruction, OperandType type, const std::uint32_t* old,
            std::uint32_t* words) {
-  const bool real = type == Type::kF32 || type == Type::kF16;
+  const bool real = type == OperandType::kF32 || type == OperandType::kF16;
   const bool modifies = real && (instruction.clamp || instruction.output_scale != 1);
   for (unsigned lane = 0; lane < kLanes; ++lane) {
     const std::uint32_t word =

@@ -22,13 +22,13 @@ namespace vitamin::soft::amdgpu::isa {
 using Half = _Float16;
 
 template <class T>
-constexpr Type type_of() {
-  if constexpr (std::is_same_v<T, float>) return Type::kF32;
-  if constexpr (std::is_same_v<T, double>) return Type::kF64;
-  if constexpr (std::is_same_v<T, Half>) return Type::kF16;
-  if constexpr (sizeof(T) == 2) return Type::kB16;
-  if constexpr (sizeof(T) == 8) return Type::kB64;
-  return Type::kB32;
+constexpr OperandType type_of() {
+  if constexpr (std::is_same_v<T, float>) return OperandType::kF32;
+  if constexpr (std::is_same_v<T, double>) return OperandType::kF64;
+  if constexpr (std::is_same_v<T, Half>) return OperandType::kF16;
+  if constexpr (sizeof(T) == 2) return OperandType::kB16;
+  if constexpr (sizeof(T) == 8) return OperandType::kB64;
+  return OperandType::kB32;
 }
 
 // One row of a source of `bytes` bytes that is neither a plain row nor a constant: `scratch`,
@@ -79,7 +79,7 @@ inline std::uint32_t result_word(T value) {
 }
 
 // Output modifiers, then the part of the destination that is written.
-void shape(const Instruction& instruction, Type type, const std::uint32_t* old,
+void shape(const Instruction& instruction, OperandType type, const std::uint32_t* old,
            std::uint32_t* words);
 
 // Writes word(lane) to the destination row where the lane is active.
@@ -164,7 +164,7 @@ void lanes(Wave& wave, const Instruction& instruction) {
 }
 
 template <class... A>
-constexpr std::array<Type, 4> types_of(std::tuple<A...>*) {
+constexpr std::array<OperandType, 4> types_of(std::tuple<A...>*) {
   return {type_of<A>()...};
 }
 

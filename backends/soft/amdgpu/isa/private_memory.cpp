@@ -104,7 +104,8 @@ void scratch_store(Wave& wave, const Instruction& instruction) {
 }  // namespace
 
 void add_private_memory(InstructionSet& set) {
-  const std::array<Type, 4> words{Type::kB32, Type::kB32, Type::kB32, Type::kB32};
+  const std::array<OperandType, 4> words{OperandType::kB32, OperandType::kB32, OperandType::kB32,
+                                         OperandType::kB32};
   each_load([&](const std::string& name, auto element) {
     using E = decltype(element);
     set.add("buffer_load_" + name, {.execute = buffer_load<E>, .sources = words});

@@ -179,8 +179,10 @@ void save_exec(Wave& wave, const Instruction& instruction) {
 
 template <auto F>
 void add_save_exec(InstructionSet& set, const std::string& name) {
-  set.add("s_" + name + "_saveexec_b64", {.execute = save_exec<F, U64>, .sources = {Type::kB64}});
-  set.add("s_" + name + "_saveexec_b32", {.execute = save_exec<F, U32>, .sources = {Type::kB32}});
+  set.add("s_" + name + "_saveexec_b64",
+          {.execute = save_exec<F, U64>, .sources = {OperandType::kB64}});
+  set.add("s_" + name + "_saveexec_b32",
+          {.execute = save_exec<F, U32>, .sources = {OperandType::kB32}});
 }
 
 template <auto F, auto G>
@@ -382,24 +384,24 @@ void add_scalar(InstructionSet& set) {
   add_compare<[](U64 x, U64 y) { return x != y; }>(set, "lg_u64", false);
   set.add("s_movk_i32", {.execute = move_immediate});
   set.add("s_cmovk_i32", {.execute = move_immediate_if});
-  set.add("s_cmov_b32", {.execute = move_if<U32>, .sources = {Type::kB32}});
-  set.add("s_cmov_b64", {.execute = move_if<U64>, .sources = {Type::kB64}});
+  set.add("s_cmov_b32", {.execute = move_if<U32>, .sources = {OperandType::kB32}});
+  set.add("s_cmov_b64", {.execute = move_if<U64>, .sources = {OperandType::kB64}});
   set.add("s_mulk_i32", {.execute = multiply_immediate});
   add_immediate<[](U32 old, I32 immediate) {
     const U32 sum = old + static_cast<U32>(immediate);
     return Flagged<U32>{sum, add_overflows(I32(old), immediate, I32(sum)) != 0};
   }>(set, "s_addk_i32");
-  set.add("s_bitset0_b32", {.execute = write_bit<false, U32>, .sources = {Type::kB32}});
-  set.add("s_bitset1_b32", {.execute = write_bit<true, U32>, .sources = {Type::kB32}});
-  set.add("s_bitset0_b64", {.execute = write_bit<false, U64>, .sources = {Type::kB32}});
-  set.add("s_bitset1_b64", {.execute = write_bit<true, U64>, .sources = {Type::kB32}});
-  const auto bit_test = [&](const char* name, Execute execute, Type type) {
-    set.add(name, {.execute = execute, .first_source = 0, .sources = {type, Type::kB32}});
+  set.add("s_bitset0_b32", {.execute = write_bit<false, U32>, .sources = {OperandType::kB32}});
+  set.add("s_bitset1_b32", {.execute = write_bit<true, U32>, .sources = {OperandType::kB32}});
+  set.add("s_bitset0_b64", {.execute = write_bit<false, U64>, .sources = {OperandType::kB32}});
+  set.add("s_bitset1_b64", {.execute = write_bit<true, U64>, .sources = {OperandType::kB32}});
+  const auto bit_test = [&](const char* name, Execute execute, OperandType type) {
+    set.add(name, {.execute = execute, .first_source = 0, .sources = {type, OperandType::kB32}});
   };
-  bit_test("s_bitcmp0_b32", test_bit<false, U32>, Type::kB32);
-  bit_test("s_bitcmp1_b32", test_bit<true, U32>, Type::kB32);
-  bit_test("s_bitcmp0_b64", test_bit<false, U64>, Type::kB64);
-  bit_test("s_bitcmp1_b64", test_bit<true, U64>, Type::kB64);
+  bit_test("s_bitcmp0_b32", test_bit<false, U32>, OperandType::kB32);
+  bit_test("s_bitcmp1_b32", test_bit<true, U32>, OperandType::kB32);
+  bit_test("s_bitcmp0_b64", test_bit<false, U64>, OperandType::kB64);
+  bit_test("s_bitcmp1_b64", test_bit<true, U64>, OperandType::kB64);
   add_save_exec<[](U64 x, U64 exec) { return x & exec; }>(set, "and");
   add_save_exec<[](U64 x, U64 exec) { return x | exec; }>(set, "or");
   add_save_exec<[](U64 x, U64 exec) { return x ^ exec; }>(set, "xor");

@@ -41,9 +41,10 @@ void buffer_load(Wave& wave, const Instruction& instruction) {
 
 template <unsigned kWords>
 void add_loads(InstructionSet& set, const std::string& suffix) {
-  set.add("s_load_dword" + suffix, {.execute = load<kWords>, .sources = {Type::kB64, Type::kB32}});
+  set.add("s_load_dword" + suffix,
+          {.execute = load<kWords>, .sources = {OperandType::kB64, OperandType::kB32}});
   set.add("s_buffer_load_dword" + suffix,
-          {.execute = buffer_load<kWords>, .sources = {Type::kB64, Type::kB32}});
+          {.execute = buffer_load<kWords>, .sources = {OperandType::kB64, OperandType::kB32}});
 }
 
 }  // namespace

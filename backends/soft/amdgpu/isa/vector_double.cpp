@@ -69,8 +69,8 @@ void add_vector_double(InstructionSet& set) {
           }>());
   set.add("v_div_scale_f64", {.execute = divide_scale_double,
                               .first_source = 2,
-                              .sources = {Type::kF64, Type::kF64, Type::kF64},
-                              .result = Type::kF64});
+                              .sources = {OperandType::kF64, OperandType::kF64, OperandType::kF64},
+                              .result = OperandType::kF64});
   set.add("v_div_fmas_f64",
           per_lane<[](double x, double y, double z) { return multiply_add(x, y, z); }>());
   set.add("v_div_fixup_f64", per_lane<[](double, double denominator, double numerator) {

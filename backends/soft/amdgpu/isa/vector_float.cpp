@@ -171,8 +171,8 @@ void add_functions(InstructionSet& set) {
 void add_division(InstructionSet& set) {
   set.add("v_div_scale_f32", {.execute = divide_scale_float,
                               .first_source = 2,
-                              .sources = {Type::kF32, Type::kF32, Type::kF32},
-                              .result = Type::kF32});
+                              .sources = {OperandType::kF32, OperandType::kF32, OperandType::kF32},
+                              .result = OperandType::kF32});
   set.add("v_div_fmas_f32",
           per_lane<[](float x, float y, float z) { return multiply_add(x, y, z); }>());
   set.add("v_div_fixup_f32", per_lane<[](float, float denominator, float numerator) {
@@ -204,7 +204,8 @@ void add_vector_float(InstructionSet& set) {
   add_division(set);
   add_conversions(set);
   const auto mixed = [&](const char* name, Execute execute) {
-    set.add(name, {.execute = execute, .sources = {Type::kF32, Type::kF32, Type::kF32}});
+    set.add(name, {.execute = execute,
+                   .sources = {OperandType::kF32, OperandType::kF32, OperandType::kF32}});
   };
   for (const std::string prefix : {"v_fma_", "v_mad_"}) {
     mixed((prefix + "mix_f32").c_str(), multiply_add_mixed<MixResult::kSingle>);

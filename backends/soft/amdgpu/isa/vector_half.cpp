@@ -64,7 +64,7 @@ void packed(Wave& wave, const Instruction& instruction) {
 template <auto F>
 Definition packed_definition() {
   constexpr bool kReal = std::is_same_v<typename SignatureOf<F>::Result, Half>;
-  constexpr Type kType = kReal ? Type::kPackedF16 : Type::kB32;
+  constexpr OperandType kType = kReal ? OperandType::kPackedF16 : OperandType::kB32;
   return {.execute = packed<F>, .sources = {kType, kType, kType}};
 }
 

@@ -91,7 +91,7 @@ void carry_arithmetic(Wave& wave, const Instruction& instruction) {
     out[lane] = (beyond ? ~0u : 0u) | (by_carry ? carry : 0u);
   });
   U32* const to = wave.row(instruction.operand[0].reg);
-  if (instruction.shaped) shape(instruction, Type::kB32, to, words);
+  if (instruction.shaped) shape(instruction, OperandType::kB32, to, words);
   write_lanes(wave, to, [&](std::ptrdiff_t lane) { return words[lane]; });
   wave.set_mask64(instruction.operand[1].reg, mask_of_words(out, wave.width) & wave.exec());
 }
@@ -129,7 +129,7 @@ void select_by_mask(Wave& wave, const Instruction& instruction) {
   if (!instruction.shaped) return write_lanes(wave, to, word);
   U32* const words = scratch[0][1];
   each_lane(wave.width, [&](std::ptrdiff_t lane) { words[lane] = word(lane); });
-  shape(instruction, Type::kB32, to, words);
+  shape(instruction, OperandType::kB32, to, words);
   write_row(wave, instruction.operand[0].reg, words);
 }
 
@@ -138,8 +138,8 @@ void add_carries(InstructionSet& set) {
     for (const char* name : names)
       set.add(name, {.execute = execute,
                      .first_source = 2,
-                     .sources = {Type::kB32, Type::kB32},
-                     .result = Type::kB32});
+                     .sources = {OperandType::kB32, OperandType::kB32},
+                     .result = OperandType::kB32});
   };
   add({"v_add_co_u32"}, carry_arithmetic<1, false, Carry::kOut>);
   add({"v_sub_co_u32"}, carry_arithmetic<-1, false, Carry::kOut>);
@@ -147,16 +147,17 @@ void add_carries(InstructionSet& set) {
   add({"v_addc_co_u32", "v_add_co_ci_u32"}, carry_arithmetic<1, false, Carry::kInOut>);
   add({"v_subb_co_u32", "v_sub_co_ci_u32"}, carry_arithmetic<-1, false, Carry::kInOut>);
   add({"v_subbrev_co_u32", "v_subrev_co_ci_u32"}, carry_arithmetic<-1, true, Carry::kInOut>);
-  const Definition wide{
-      .first_source = 2, .sources = {Type::kB32, Type::kB32, Type::kB64}, .result = Type::kB64};
+  const Definition wide{.first_source = 2,
+                        .sources = {OperandType::kB32, OperandType::kB32, OperandType::kB64},
+                        .result = OperandType::kB64};
   Definition unsigned_form = wide, signed_form = wide;
   unsigned_form.execute = multiply_add_wide<U32, U64>;
   signed_form.execute = multiply_add_wide<I32, I64>;
   set.add("v_mad_u64_u32", unsigned_form);
   set.add("v_mad_i64_i32", signed_form);
   set.add("v_cndmask_b32", {.execute = select_by_mask,
-                            .sources = {Type::kF32, Type::kF32, Type::kB32},
-                            .result = Type::kB32});
+                            .sources = {OperandType::kF32, OperandType::kF32, OperandType::kB32},
+                            .result = OperandType::kB32});
 }
 
 void add_bits(InstructionSet& set) {

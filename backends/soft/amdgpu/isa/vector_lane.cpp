@@ -66,7 +66,7 @@ void nothing(Wave&, const Instruction&) {}
 }  // namespace
 
 void add_vector_lane(InstructionSet& set) {
-  const std::array<Type, 4> words{Type::kB32, Type::kB32, Type::kB32};
+  const std::array<OperandType, 4> words{OperandType::kB32, OperandType::kB32, OperandType::kB32};
   set.add("v_nop", {.execute = nothing});
   set.add("v_readfirstlane_b32", {.execute = read_first_lane, .sources = words});
   set.add("v_readlane_b32", {.execute = read_lane, .sources = words});
