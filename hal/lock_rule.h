@@ -3,7 +3,7 @@
 // The lock rule: a thread that holds a lock of Vitamin's makes no call that can block the host, and
 // the thread that submits deferred work makes none at all. Vendors' functions are annotated in the
 // tables by which backends call them (TableEntry); a breach aborts where VITAMIN_LOCK_RULE is set,
-// as it is in all tests.
+// as it is in tests.
 //
 // A launch pays nothing: only calls that can block check, by asking each lock for its owner.
 // Without VITAMIN_LOCK_RULE no lock is registered.

@@ -44,7 +44,8 @@ inline std::uint64_t seed(std::uint64_t usual = 1) {
     value = std::uint64_t{std::random_device()()} << 32 | std::random_device()();
   }
   const auto printed = static_cast<unsigned long long>(value);
-  std::fprintf(stderr, "seed %llu, repeat with VITAMIN_TEST_SEED=%llu\n", printed, printed);
+  std::fprintf(stderr, "seed %llu, repeat with VITAMIN_TEST_SEED=%llu%s\n", printed, printed,
+               long_form() ? " VITAMIN_TEST_LONG=1" : "");
   return value;
 }
 

@@ -29,5 +29,6 @@ def seed(usual=1):
         value = int(given)
     else:
         value = secrets.randbits(64) if long_form() else usual
-    print(f"seed {value}, repeat with VITAMIN_TEST_SEED={value}", file=sys.stderr, flush=True)
+    long = " VITAMIN_TEST_LONG=1" if long_form() else ""
+    print(f"seed {value}, repeat with VITAMIN_TEST_SEED={value}{long}", file=sys.stderr, flush=True)
     return value

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Limits of wall-clock time in tests. A limit ends a test that hangs; it is no verdict on speed,
-// and costs nothing while the test passes. It is written as what is plenty on an idle machine, and
-// grows here with what slows a test down: VITAMIN_TEST_TIME_SCALE=F sets the factor, else it
+// and costs nothing while the test passes. Callers pass a generous time for an idle machine; it is
+// multiplied here by what slows a test down: VITAMIN_TEST_TIME_SCALE=F sets the factor, else it
 // follows from sanitizers and from how many runnable threads share a processor. The same for
 // Python: tests/time_limit.py.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace vitamin::test {
 
-// For machines that say nothing of what slows them: processor quotas, other virtual machines.
+// For machines that say nothing of what slows them: CPU quotas, other virtual machines.
 inline constexpr double kUsualTimeScale = 4;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -2,7 +2,7 @@
 """Limits of wall-clock time in tests.
 
 A limit ends a test that hangs; it is no verdict on speed, and costs nothing while the test passes.
-It is written as what is plenty on an idle machine, and grows here with what slows a test down:
+Callers pass a generous time for an idle machine; it is multiplied here by what slows a test down:
 VITAMIN_TEST_TIME_SCALE=F sets the factor, else it follows from sanitizers
 (VITAMIN_TEST_SANITIZERS, set by CMake) and from how many runnable threads share a processor. The
 same for C++: tests/time_limit.h.
@@ -11,7 +11,7 @@ same for C++: tests/time_limit.h.
 import os
 import time
 
-# For machines that say nothing of what slows them: processor quotas, other virtual machines.
+# For machines that say nothing of what slows them: CPU quotas, other virtual machines.
 USUAL_TIME_SCALE = 4
 
 

@@ -11,7 +11,9 @@
 #
 #   ctest "<target>: no input breaks it"   the corpus, then new inputs: RUNS in all, of one seed; in
 #                                          the long form SECONDS of them, of a fresh seed
-#   ninja <target>                         the program, build/.../tests/<target>
+#   ninja <target>                         the program, build/.../tests/<target>; with a file as its
+#                                          argument it runs that input alone: one that broke it
+#                                          is build/.../fuzzed/<target>-crash-... (-timeout-, -oom-)
 #   ninja <target>-nightly                 NIGHTLY executions on all processors
 #
 # It is carried to other machines too (bench/daemon/fuzz.py), with its C++ library in it.
