@@ -32,6 +32,7 @@ std::string text_of(const char* text) { return text != nullptr ? text : ""; }
 struct Comment {
   std::string text;
   std::uint32_t nodes = 1;  // of the job
+  bool settled = true;      // nothing but other nodes' steps writes it any more
 };
 
 // Where a comment is kept.
@@ -43,7 +44,8 @@ class Keeper {
   virtual hal::Status write(std::string text) = 0;
 
   const std::uint32_t settle_ms;  // longer than another writer takes from read() to write()
-  // The record of the job, the comment that slurmctld had, or another writer, also of one node.
+  // The record of the job, what slurmctld sends when the job has ended, or another writer, also of
+  // one node.
   const bool may_come;
 };
 
@@ -78,10 +80,11 @@ class Controller final : public Keeper {
 
 class Database final : public Keeper {
  public:
-  explicit Database(std::uint32_t job) : Keeper(1000, true) {
+  explicit Database(std::uint32_t job) : Keeper(1000, true), id_(job) {
     job_.step_id = {.job_id = job, .step_het_comp = NO_VAL, .step_id = NO_VAL};
     job_.array_task_id = job_.het_job_offset = NO_VAL;
-    condition_.flags = JOBCOND_FLAG_NO_STEP | JOBCOND_FLAG_NO_DEFAULT_USAGE;
+    // NO_TRUNC: else a job that runs has an end, which is now.
+    condition_.flags = JOBCOND_FLAG_NO_STEP | JOBCOND_FLAG_NO_DEFAULT_USAGE | JOBCOND_FLAG_NO_TRUNC;
     condition_.db_flags = SLURMDB_JOB_FLAG_NOTSET;
     condition_.step_list = ::slurm_list_create(nullptr);
     ::slurm_list_append(condition_.step_list, &job_);
@@ -95,17 +98,21 @@ class Database final : public Keeper {
   Database& operator=(const Database&) = delete;
 
   hal::Result<Comment> read() override {
+    // slurmdbd answers from one snapshot of its database until the transaction ends.
+    ::slurmdb_connection_commit(connection_, false);
     const Records found(::slurmdb_jobs_get(connection_, &condition_), &::slurm_list_destroy);
     if (!found) return failed("slurmdbd does not tell of the job");
-    const std::unique_ptr<void, void (*)(void*)> first(::slurm_list_pop(found.get()),
-                                                       &::slurmdb_destroy_job_rec);
-    if (!first) return failed("slurmdbd does not tell of the job", ESLURM_INVALID_JOB_ID);
-    const auto* const job = static_cast<slurmdb_job_rec_t*>(first.get());
-    // When the end of the job comes from slurmctld, the comment that it had there comes with it,
-    // and takes the place of what stood here.
-    if (job->end == 0)
-      return failed("slurmdbd does not know yet that the job has ended", ESLURM_INVALID_JOB_ID);
-    return Comment{text_of(job->admin_comment), job->alloc_nodes};
+    // The number of an array or of a heterogeneous job is that of one of its jobs, too.
+    while (void* const record = ::slurm_list_pop(found.get())) {
+      const std::unique_ptr<slurmdb_job_rec_t, void (*)(void*)> job(
+          static_cast<slurmdb_job_rec_t*>(record), &::slurmdb_destroy_job_rec);
+      if (job->jobid != id_) continue;
+      select(*job);
+      // With the end of the job slurmctld sends the comment that it has, which takes the place of
+      // what stands here.
+      return Comment{text_of(job->admin_comment), job->alloc_nodes, job->end != 0};
+    }
+    return failed("slurmdbd does not tell of the job", ESLURM_INVALID_JOB_ID);
   }
 
   hal::Status write(std::string text) override {
@@ -121,6 +128,21 @@ class Database final : public Keeper {
 
  private:
   using Records = std::unique_ptr<std::remove_pointer_t<List>, void (*)(List)>;
+
+  // This job alone.
+  void select(const slurmdb_job_rec_t& job) {
+    job_.step_id.job_id = id_;
+    job_.array_task_id = job_.het_job_offset = NO_VAL;
+    if (job.array_job_id != 0) {
+      job_.step_id.job_id = job.array_job_id;
+      job_.array_task_id = job.array_task_id;
+    } else if (job.het_job_id != 0 && job.het_job_id != NO_VAL) {
+      job_.step_id.job_id = job.het_job_id;
+      job_.het_job_offset = job.het_job_offset;
+    }
+  }
+
+  std::uint32_t id_;
   slurm_selected_step_t job_{};
   slurmdb_job_cond_t condition_{};
   void* connection_ = nullptr;
@@ -150,7 +172,7 @@ hal::Status add(Keeper& keeper, const std::string& node, double sm_seconds) {
       return tl::unexpected(before.error());
     const std::uint32_t nodes = before ? before->nodes : 1;
     const std::uint32_t settle = keeper.settle_ms + any_below(std::min(20 * nodes, kMost));
-    if (before) {
+    if (before && (before->settled || last)) {
       const std::string wanted = with_use(before->text, node, sm_seconds);
       if (wanted.size() > kMostText)
         return hal::fail(hal::Errc::kUnavailable, "the comment is as long as it may be");
@@ -160,7 +182,7 @@ hal::Status add(Keeper& keeper, const std::string& node, double sm_seconds) {
       const auto after = keeper.read();
       if (after && std::abs(use_of(after->text, node) - use_of(wanted, node)) < 1e-3) return {};
     }
-    pause(before ? any_below(settle) : settle);
+    pause(any_below(settle));
   }
   return hal::fail(hal::Errc::kUnavailable, "the comment does not stay as it was written");
 }

@@ -316,6 +316,23 @@ class Accounting(SlurmTest):
         cluster.srun("--vitamin=50", "true")
         self.assertEqual(cluster.comment("3"), "")
 
+    def test_each_job_of_an_array_has_its_own_use(self):
+        cluster = self.cluster(AccountingCluster)
+        cluster.vitamind()
+        cluster.write("/tmp/job", "#!/bin/sh\n#SBATCH --vitamin=50\n"
+                      f"srun --vitamin=50 {' '.join(map(str, program('demo-train')))}\n", 0o755)
+        cluster.run("sbatch", "--wait", "--array=1-3", "-o", "/tmp/out", "/tmp/job", user="alice",
+                    env=SOFT, timeout=300)
+        wait_until(lambda: not cluster.run("squeue", "-h").stdout, "the end of all")
+        rows = [line.split("|") for line in cluster.run(
+            "sacct", "-a", "-X", "-n", "-P", "-j", "1", "-o",
+            "JobIDRaw,AdminComment").stdout.splitlines()]
+        used = self.used(cluster)
+        self.assertEqual(sorted(job for job, _ in rows), sorted(used))
+        self.assertEqual(len(rows), 3)
+        for job, comment in rows:
+            self.assertAlmostEqual(self.parts(comment)["node1"], used[job], delta=0.01)
+
     def test_all_nodes_of_a_job_are_in_its_comment(self):
         cluster = self.cluster(AccountingCluster, nodes=4, arguments="socket=/run/%n/socket")
         nodes = [f"node{number}" for number in range(1, 5)]
