@@ -129,12 +129,30 @@ def environment_with(changes):
 class Interruption:
     """Whether SIGTERM or ^C came. Python drops the exception of a signal handler that runs in a
     destructor, and code that is interrupted may raise another one in its place."""
-    came = False
+    came = held = pending = False
 
 
 def _interrupt(*_):
-    Interruption.came = True
-    raise KeyboardInterrupt
+    """Once: what ends jobs and daemons is not interrupted."""
+    if Interruption.came:
+        return
+    Interruption.came, Interruption.pending = True, Interruption.held
+    if not Interruption.held:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def not_interrupted():
+    """While a process is started: an interruption comes at the end of it, when the process is known
+    and can be ended."""
+    Interruption.held = True
+    try:
+        yield
+    finally:
+        Interruption.held = False
+    if Interruption.pending:
+        Interruption.pending = False
+        raise KeyboardInterrupt
 
 
 def check_interruption():
@@ -147,8 +165,10 @@ def check_interruption():
 def interruptible():
     """Within it SIGTERM and ^C are a KeyboardInterrupt, at the latest at its end, whatever came of
     it: jobs, vitamind and MPS are ended on the way out, results stay."""
+    # One that is ignored stays so: ^C in a terminal is not meant for what runs in the background.
     before = {number: signal.signal(number, _interrupt)
-              for number in (signal.SIGTERM, signal.SIGINT)}
+              for number in (signal.SIGTERM, signal.SIGINT)
+              if signal.getsignal(number) not in (signal.SIG_IGN, None)}
     try:
         yield
     except BaseException as error:
@@ -170,15 +190,17 @@ def run(command, timeout, environment=None, cpus=None):
     begin = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as out, \
             tempfile.TemporaryFile("w+", errors="replace") as err:
+        process, timed_out = None, False
         try:
-            process = subprocess.Popen(command, stdout=out, stderr=err, env=env,
-                                       stdin=subprocess.DEVNULL, start_new_session=True)
-        except OSError as error:
-            return Result(command, 127, "", str(error), 0.0, False)
-        timed_out = False
-        try:
+            with not_interrupted():
+                process = subprocess.Popen(command, stdout=out, stderr=err, env=env,
+                                           stdin=subprocess.DEVNULL, start_new_session=True)
             code = process.wait(timeout)
         except BaseException as ended:  # also of this script: it leaves nothing on the device
+            if process is None:
+                if isinstance(ended, OSError):
+                    return Result(command, 127, "", str(ended), 0.0, False)
+                raise
             timed_out = isinstance(ended, subprocess.TimeoutExpired)
             with contextlib.suppress(ProcessLookupError):  # wait() has seen its end meanwhile
                 os.killpg(process.pid, signal.SIGKILL)

@@ -268,6 +268,7 @@ class Bench:
         for number in range(self.options.rounds):
             order = list(self.arms)
             draw.shuffle(order)
+            harness.check_interruption()
             round_s = (self.options.block + self.options.closed + 4) * len(order)
             if time.monotonic() + round_s > self.limit:
                 self.say(f"the budget of {self.options.budget:.0f} s is spent")

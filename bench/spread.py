@@ -31,6 +31,8 @@ import subprocess
 import sys
 import time
 
+import harness
+
 try:
     import tomllib
 except ImportError:
@@ -120,7 +122,7 @@ def start(command, mine, directory):
     env = {**os.environ, "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     command.mine = mine
     command.begin = time.monotonic()
-    with open(directory / "log", "a") as log:
+    with open(directory / "log", "a") as log, harness.not_interrupted():
         command.process = subprocess.Popen(
             words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True, preexec_fn=lambda: os.sched_setaffinity(0, cores))
@@ -201,29 +203,34 @@ def main():
     running, begin, late = [], time.monotonic(), []
     with open(out / "spread.jsonl", "a") as results:
         try:
-            while waiting or running:
-                for command in [c for c in running if ended(c, results, out)]:
-                    running.remove(command)
-                    machine.take_back(command.mine)
-                    table.append(command.line)
-                left = options.minutes - (time.monotonic() - begin) / 60
-                late += [c for c in waiting if c.minutes > left]
-                waiting = [c for c in waiting if c.minutes <= left]
-                for command in list(waiting):
-                    mine = machine.give(command)
-                    if mine is None:
-                        continue
-                    waiting.remove(command)
-                    running.append(command)  # before it can be interrupted
-                    start(command, mine, out / command.name)
-                    print(f"{command.name}: {len(mine[0])} GPUs, {len(mine[1])} processors",
-                          flush=True)
-                time.sleep(0.2)
+            with harness.interruptible():
+                try:
+                    while waiting or running:
+                        harness.check_interruption()
+                        for command in [c for c in running if ended(c, results, out)]:
+                            running.remove(command)
+                            machine.take_back(command.mine)
+                            table.append(command.line)
+                        left = options.minutes - (time.monotonic() - begin) / 60
+                        late += [c for c in waiting if c.minutes > left]
+                        waiting = [c for c in waiting if c.minutes <= left]
+                        for command in list(waiting):
+                            mine = machine.give(command)
+                            if mine is None:
+                                continue
+                            waiting.remove(command)
+                            running.append(command)
+                            start(command, mine, out / command.name)
+                            print(f"{command.name}: {len(mine[0])} GPUs, {len(mine[1])} processors",
+                                  flush=True)
+                        time.sleep(0.2)
+                except KeyboardInterrupt:
+                    print("interrupted: run it again to go on", file=sys.stderr)
+                    for command in running:
+                        if command.process:
+                            stop(command)
+                    raise
         except KeyboardInterrupt:
-            print("interrupted: run it again to go on", file=sys.stderr)
-            for command in running:
-                if command.process:
-                    stop(command)
             sys.exit(130)
 
     for line in sorted(table, key=lambda line: line["name"]):

@@ -8,6 +8,7 @@ import random
 import time
 
 import arms
+import harness
 import paired
 import session
 
@@ -17,6 +18,7 @@ class OutOfTime(Exception):
 
 
 def allow(cell, seconds):
+    harness.check_interruption()
     if session.now() - cell.begin + seconds > cell.options.budget:
         raise OutOfTime
 

@@ -154,10 +154,11 @@ class Daemon:
         self._write(policy)
         self.policy = policy
         log = open(self.directory / "vitamind.log", "w")
-        self.process = subprocess.Popen(
-            [str(harness.prefix() / "bin" / "vitamind"), "--socket", self.socket, "--config",
-             str(self.file), "--lock-directory", str(self.directory)], stdout=log, stderr=log,
-            stdin=subprocess.DEVNULL, env=self.environment)
+        with harness.not_interrupted():
+            self.process = subprocess.Popen(
+                [str(harness.prefix() / "bin" / "vitamind"), "--socket", self.socket, "--config",
+                 str(self.file), "--lock-directory", str(self.directory)], stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, env=self.environment)
         limit = time.monotonic() + HANGS_S
         while not self.status():  # the socket is there a moment before vitamind listens
             if self.process.poll() is not None or time.monotonic() > limit:

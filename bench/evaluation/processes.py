@@ -29,9 +29,17 @@ class Job:
         self.command = [*words, *(program or [sys.executable, str(HERE / "job.py")]),
                         *map(str, arguments)]
         self._errors = tempfile.TemporaryFile("w+", errors="replace")
-        self.process = subprocess.Popen(
-            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            text=True, start_new_session=True, env=harness.environment_with(environment))
+        self.process = None
+        try:
+            with harness.not_interrupted():
+                self.process = subprocess.Popen(
+                    self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    stderr=self._errors, text=True, start_new_session=True,
+                    env=harness.environment_with(environment))
+        except KeyboardInterrupt:
+            if self.process:
+                self.kill()
+            raise
         self._answers = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
         self.ready = None

@@ -227,6 +227,13 @@ class Smoke(Evaluation):
                          {"exclusive", "in-process", "ours-alone"})
 
     @staticmethod
+    def runs(pid):
+        with contextlib.suppress(OSError):
+            stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+            return stat.rpartition(")")[2].split()[0] != "Z"
+        return False
+
+    @staticmethod
     def descendants_of(process):
         parents = {}
         for directory in pathlib.Path("/proc").glob("[0-9]*"):
@@ -252,8 +259,7 @@ class Smoke(Evaluation):
         self.assertEqual(process.returncode, 130, errors)
         self.assertIn("--resume runs what is left", errors)
         self.assertGreater(len(started), 2)
-        wait_until(lambda: not [pid for pid in started if os.path.exists(f"/proc/{pid}")],
-                   "the end of what it started")
+        wait_until(lambda: not any(map(self.runs, started)), "the end of what it started")
         with open(self.out / "E3.jsonl", "a") as file:
             file.write('{"cut off in the mid')
         self.evaluate(*words, "--resume")

@@ -8,6 +8,8 @@ import sys
 import time
 import unittest
 
+from time_limit import wait_until
+
 sys.path.insert(0, os.environ["BENCH"])
 
 import harness  # noqa: E402
@@ -16,16 +18,43 @@ import harness  # noqa: E402
 class Interrupted(unittest.TestCase):
     def setUp(self):
         self.addCleanup(setattr, harness.Interruption, "came", False)
+        self.addCleanup(setattr, harness.Interruption, "pending", False)
 
     def test_while_it_waits_for_a_command_that_ends_meanwhile(self):
         # Popen.wait() waits a quarter of a second longer for it.
-        for seconds in (0.05, 5):
+        for behind in ("", "; sleep 60"):
             with self.assertRaises(KeyboardInterrupt), harness.interruptible():
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-                signal.setitimer(signal.ITIMER_REAL, 0.02)
-                harness.run(["sleep", str(seconds)], 60)
+                harness.run(["sh", "-c", f"kill {os.getpid()}{behind}"], 120)
             harness.Interruption.came = False
+
+    def test_not_before_a_process_that_starts_is_known(self):
+        process = None
+        with self.assertRaises(KeyboardInterrupt), harness.interruptible():
+            with harness.not_interrupted():
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0)
+                process = "started"
+            process = "not reached"
+        self.assertEqual(process, "started")
+
+    def test_only_once_while_it_ends_what_it_started(self):
+        ended = False
+        with self.assertRaises(KeyboardInterrupt), harness.interruptible():
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(60)
+            finally:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0)
+                ended = True
+        self.assertTrue(ended)
+
+    def test_not_by_what_is_ignored(self):
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+        with harness.interruptible():
+            os.kill(os.getpid(), signal.SIGINT)
+        self.assertIs(signal.getsignal(signal.SIGINT), signal.SIG_IGN)
 
     def test_where_python_drops_it(self):
         class Dropped:
@@ -59,13 +88,13 @@ class Interrupted(unittest.TestCase):
         self.assertIs(signal.getsignal(signal.SIGTERM), signal.SIG_DFL)
 
     def test_a_command_is_killed_with_what_it_started(self):
+        def sleeping():
+            return subprocess.run(["pgrep", "-f", f"^sleep 1[23]{os.getpid()}$"],
+                                  capture_output=True, check=False).stdout
         with self.assertRaises(KeyboardInterrupt), harness.interruptible():
-            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-            signal.setitimer(signal.ITIMER_REAL, 0.2)
-            harness.run(["sh", "-c", f"sleep 12{os.getpid()} & sleep 13{os.getpid()}"], 60)
-        found = subprocess.run(["pgrep", "-f", f"^sleep 1[23]{os.getpid()}$"], capture_output=True,
-                               check=False)
-        self.assertEqual(found.stdout, b"")
+            harness.run(["sh", "-c", f"sleep 12{os.getpid()} & kill {os.getpid()}; "
+                                     f"sleep 13{os.getpid()}"], 120)
+        wait_until(lambda: not sleeping(), "the end of both")
 
 
 if __name__ == "__main__":
