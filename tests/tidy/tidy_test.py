@@ -11,13 +11,13 @@ CMAKE = "# SPDX-License-Identifier: Apache-2.0\nadd_library(x a.cpp)\n"
 
 
 class Tidy(unittest.TestCase):
-    def check(self, files, compiled=(), shared_types=()):
+    def check(self, files, compiled=(), shared_types=None):
         with tempfile.TemporaryDirectory() as name:
             root = pathlib.Path(name)
             for path, text in files.items():
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 (root / path).write_text(text)
-            return tidy.check(root, compiled, shared_types)
+            return tidy.check(root, compiled, shared_types or {})
 
     def only(self, files, words):
         found = self.check(files)
@@ -50,37 +50,55 @@ class Tidy(unittest.TestCase):
     def test_a_space_at_the_end_is_found(self):
         self.only(self.source("int x; "), "space at the end")
 
-    def types(self, *sources, shared=()):
+    def types(self, *sources, shared=None):
         """A source is a path and the text behind its SPDX line."""
         files = {f"{directory}/CMakeLists.txt": CMAKE.replace("a.cpp", name)
                  for directory, name in (path.split("/") for path, _ in sources)}
         return self.check(files | {path: SPDX + text for path, text in sources},
                           shared_types=shared)
 
+    GRID = ("daemon/a.cpp", "namespace vitamin::daemon {\nstruct Grid {\n};\n}\n")
+    BOTH = {"Grid": ("vitamin::daemon vitamin::sim", "squares")}
+
     def test_a_type_of_two_namespaces_is_found(self):
-        a = ("daemon/a.cpp", "namespace vitamin::daemon {\nstruct Grid {\n};\n}\n")
-        for text in ("namespace vitamin::sim {\nclass Grid final : public X {\n};\n}\n",
-                     "namespace vitamin {\nnamespace sim {\nenum class Grid : int { kA };\n}\n}\n"):
-            found = self.types(a, ("scheduler/b.cpp", text))
-            self.assertEqual(len(found), 1, found)
+        for text in ("namespace S {\nclass Grid final : public X<f()> {\n};\n}\n",
+                     "namespace vitamin {\nnamespace sim {\nenum class Grid : int { kA };\n}\n}\n",
+                     "namespace S {\nstruct [[a]] alignas(f(g(8))) [[b]] Grid {\n};\n}\n",
+                     "namespace S {\nclass VITAMIN_EXPORT Grid {\n};\n}\n",
+                     "namespace vitamin::inline sim {\ntemplate <class T>\nstruct Grid {\n};\n}\n",
+                     "namespace S {\nint x = 1'000;\nstruct Grid {\n};\nint y = 1'000;\n}\n",
+                     "namespace S {\nauto x = R\"(}})\";\nunion Grid {\n};\n}\n"):
+            other = ("scheduler/b.cpp", text.replace("S {", "vitamin::sim {"))
+            found = self.types(self.GRID, other)
+            self.assertEqual(len(found), 1, (text, found))
             self.assertRegex(found[0], r"^scheduler/b.cpp:\d: 'Grid' of vitamin::sim is a type of "
-                                       r"daemon/a.cpp:3 too")
-            self.assertEqual(self.types(a, ("scheduler/b.cpp", text), shared=["Grid"]), [])
+                                       r"vitamin::daemon too")
+            self.assertEqual(self.types(self.GRID, other, shared=self.BOTH), [])
+
+    def test_a_third_namespace_of_a_shared_name_is_found(self):
+        types = "namespace vitamin::{} {{\nstruct Grid {{\n}};\n}}\n"
+        found = self.types(self.GRID, ("scheduler/b.cpp", types.format("sim")),
+                           ("hal/c.cpp", types.format("hal")), shared=self.BOTH)
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("'Grid' of vitamin::hal is a type of vitamin::daemon, vitamin::sim", found[0])
 
     def test_a_type_of_one_namespace_or_of_an_owner_is_fine(self):
-        a = ("daemon/a.cpp", "namespace vitamin::daemon {\nstruct Grid {\n};\n}\n")
         for text in ("namespace vitamin::daemon {\nstruct Grid;\n}\n",
                      "namespace vitamin::sim {\nnamespace {\nstruct Grid {\n};\n}\n}\n",
                      "namespace vitamin::sim {\nclass Map {\n  struct Grid {\n  };\n};\n}\n",
                      "namespace vitamin::sim {\n// struct Grid {\nconst char* x = \"{\";\n}\n"
                      "struct Grid {\n};\n"):
-            self.assertEqual(self.types(a, ("scheduler/b.cpp", text)), [], text)
+            self.assertEqual(self.types(self.GRID, ("scheduler/b.cpp", text)), [], text)
 
-    def test_a_name_that_no_two_namespaces_share_leaves_the_list(self):
-        a = ("daemon/a.cpp", "namespace vitamin::daemon {\nstruct Grid {\n};\n}\n")
-        found = self.types(a, shared=["Grid"])
+    def test_braces_that_do_not_match_are_found(self):
+        found = self.types(self.GRID, ("scheduler/b.cpp", "namespace vitamin::sim {\n"))
         self.assertEqual(len(found), 1, found)
-        self.assertIn("'Grid' is not in two namespaces any more", found[0])
+        self.assertIn("braces", found[0])
+
+    def test_a_namespace_that_shares_a_name_no_longer_leaves_the_list(self):
+        found = self.types(self.GRID, shared=self.BOTH)
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("vitamin::sim has no 'Grid' any more", found[0])
 
     def vocabulary(self, files):
         with tempfile.TemporaryDirectory() as name:
