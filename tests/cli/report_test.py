@@ -254,6 +254,9 @@ class Doctor(CliTest):
         self.assertNotIn("letmein9", text)
         program.write_text("#!/bin/sh\nexit 1\n")
         self.assertEqual(self.bundle(PATH=str(programs))[0]["journal"], "")
+        program.write_text("#!/bin/sh\necho begun\nexec sleep 1000\n")
+        self.assertEqual(self.bundle(PATH=f"{programs}:{os.environ['PATH']}")[0]["journal"],
+                         "begun\n")
 
     def test_a_bundle_names_no_home(self):
         _, text = self.bundle(HOME="/srv/someone", VITAMIN_X="/srv/someone/file")

@@ -114,10 +114,12 @@ std::string end_of(const std::string& file) {
   return without_secrets(text);
 }
 
-// What vitamind wrote where systemd started it; empty: nothing, or there is no journal to read.
+// What vitamind wrote where systemd started it; empty: nothing, or there is no journal to read
+// within ten seconds.
 std::string journal() {
   FILE* const out = ::popen(
-      "journalctl --unit=vitamind --lines=500 --no-pager --output=short-iso </dev/null 2>/dev/null",
+      "SYSTEMD_COLORS=0 timeout 10 journalctl --unit=vitamind --lines=500 --quiet --no-pager "
+      "--output=short-iso </dev/null 2>/dev/null",
       "r");
   if (out == nullptr) return "";
   std::string text;
