@@ -26,7 +26,7 @@ fail() {
 }
 
 # The command that runs now, the leader of a process group, and what shows its last line.
-running='' follower=''
+running='' follower='' starting=''
 
 # On a signal: ends the running command with all of its children. Nothing needs to be removed: a
 # configuration that was interrupted is made again (configure), an installation is completed
@@ -34,7 +34,7 @@ running='' follower=''
 interrupted() {
   trap '' INT TERM HUP
   # Between the start of a command and the next line.
-  if [[ -z $running && -n $follower && ${!:-} != "$follower" ]]; then running=$!; fi
+  if [[ -n $starting && ${!:-} != "$follower" ]]; then running=$!; fi
   if [[ -n $follower ]]; then kill "$follower" 2>/dev/null || true; fi
   if [[ -n $running ]]; then
     kill -TERM -- "-$running" 2>/dev/null || true
@@ -77,6 +77,7 @@ quietly() {
   follow "$log" 9>&- &
   follower=$!
   set -m
+  starting=yes
   # A build that outlives this script (it was killed) keeps the lock; daemons of tests must not.
   if [[ $1 == ctest ]]; then
     "$@" >"$log" 2>&1 </dev/null 9>&- &
@@ -84,6 +85,7 @@ quietly() {
     "$@" >"$log" 2>&1 </dev/null &
   fi
   running=$!
+  starting=''
   set +m
   wait "$running" || status=$?
   running=''

@@ -15,8 +15,8 @@
 namespace vitamin::test {
 
 // Whether nothing falsified `property`, under this run's seed and under each seed that once did.
-// 100 examples each; the long form tries 1,000 of this run's seed. What one of these falsifies behind
-// the 100th becomes a test case of its own. RC_PARAMS sets other parameters of RapidCheck.
+// 100 examples each; the long form tries 1,000 of this run's seed, and what one behind the 100th
+// falsifies becomes a test case of its own. RC_PARAMS sets other parameters of RapidCheck.
 template <class Property>
 bool holds(const Property& property, std::initializer_list<std::uint64_t> once_falsified = {}) {
   static const std::uint64_t this_run = [] {

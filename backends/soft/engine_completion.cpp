@@ -70,7 +70,7 @@ Status Engine::query(Event* event) {
 Status Engine::synchronize(Event* event) {
   Lock lock(impl_->mutex);
   if (event->newest == nullptr) return impl_->fault;
-  Recording* const record = event->newest;
+  EventRecording* const record = event->newest;
   ++record->references;
   const Status status = impl_->wait_until(lock, [record] { return record->done; });
   impl_->drop(record);

@@ -61,7 +61,7 @@ class Queue;
 
 // One recording of an event: what a wait captures. Counted references: the event's newest, each
 // enqueued record or wait.
-struct Recording {
+struct EventRecording {
   std::uint32_t references = 1;
   bool done = false;
   Nanoseconds at = 0;
@@ -70,7 +70,7 @@ struct Recording {
 
 class Event {
  public:
-  Recording* newest = nullptr;
+  EventRecording* newest = nullptr;
 };
 
 class Gate {
@@ -144,7 +144,7 @@ struct Operation {
   std::uint64_t value = 0;
   Nanoseconds duration = 0;
   void* address = nullptr;
-  Recording* record = nullptr;
+  EventRecording* record = nullptr;
   Gate* gate = nullptr;
   KernelRun* run = nullptr;
   Queue* await_queue = nullptr;
@@ -246,9 +246,9 @@ struct Engine::Impl {
   void complete(Queue& queue);
   void make_ready(Queue& queue);
   void schedule(Queue& queue, Nanoseconds at);
-  void finish_record(Recording& record);
+  void finish_record(EventRecording& record);
   void wake_waiters(Queue*& list);
-  void drop(Recording* record);
+  void drop(EventRecording* record);
   void drop(Gate* gate);
   void retire_if_drained(Queue& queue);
   std::optional<Nanoseconds> next_due() const;
@@ -308,7 +308,7 @@ struct Engine::Impl {
   std::unordered_set<Event*> events;
   std::unordered_set<Gate*> gates;
   NodePool<Operation> operations;
-  NodePool<Recording> records;
+  NodePool<EventRecording> records;
   NodePool<KernelRun> runs;
   NodePool<Block> blocks;
 

@@ -329,13 +329,13 @@ void Engine::Impl::wake_waiters(Queue*& list) {
     make_ready(*std::exchange(queue, queue->next_waiter));
 }
 
-void Engine::Impl::finish_record(Recording& record) {
+void Engine::Impl::finish_record(EventRecording& record) {
   record.done = true;
   record.at = now;
   wake_waiters(record.waiters);
 }
 
-void Engine::Impl::drop(Recording* record) {
+void Engine::Impl::drop(EventRecording* record) {
   if (record != nullptr && --record->references == 0) records.destroy(record);
 }
 

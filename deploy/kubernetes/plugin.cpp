@@ -56,7 +56,7 @@ grpc::Status Plugin::GetDevicePluginOptions(grpc::ServerContext* /*call*/,
 
 grpc::Status Plugin::ListAndWatch(grpc::ServerContext* call, const v1beta1::Empty* /*request*/,
                                   grpc::ServerWriter<v1beta1::ListAndWatchResponse>* writer) {
-  std::vector<OfferedGpu> sent = {{.uuid = "none was sent"}};
+  std::vector<NodeGpu> sent = {{.uuid = "none was sent"}};
   while (!call->IsCancelled()) {
     v1beta1::ListAndWatchResponse response;
     {
@@ -94,7 +94,7 @@ grpc::Status Plugin::Allocate(grpc::ServerContext* /*call*/,
                               const v1beta1::AllocateRequest* request,
                               v1beta1::AllocateResponse* answer) {
   look();  // what was healthy a second ago
-  const std::vector<OfferedGpu> known = gpus();
+  const std::vector<NodeGpu> known = gpus();
   for (const auto& container : request->container_requests()) {
     const std::vector<std::string> ids(container.devices_ids().begin(),
                                        container.devices_ids().end());
@@ -132,7 +132,7 @@ void Plugin::fill(const ContainerShare& allocation,
 
 // --- what the plugin does --------------------------------------------------------------------
 
-std::vector<OfferedGpu> Plugin::gpus() {
+std::vector<NodeGpu> Plugin::gpus() {
   const std::lock_guard lock(mutex_);
   return gpus_;
 }
@@ -144,7 +144,7 @@ std::string Plugin::absence() const {
 
 // A GPU is healthy when vitamind answers and takes clients on it, as far as it knows it.
 void Plugin::look() {
-  std::vector<OfferedGpu> now = options_.gpus;
+  std::vector<NodeGpu> now = options_.gpus;
   if (now.empty())
     for (const std::string& uuid : nvidia_gpus(kNvidiaGpus))
       now.push_back({.uuid = uuid, .shares = options_.shares});
@@ -153,7 +153,7 @@ void Plugin::look() {
     status = tl::unexpected(mps.error());
   const std::lock_guard lock(mutex_);
   if (status) absence_ = tools::absence_code(*status);
-  for (OfferedGpu& gpu : now) {
+  for (NodeGpu& gpu : now) {
     gpu.healthy = status.has_value();
     if (status)
       for (const auto& device : (*status)["devices"])
@@ -161,9 +161,9 @@ void Plugin::look() {
     gpu.offered_as = offered_elsewhere(gpu.uuid);
   }
   // One that is gone stays, unhealthy: the kubelet still counts on it.
-  for (const OfferedGpu& before : gpus_) {
+  for (const NodeGpu& before : gpus_) {
     const auto known = std::find_if(now.begin(), now.end(),
-                                    [&](const OfferedGpu& gpu) { return gpu.uuid == before.uuid; });
+                                    [&](const NodeGpu& gpu) { return gpu.uuid == before.uuid; });
     if (known == now.end()) {
       now.push_back(before);
       now.back().healthy = false;
@@ -179,7 +179,7 @@ void Plugin::look() {
   changed_.notify_all();
 }
 
-void Plugin::say_offered(const OfferedGpu& gpu) const {
+void Plugin::say_offered(const NodeGpu& gpu) const {
   if (gpu.offered_as.empty())
     say(gpu.uuid + " is offered as " + options_.resource + " again");
   else

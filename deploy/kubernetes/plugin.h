@@ -26,7 +26,7 @@ namespace vitamin::kubernetes {
 struct Options {
   std::string directory = "/var/lib/kubelet/device-plugins";  // of the kubelet's socket
   std::string resource = "vitamin.dev/share";
-  std::vector<OfferedGpu> gpus;            // empty: NVIDIA's of this node, as they come
+  std::vector<NodeGpu> gpus;               // empty: NVIDIA's of this node, as they come
   std::uint32_t shares = 4;                // of each of those
   std::vector<std::string> own_resources;  // of this node's plugins of Vitamin, this one's too
   ContainerSettings container;
@@ -62,17 +62,17 @@ class Plugin final : public v1beta1::DevicePlugin::Service {
   bool register_once();
   void look();
   std::string offered_elsewhere(const std::string& uuid) const;
-  void say_offered(const OfferedGpu& gpu) const;
+  void say_offered(const NodeGpu& gpu) const;
   void ask_what_others_offer();
   void fill(const ContainerShare& allocation, v1beta1::ContainerAllocateResponse& container) const;
-  std::vector<OfferedGpu> gpus();
+  std::vector<NodeGpu> gpus();
   std::string absence() const;
 
   const Options options_;
   const std::string name_;  // of this plugin's socket
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<OfferedGpu> gpus_;
+  std::vector<NodeGpu> gpus_;
   std::string absence_;  // tools::absence_code() of vitamind's last status
   std::map<std::string, std::vector<std::string>> others_;  // other plugins' devices, by resource
   bool serving_ = false;

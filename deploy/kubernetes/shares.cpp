@@ -52,7 +52,7 @@ hal::Result<Offers> offers_of(std::span<const std::string> texts, std::uint32_t 
   for (const std::string& text : texts) {
     const std::size_t equals = std::min(text.find('='), text.size());
     const std::size_t at = std::min(text.find('@', equals), text.size());
-    OfferedGpu gpu{.uuid = text.substr(0, equals), .shares = shares};
+    NodeGpu gpu{.uuid = text.substr(0, equals), .shares = shares};
     if (gpu.uuid.empty() || gpu.uuid.size() > kLongestUuid)
       return hal::fail(hal::Errc::kInvalidArgument, "'" + gpu.uuid + "' is no UUID of a GPU");
     if (equals < text.size()) {
@@ -76,9 +76,9 @@ hal::Result<Offers> offers_of(std::span<const std::string> texts, std::uint32_t 
   return offers;
 }
 
-std::vector<Share> shares_of(std::span<const OfferedGpu> gpus) {
+std::vector<Share> shares_of(std::span<const NodeGpu> gpus) {
   std::vector<Share> shares;
-  for (const OfferedGpu& gpu : gpus)
+  for (const NodeGpu& gpu : gpus)
     for (std::uint32_t i = 0; i < gpu.shares; ++i)
       shares.push_back({gpu.uuid + "." + std::to_string(i), gpu.healthy && gpu.offered_as.empty()});
   return shares;
@@ -126,12 +126,11 @@ std::vector<std::string> preferred(std::vector<std::string> available,
 }
 
 hal::Result<ContainerShare> allocate(std::span<const std::string> ids,
-                                     std::span<const OfferedGpu> gpus) {
+                                     std::span<const NodeGpu> gpus) {
   std::map<std::string, std::set<std::string>> held;  // by GPU
   for (const std::string& id : ids) {
-    const auto gpu = std::find_if(gpus.begin(), gpus.end(), [&](const OfferedGpu& known) {
-      return known.uuid == gpu_of(id);
-    });
+    const auto gpu = std::find_if(gpus.begin(), gpus.end(),
+                                  [&](const NodeGpu& known) { return known.uuid == gpu_of(id); });
     const auto shares = gpu != gpus.end() ? shares_of({gpu, 1}) : std::vector<Share>();
     if (std::none_of(shares.begin(), shares.end(),
                      [&](const Share& share) { return share.id == id; }))
@@ -150,9 +149,9 @@ hal::Result<ContainerShare> allocate(std::span<const std::string> ids,
   ContainerShare allocation;
   for (const auto& [uuid, of_it] : held) {
     allocation.gpus.push_back(uuid);
-    const auto gpu =
-        std::find_if(gpus.begin(), gpus.end(),
-                     [&name = uuid](const OfferedGpu& known) { return known.uuid == name; });
+    const auto gpu = std::find_if(gpus.begin(), gpus.end(), [&name = uuid](const NodeGpu& known) {
+      return known.uuid == name;
+    });
     const auto percent = static_cast<std::uint32_t>(100 * of_it.size() / gpu->shares);
     allocation.percent = std::min(allocation.percent, std::max<std::uint32_t>(percent, 1));
   }

@@ -14,12 +14,12 @@
 
 namespace vitamin::kubernetes {
 
-struct OfferedGpu {
+struct NodeGpu {
   std::string uuid;
   std::uint32_t shares = 4;  // 1 to 100
   bool healthy = true;
   std::string offered_as = {};  // by another plugin, under this resource; empty: only here
-  bool operator==(const OfferedGpu&) const = default;
+  bool operator==(const NodeGpu&) const = default;
 };
 
 struct Share {
@@ -31,7 +31,7 @@ struct Share {
 std::vector<std::string> nvidia_gpus(const std::string& directory);
 
 // Which GPUs are offered under which extended resource.
-using Offers = std::map<std::string, std::vector<OfferedGpu>>;
+using Offers = std::map<std::string, std::vector<NodeGpu>>;
 // `texts`: "UUID", "UUID=SHARES" or "UUID=SHARES@RESOURCE"; what a text leaves out is `shares` and
 // `resource`. "{percent}" in a resource becomes the size of a share, so that a unit of the resource
 // is the same everywhere and a quota can count it. Error: a text that is none of these, a GPU
@@ -39,7 +39,7 @@ using Offers = std::map<std::string, std::vector<OfferedGpu>>;
 hal::Result<Offers> offers_of(std::span<const std::string> texts, std::uint32_t shares,
                               const std::string& resource);
 
-std::vector<Share> shares_of(std::span<const OfferedGpu> gpus);
+std::vector<Share> shares_of(std::span<const NodeGpu> gpus);
 
 // Part before the last dot; empty: no such name.
 std::string gpu_of(const std::string& id);
@@ -60,6 +60,6 @@ struct ContainerShare {
 };
 // Fails with a sentence for an unknown or unhealthy device.
 hal::Result<ContainerShare> allocate(std::span<const std::string> ids,
-                                     std::span<const OfferedGpu> gpus);
+                                     std::span<const NodeGpu> gpus);
 
 }  // namespace vitamin::kubernetes

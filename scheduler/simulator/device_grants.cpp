@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Device: what a client says to the scheduler, and what follows from its grants.
+// SimulatedDevice: what a client says to the scheduler, and what follows from its grants.
 #include <algorithm>
 #include <chrono>
 #include <utility>

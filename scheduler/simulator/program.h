@@ -3,7 +3,7 @@
 // A program: the kernels of one prefill chunk, decode step or training step, in stream order, and
 // how long each takes on any number of SMs.
 //
-// Threads: a Library belongs to one thread; programs do not change once made.
+// Threads: a ModelLibrary belongs to one thread; programs do not change once made.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ struct Setup {
   RequestTrace trace;
   unsigned gpus = 1;
   unsigned services = 1;              // on each GPU; requests go round robin over all of them
-  std::vector<std::string> training;  // on each GPU; names of Library::training_names()
+  std::vector<std::string> training;  // on each GPU; names of ModelLibrary::training_names()
   struct Recorded {
     RecordedJob job;
     std::vector<ServiceRequest> requests;  // for a job that serves

@@ -101,7 +101,7 @@ class Subject {
     dispatch_.shared_aperture = kSharedAperture;
     dispatch_.private_aperture = kPrivateAperture;
     dispatch_.wave32_part = preserves_;
-    group_ = std::make_unique<Workgroup>(dispatch_, std::array<U32, 3>{}, CuPlace{});
+    group_ = std::make_unique<Workgroup>(dispatch_, std::array<U32, 3>{}, WorkgroupPlace{});
     REQUIRE(memory_ != MAP_FAILED);
     state_.lds.resize(kLdsBytes);
     state_.scratch.resize(wave().scratch.size());

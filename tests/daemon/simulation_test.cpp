@@ -58,8 +58,7 @@ SimulationResult total_of(std::uint64_t seeds, SimulationOptions options, double
     total.ring_full += one.ring_full;
     if (total.violation.empty() && !one.violation.empty()) {
       total.violation = one.violation;
-      MESSAGE("this program, without ctest: VITAMIN_TEST_SEED=" << seed
-                                                                << " VITAMIN_TEST_SEEDS=1");
+      MESSAGE("this program, without ctest: VITAMIN_TEST_SEED=" << seed << " VITAMIN_TEST_SEEDS=1");
     }
     if ((!options.faults || options.restarts_only) && one.overdue > 0)
       MESSAGE("overdue without a fault of its own: seed " << seed);

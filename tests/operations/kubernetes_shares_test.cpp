@@ -13,8 +13,8 @@ namespace vitamin::kubernetes {
 namespace {
 
 using Ids = std::vector<std::string>;
-const std::vector<OfferedGpu> kTwo = {{.uuid = "GPU-a", .shares = 2},
-                                      {.uuid = "GPU-b", .shares = 2, .healthy = false}};
+const std::vector<NodeGpu> kTwo = {{.uuid = "GPU-a", .shares = 2},
+                                   {.uuid = "GPU-b", .shares = 2, .healthy = false}};
 
 TEST_CASE("each GPU is so many devices, as healthy as it is") {
   const auto shares = shares_of(kTwo);
@@ -39,7 +39,7 @@ TEST_CASE("a container gets its shares of one GPU where it can") {
 }
 
 TEST_CASE("shares of a GPU add up; the least of several counts") {
-  const std::vector<OfferedGpu> gpus = {{.uuid = "a"}, {.uuid = "b"}, {.uuid = "c", .shares = 3}};
+  const std::vector<NodeGpu> gpus = {{.uuid = "a"}, {.uuid = "b"}, {.uuid = "c", .shares = 3}};
   CHECK(allocate(Ids{"a.0", "a.1"}, gpus)->percent == 50);
   CHECK(allocate(Ids{"a.0", "a.1", "b.0"}, gpus)->percent == 25);
   CHECK(allocate(Ids{"a.0", "a.1", "b.0"}, gpus)->gpus == Ids{"a", "b"});
@@ -54,8 +54,7 @@ TEST_CASE("each GPU has a count and a resource of its own") {
       offers_of(Ids{"a", "b=8", "c=2@vitamin.dev/half", "d=1"}, 4, "vitamin.dev/percent-{percent}");
   REQUIRE(offers);
   REQUIRE(offers->size() == 4);
-  CHECK(offers->at("vitamin.dev/percent-25") ==
-        std::vector<OfferedGpu>{{.uuid = "a", .shares = 4}});
+  CHECK(offers->at("vitamin.dev/percent-25") == std::vector<NodeGpu>{{.uuid = "a", .shares = 4}});
   CHECK(offers->at("vitamin.dev/percent-12")[0].shares == 8);
   CHECK(offers->at("vitamin.dev/half")[0].uuid == "c");
   CHECK(offers->at("vitamin.dev/percent-100")[0].uuid == "d");
@@ -75,7 +74,7 @@ TEST_CASE("a GPU that another plugin offers is not offered") {
   CHECK(is_of_gpu("GPU-1::3", "GPU-1"));
   CHECK_FALSE(is_of_gpu("GPU-12", "GPU-1"));
   CHECK_FALSE(is_of_gpu("GPU-1", "GPU-12"));
-  const std::vector<OfferedGpu> gpus = {{.uuid = "a", .offered_as = "nvidia.com/gpu"}};
+  const std::vector<NodeGpu> gpus = {{.uuid = "a", .offered_as = "nvidia.com/gpu"}};
   CHECK_FALSE(shares_of(gpus)[0].healthy);
   const auto refused = allocate(Ids{"a.0"}, gpus);
   REQUIRE_FALSE(refused);

@@ -50,7 +50,7 @@ struct Machine {
 
   const Settings settings;
   const Part& part;
-  const std::vector<isa::CuPlace> cus;
+  const std::vector<isa::WorkgroupPlace> cus;
   std::vector<std::unique_ptr<Gpu>> gpus;
   Memory memory;
   Events events;

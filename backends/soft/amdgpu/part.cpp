@@ -41,8 +41,8 @@ const Part* find_part(std::string_view name) {
   return nullptr;
 }
 
-std::vector<isa::CuPlace> mask_order(const Part& part) {
-  std::vector<isa::CuPlace> order;
+std::vector<isa::WorkgroupPlace> mask_order(const Part& part) {
+  std::vector<isa::WorkgroupPlace> order;
   const std::uint32_t together = part.cu_pairs ? 2 : 1;
   for (std::uint32_t cu = 0; cu < part.cus_per_array; cu += together)
     for (std::uint32_t array = 0; array < part.arrays_per_engine; ++array)

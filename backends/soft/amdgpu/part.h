@@ -33,6 +33,6 @@ const std::vector<Part>& known_parts();
 
 // Element i is the CU that bit i of a mask enables: shader engine fastest, then array, then CU
 // (pairs stay together). Linux, kfd_mqd_manager.c, mqd_symmetrically_map_cu_mask.
-std::vector<isa::CuPlace> mask_order(const Part& part);
+std::vector<isa::WorkgroupPlace> mask_order(const Part& part);
 
 }  // namespace vitamin::soft::amdgpu

@@ -57,7 +57,6 @@ enum class Kind : std::uint8_t {
   kArray,
   kMipmappedArray,
 };
-inline constexpr std::size_t kKinds = static_cast<std::size_t>(Kind::kMipmappedArray) + 1;
 
 struct Context;
 struct GreenContext;
@@ -317,7 +316,9 @@ class Driver {
   std::vector<std::unique_ptr<Device>> devices;
   std::unique_ptr<MpsClient> mps;  // null: this process is not a client of MPS
   std::unordered_map<const void*, Kind> objects;
-  std::array<std::unordered_set<const void*>, kKinds> by_kind;  // the same
+  // Of them, by kind, those that all() lists.
+  std::unordered_map<Kind, std::unordered_set<const void*>> listed = {
+      {Kind::kModule, {}}, {Kind::kLibrary, {}}, {Kind::kPool, {}}};
   std::deque<std::unique_ptr<Context>> contexts;
   std::deque<Context*> buried;  // green ones, in the order in which they were destroyed
   std::vector<struct ResourceDescriptor*> descriptors;
@@ -340,18 +341,19 @@ class Driver {
   // without being forgotten: a handle of one kind would be taken for another.
   void remember(const void* handle, Kind kind) {
     if (!objects.emplace(handle, kind).second) std::abort();
-    by_kind[static_cast<std::size_t>(kind)].insert(handle);
+    if (const auto list = listed.find(kind); list != listed.end()) list->second.insert(handle);
   }
   void forget(const void* handle) {
     const auto found = objects.find(handle);
     if (found == objects.end()) return;
-    by_kind[static_cast<std::size_t>(found->second)].erase(handle);
+    if (const auto list = listed.find(found->second); list != listed.end())
+      list->second.erase(handle);
     objects.erase(found);
   }
-  // All of one kind, in any order.
+  // All modules, libraries or pools, in any order.
   template <class T>
   std::vector<T*> all(Kind kind) const {
-    const auto& handles = by_kind[static_cast<std::size_t>(kind)];
+    const auto& handles = listed.at(kind);
     std::vector<T*> found;
     found.reserve(handles.size());
     for (const void* handle : handles) found.push_back(static_cast<T*>(const_cast<void*>(handle)));

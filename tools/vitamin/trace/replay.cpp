@@ -13,17 +13,17 @@
 
 namespace vitamin::tools {
 
+using runtime::trace::TraceEntry;
 using runtime::trace::TraceKind;
-using Record = runtime::trace::TraceEntry;
 
 namespace {
 
-bool is_answer(const Record& record) {
+bool is_answer(const TraceEntry& record) {
   return record.kind == TraceKind::kWord || record.kind == TraceKind::kGrant ||
          record.kind == TraceKind::kGates;
 }
 
-std::string line_of(const Record& record, std::uint64_t since_ns) {
+std::string line_of(const TraceEntry& record, std::uint64_t since_ns) {
   const std::string who =
       fmt::format("{:>12} client {} lane {}", since_ns, record.client, record.stream);
   if (record.kind == TraceKind::kGrant)
@@ -56,14 +56,14 @@ hal::Result<std::unique_ptr<Replay>> Replay::create(const TraceFile& trace) {
 }
 
 bool Replay::step() {
-  const std::vector<Record>& all = trace_.records;
+  const std::vector<TraceEntry>& all = trace_.records;
   // Answers without a question belong to no step: the trace begins in the middle, or is damaged.
   while (next_ < all.size() && is_answer(all[next_])) ++next_;
   if (next_ >= all.size()) return false;
   if (all[next_].kind == TraceKind::kReload) reloaded_ = true;
   if (reloaded_) return false;
   told_ = &all[next_++];
-  const Record* bytes = nullptr;
+  const TraceEntry* bytes = nullptr;
   if (runtime::trace::has_bytes(told_->kind)) {
     if (next_ >= all.size()) return false;  // its second half was not written any more
     bytes = &all[next_++];
@@ -77,7 +77,7 @@ bool Replay::step() {
   return true;
 }
 
-void Replay::tell(const Record& record, const Record* bytes) {
+void Replay::tell(const TraceEntry& record, const TraceEntry* bytes) {
   switch (record.kind) {
     case TraceKind::kAttach:
       attach(record, *bytes);
@@ -120,7 +120,7 @@ void Replay::tell(const Record& record, const Record* bytes) {
   }
 }
 
-void Replay::attach(const Record& record, const Record& bytes) {
+void Replay::attach(const TraceEntry& record, const TraceEntry& bytes) {
   runtime::trace::Attached said;
   std::memcpy(static_cast<void*>(&said), &bytes, sizeof said);
   daemon::ClientTraits traits;
@@ -139,11 +139,11 @@ void Replay::attach(const Record& record, const Record& bytes) {
 bool Replay::same() const {
   if (answers_.size() != recorded_.size()) return false;
   return answers_.empty() ||
-         std::memcmp(answers_.data(), recorded_.data(), answers_.size() * sizeof(Record)) == 0;
+         std::memcmp(answers_.data(), recorded_.data(), answers_.size() * sizeof(TraceEntry)) == 0;
 }
 
 void Replay::set_word(daemon::ClientId client, protocol::LaneId lane, protocol::LeaseWord word) {
-  Record record;
+  TraceEntry record;
   record.kind = TraceKind::kWord;
   record.client = client;
   record.stream = lane;
@@ -152,7 +152,7 @@ void Replay::set_word(daemon::ClientId client, protocol::LaneId lane, protocol::
 }
 
 bool Replay::grant(daemon::ClientId client, const protocol::Grant& grant) {
-  Record record;
+  TraceEntry record;
   record.kind = TraceKind::kGrant;
   record.client = client;
   record.stream = grant.head.lane;
@@ -169,7 +169,7 @@ bool Replay::grant(daemon::ClientId client, const protocol::Grant& grant) {
 }
 
 void Replay::gates_closed(daemon::ClientId client) {
-  Record record;
+  TraceEntry record;
   record.kind = TraceKind::kGates;
   record.client = client;
   answers_.push_back(record);
@@ -196,7 +196,7 @@ int replay_trace(const std::string& directory, const std::string& decisions) {
     Replay& replay = **made;
     for (; replay.step(); ++steps) {
       answers += replay.answers().size();
-      for (const Record& record : replay.answers())
+      for (const TraceEntry& record : replay.answers())
         if (out.is_open()) out << line_of(record, replay.now_ns() - trace.header.first_ns) << '\n';
       if (replay.same()) continue;
       say(Problem::kReplayDiffers,

@@ -135,7 +135,7 @@ struct Wave {
 };
 
 // Where a workgroup runs; visible to the kernel through its hardware id registers.
-struct CuPlace {
+struct WorkgroupPlace {
   unsigned index = 0;  // bit of the CU mask
   unsigned engine = 0, array = 0, cu = 0;
 };
@@ -144,7 +144,7 @@ struct Workgroup {
   // kAsleep: every wave that ran executed s_sleep.
   enum class Progress : std::uint8_t { kRunning, kAsleep, kAtGridBarrier, kDone };
 
-  Workgroup(const Dispatch& shared, std::array<std::uint32_t, 3> id, const CuPlace& place);
+  Workgroup(const Dispatch& shared, std::array<std::uint32_t, 3> id, const WorkgroupPlace& place);
   ~Workgroup();
   Workgroup(const Workgroup&) = delete;
   Workgroup& operator=(const Workgroup&) = delete;

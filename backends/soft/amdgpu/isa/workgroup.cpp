@@ -104,7 +104,7 @@ void init_vectors(Wave& wave, const KernelDescriptor& kernel, const Dispatch& di
 }
 
 // Fields of HW_ID (gfx9) and HW_ID1 (gfx10).
-void init_hardware_id(Wave& wave, const CuPlace& place, unsigned number) {
+void init_hardware_id(Wave& wave, const WorkgroupPlace& place, unsigned number) {
   const std::uint32_t simd = number & 3;
   wave.hardware_id =
       (number / 4 & 15) | simd << 4 | place.cu << 8 | place.array << 12 | place.engine << 13;
@@ -129,7 +129,8 @@ void run_wave(Wave& wave, std::uint32_t quantum) {
 
 }  // namespace
 
-Workgroup::Workgroup(const Dispatch& shared, std::array<std::uint32_t, 3> id, const CuPlace& place)
+Workgroup::Workgroup(const Dispatch& shared, std::array<std::uint32_t, 3> id,
+                     const WorkgroupPlace& place)
     : dispatch(shared), lds(shared.lds_bytes) {
   const auto& kernel = *reinterpret_cast<const KernelDescriptor*>(shared.descriptor);
   const unsigned width = shared.wave32_part && (kernel.properties & kWave32) != 0 ? 32 : 64;
