@@ -19,6 +19,9 @@ constexpr double kKnown = 20, kKnownByClock = 5, kKnownPeriods = 10;
 constexpr double kLumps = 0.3, kNewestSteps = 16;
 // One of so many periods is left alone, so that what is known stays true.
 constexpr std::uint64_t kControls = 8;
+// Of steps that would be late alone, so many of so many in a row run alone, so that it is seen when
+// they no longer would: what ran beside them drains in the first.
+constexpr std::uint64_t kControlSteps = 32, kInARow = 2;
 // The latency alone at the quantile, of the mean period (service.h), which is that of the newest
 // hundred or so.
 constexpr double kTailOfMean = 1.5, kNewest = 64;
@@ -163,6 +166,7 @@ void Service::begin_step(const Step& step, std::uint64_t ready_ns, const Estimat
     const auto later = static_cast<std::uint64_t>((1 + kAsAlone) * to_double(alone));
     item.due_ns = ready_ns + later;
     item.bound_ns = std::max(item.bound_ns, later);
+    item.again = alone > bound_of(slo_, step.kind) && hopeless_++ % kControlSteps < kInARow;
   }
   // The steps before, the client's own word, or as good as for ever.
   item.work_ns = to_double(alone != 0          ? alone
@@ -230,10 +234,12 @@ void Service::correct(bool harmed) {
 
 // How well it is counted, and how fast it was by the clock.
 void Service::measure(const WorkItem& step, EstimateStore& store, std::uint64_t store_ns) {
-  if (step.control && step.counted && step.worked_ns > 0) {
+  // Where none was counted in all that time, a step's work is counted in the pauses.
+  const bool in_pauses = pace().ns >= kLeastPaceNs && pace().work == 0;
+  if (step.control && (step.counted || in_pauses) && step.worked_ns > 0) {
     const double drained = step.drained ? to_double(kRunAheadNs) : 0;
-    const double off =
-        std::max(step.done_ns - step.worked_ns, step.worked_ns - drained - step.done_ns);
+    const double did = in_pauses ? 0 : step.done_ns;
+    const double off = std::max(did - step.worked_ns, step.worked_ns - drained - did);
     const double error = std::clamp(off / step.worked_ns, 0.0, 1.0);
     count_error_ += (error - count_error_) / kNewestSteps;
     found_lumps_ = found_lumps_ || (!in_lumps_ && count_error_ > kLumps);
@@ -353,6 +359,11 @@ void Service::sample(const Client& client, ProgramHash program, const Since& sin
   advance(client, since);
   const std::uint64_t now = since.now_ns;
   phase_ = client.phase;
+  knows_steps_ = false;
+  for (const Quantity what : {Quantity::kStepByClock, Quantity::kStepAfterRest}) {
+    const Estimate* const known = store.find(key_of(program_, phase_, what));
+    knows_steps_ = knows_steps_ || (known != nullptr && known->n_eff >= kKnownByClock);
+  }
   for (WorkItem& item : items_) item.seen = false;
   has_steps_ = false;
   bool steps = false;
@@ -396,7 +407,7 @@ void Service::sample(const Client& client, ProgramHash program, const Since& sin
 Service::Slack Service::slack(std::uint64_t now_ns) const {
   Slack worst;
   worst.margin_ns = to_double(kRestNs);
-  worst.learns = working_ && !pace().known(now_ns);
+  worst.learns = working_ && !pace().known(now_ns) && !(in_lumps_ && knows_steps_);
   worst.lost = !items_.empty();
   double at = to_double(now_ns);
   for (const WorkItem& item : items_) {
@@ -412,6 +423,7 @@ Service::Slack Service::slack(std::uint64_t now_ns) const {
       worst.margin_ns = margin_ns_ + kReserve * item.allowance_ns;
       ns = item.allowance_ns - (item.worked_ns - item.done_ns);
     } else {
+      worst.learns = worst.learns || item.again;
       left = std::max(kOverrun * item.work_ns, item.work_ns - item.done_ns);
       at = std::max(at, to_double(item.ready_ns)) + left;
       ns = to_double(item.due_ns) - (1 - usable_) * to_double(item.bound_ns) - at;

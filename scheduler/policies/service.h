@@ -154,6 +154,7 @@ class Service {
     bool control = false;  // nothing ran beside it
     bool drained = false;  // but what drained at its beginning
     bool counted = true;   // done_ns is by the client's counters
+    bool again = false;    // it runs alone, to see whether it would still be late alone
     // Of a period.
     double work = 0;
     double allowance_ns = 0;  // of worked_ns - done_ns
@@ -196,7 +197,9 @@ class Service {
   // that had passed, relative to it. Begins with what is known of the program.
   double count_error_ = 0;
   bool in_lumps_ = false, found_lumps_ = false;
-  double others_work_ = 0;  // in all
+  bool knows_steps_ = false;    // enough of the phase, by the clock
+  std::uint64_t hopeless_ = 0;  // steps that would have been late alone
+  double others_work_ = 0;      // in all
   std::vector<Measured> measured_;
   // Of the newest periods: how many, what they took alone, the pauses behind them, all of the time.
   struct Cycles {

@@ -52,6 +52,7 @@ class ServiceWorld {
     std::uint64_t pause_ns = kMs / 4;
     std::uint64_t drain_ns = kMs;  // what the trainer has submitted ends so late
     bool host_bound = false;       // half of the device is as good as all of it
+    bool seen_late = false;        // the work of a step is counted when the next one has begun
     bool in_lumps = false;         // most of a step's work is counted with every second step
   };
 
@@ -168,6 +169,7 @@ class ServiceWorld {
         steps_.push_back(step);
       }
     serving_ = !queue_.empty();
+    if (serving_ || !setup_.seen_late) counted_ = ended_;
     clients_[0].active = serving_;
     clients_[0].steps = steps_;
     clients_[0].streams =
@@ -208,7 +210,7 @@ class ServiceWorld {
       work_[0] += fast * passed, busy_[0] += passed;
       if (done_ns_ >= queue_.front().work_ns) {
         latencies_ms.push_back(static_cast<double>(now_ns_ - queue_.front().arrival_ns) / 1e6);
-        counted_ = latencies_ms.size() % 2 == 0 ? work_[0] : counted_ + done_ns_ / 100;
+        ended_ = latencies_ms.size() % 2 == 0 ? work_[0] : ended_ + done_ns_ / 100;
         queue_.pop_front();
         if (setup_.closed) arrival_ns_ = now_ns_ + setup_.pause_ns;
         done_ns_ = 0;
@@ -235,7 +237,7 @@ class ServiceWorld {
   std::deque<Request> queue_;
   Allocation now_;
   std::uint64_t now_ns_ = 0, arrival_ns_ = 0, settled_ns_ = 0, ids_ = 0;
-  double done_ns_ = 0, trained_ns_ = 0, jitter_ = 1, counted_ = 0;
+  double done_ns_ = 0, trained_ns_ = 0, jitter_ = 1, counted_ = 0, ended_ = 0;
   double work_[2] = {}, busy_[2] = {};
   bool serving_ = false;
   unsigned changes_ = 0;
