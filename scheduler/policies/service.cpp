@@ -242,6 +242,7 @@ void Service::measure(const WorkItem& step, EstimateStore& store, std::uint64_t 
     const double off = std::max(did - step.worked_ns, step.worked_ns - drained - did);
     const double error = std::clamp(off / step.worked_ns, 0.0, 1.0);
     count_error_ += (error - count_error_) / kNewestSteps;
+    ++judged_;
     found_lumps_ = found_lumps_ || (!in_lumps_ && count_error_ > kLumps);
     in_lumps_ = count_error_ > (in_lumps_ ? kLumps / 2 : kLumps);
     store.add(key_of(program_, StepKind::kUnknown, Quantity::kCountError), error, 1, store_ns);
@@ -352,6 +353,7 @@ void Service::sample(const Client& client, ProgramHash program, const Since& sin
     const Estimate* const error =
         store.find(key_of(program, StepKind::kUnknown, Quantity::kCountError));
     count_error_ = error != nullptr ? error->log_mean : 0;
+    judged_ = error != nullptr ? kJudged : 0;
     in_lumps_ = count_error_ > kLumps;
   }
   measured_.clear();

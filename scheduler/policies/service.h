@@ -106,6 +106,8 @@ class Service {
   // Its work is counted in lumps, and it was in a step since the last sample, of which measured()
   // says at its end how fast it was.
   bool by_the_clock() const { return in_step_ && in_lumps_; }
+  // It is known whether its work is counted in lumps.
+  bool judged() const { return judged_ >= kJudged; }
   // With the last sample it was found that its work is counted in lumps.
   bool found_lumps() const { return found_lumps_; }
   // Steps that ended with the last sample, if its work is counted in lumps.
@@ -197,6 +199,8 @@ class Service {
   // that had passed, relative to it. Begins with what is known of the program.
   double count_error_ = 0;
   bool in_lumps_ = false, found_lumps_ = false;
+  static constexpr unsigned kJudged = 16;
+  unsigned judged_ = 0;         // steps by which that was judged
   bool knows_steps_ = false;    // enough of the phase, by the clock
   std::uint64_t hopeless_ = 0;  // steps that would have been late alone
   double others_work_ = 0;      // in all

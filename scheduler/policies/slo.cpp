@@ -146,7 +146,7 @@ void SloPolicy::find_kept_parts(std::uint64_t now_ns) {
     }
     const std::uint64_t alone =
         state.service.alone_ns(estimator_.store(), StepKind::kDecode, false);
-    if (alone == 0) continue;
+    if (alone == 0 || !state.service.judged()) continue;
     const Arrangements::Narrowest found =
         arrangements_.narrowest(to_double(alone), kKeptRoom * to_double(tpot), decodes_, now_ns);
     state.kept_arrangement = found.known == arrangements_.right_paused() ? 0 : found.known;

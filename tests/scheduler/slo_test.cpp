@@ -358,6 +358,25 @@ TEST_CASE("A service that pauses between steps counted in lumps is measured by t
   }
 }
 
+// No part is kept for what seems to be half as long as it is.
+TEST_CASE("tpot-first keeps no part before it is known how work is counted") {
+  for (const std::uint64_t pause_ms : {0, 3, 10}) {
+    ServiceWorld::Setup setup = decodes(7, 0.05);
+    setup.closed = setup.in_lumps = true;
+    setup.pause_ns = pause_ms * kMs;
+    setup.slo.quantile = 0.75F;
+    setup.slo.tpot_ns = 14 * kMs;
+    ServiceWorld world(setup, options_of_the_paper());
+    world.run(60);
+    MESSAGE("tpot-first, pauses of " << pause_ms << " ms: alone " << world.slo_status().alone_ns
+                                     << " ns, late " << 100 * world.late(14) << " %, harvest "
+                                     << world.harvest());
+    CHECK(world.slo_status().alone_ns > 65 * kMs / 10);
+    CHECK(world.late(14) <= 0.25);
+    CHECK(world.harvest() >= 0.6);
+  }
+}
+
 TEST_CASE("Short steps counted in lumps keep their bound, and others get the rest") {
   for (const std::uint64_t step_ms : {1, 3}) {
     ServiceWorld::Setup setup = decodes(static_cast<double>(step_ms), 0.05);
