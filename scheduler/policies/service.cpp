@@ -19,9 +19,9 @@ constexpr double kKnown = 20, kKnownByClock = 5, kKnownPeriods = 10;
 constexpr double kLumps = 0.3, kNewestSteps = 16;
 // One of so many periods is left alone, so that what is known stays true.
 constexpr std::uint64_t kControls = 8;
-// Of steps that would be late alone, so many of so many in a row run alone, so that it is seen when
-// they no longer would: what ran beside them drains in the first.
-constexpr std::uint64_t kControlSteps = 32, kInARow = 2;
+// Steps of which it is to be seen what they take alone are left alone for a sixteenth of the time,
+// kInARow of them and until what ran beside has drained.
+constexpr std::uint64_t kLooks = 16, kInARow = 2, kDrainsNs = 2 * kRunAheadNs;
 // The latency alone at the quantile, of the mean period (service.h), which is that of the newest
 // hundred or so.
 constexpr double kTailOfMean = 1.5, kNewest = 64;
@@ -124,6 +124,11 @@ const Estimate* Service::step_alone(const EstimateStore& store, StepKind kind) c
   return known != nullptr && known->n_eff >= kKnown ? known : nullptr;
 }
 
+bool Service::judged(const EstimateStore& store, StepKind kind) const {
+  const Estimate* const known = store.find(key_of(program_, kind, Quantity::kStepByClock));
+  return judged_ >= kNewestSteps || (known != nullptr && known->n_eff >= kKnownByClock);
+}
+
 std::uint64_t Service::alone_ns(const EstimateStore& store, StepKind kind, bool period) const {
   const Estimate* const known =
       period ? store.find(key_of(program_, kind, Quantity::kBusy)) : step_alone(store, kind);
@@ -166,7 +171,7 @@ void Service::begin_step(const Step& step, std::uint64_t ready_ns, const Estimat
     const auto later = static_cast<std::uint64_t>((1 + kAsAlone) * to_double(alone));
     item.due_ns = ready_ns + later;
     item.bound_ns = std::max(item.bound_ns, later);
-    item.again = alone > bound_of(slo_, step.kind) && hopeless_++ % kControlSteps < kInARow;
+    item.hopeless = alone > bound_of(slo_, step.kind);
   }
   // The steps before, the client's own word, or as good as for ever.
   item.work_ns = to_double(alone != 0          ? alone
@@ -234,15 +239,16 @@ void Service::correct(bool harmed) {
 
 // How well it is counted, and how fast it was by the clock.
 void Service::measure(const WorkItem& step, EstimateStore& store, std::uint64_t store_ns) {
-  // Where none was counted in all that time, a step's work is counted in the pauses.
-  const bool in_pauses = pace().ns >= kLeastPaceNs && pace().work == 0;
-  if (step.control && (step.counted || in_pauses) && step.worked_ns > 0) {
+  // Where nothing was ever counted in steps alone, it is counted in the pauses.
+  const Pace& own = paces_[static_cast<std::size_t>(step.kind)];
+  const bool never_counted = own.ns >= kLeastPaceNs && own.work == 0;
+  if (step.control && (step.counted || never_counted) && step.worked_ns > 0) {
     const double drained = step.drained ? to_double(kRunAheadNs) : 0;
-    const double did = in_pauses ? 0 : step.done_ns;
+    const double did = never_counted ? 0 : step.done_ns;
     const double off = std::max(did - step.worked_ns, step.worked_ns - drained - did);
     const double error = std::clamp(off / step.worked_ns, 0.0, 1.0);
     count_error_ += (error - count_error_) / kNewestSteps;
-    ++judged_;
+    judged_ = std::min(judged_ + 1, kNewestSteps);
     found_lumps_ = found_lumps_ || (!in_lumps_ && count_error_ > kLumps);
     in_lumps_ = count_error_ > (in_lumps_ ? kLumps / 2 : kLumps);
     store.add(key_of(program_, StepKind::kUnknown, Quantity::kCountError), error, 1, store_ns);
@@ -352,8 +358,8 @@ void Service::sample(const Client& client, ProgramHash program, const Since& sin
   if (std::exchange(program_, program) != program) {
     const Estimate* const error =
         store.find(key_of(program, StepKind::kUnknown, Quantity::kCountError));
-    count_error_ = error != nullptr ? error->log_mean : 0;
-    judged_ = error != nullptr ? kJudged : 0;
+    judged_ = error != nullptr ? std::min(error->n_eff, kNewestSteps) : 0;
+    count_error_ = error != nullptr ? error->log_mean * judged_ / kNewestSteps : 0;
     in_lumps_ = count_error_ > kLumps;
   }
   measured_.clear();
@@ -404,12 +410,27 @@ void Service::sample(const Client& client, ProgramHash program, const Since& sin
   std::sort(items_.begin(), items_.end(), [](const WorkItem& a, const WorkItem& b) {
     return std::tie(a.begin_ns, a.due_ns) < std::tie(b.begin_ns, b.due_ns);
   });
+  look(now, store);
+}
+
+void Service::look(std::uint64_t now_ns, const EstimateStore& store) {
+  looks_ = false;
+  const auto first =
+      std::find_if(items_.begin(), items_.end(), [](const WorkItem& u) { return !u.period; });
+  if (first == items_.end()) return;
+  const bool unjudged =
+      keeps_parts_ && alone_ns(store, first->kind, false) != 0 && !judged(store, first->kind);
+  if (!first->hopeless && !unjudged) return;
+  const std::uint64_t lasts = kDrainsNs + kInARow * static_cast<std::uint64_t>(first->work_ns);
+  if (now_ns - looked_ns_ >= kLooks * lasts) looked_ns_ = now_ns;
+  looks_ = now_ns - looked_ns_ < lasts;
 }
 
 Service::Slack Service::slack(std::uint64_t now_ns) const {
   Slack worst;
   worst.margin_ns = to_double(kRestNs);
   worst.learns = working_ && !pace().known(now_ns) && !(in_lumps_ && knows_steps_);
+  worst.again = looks_;
   worst.lost = !items_.empty();
   double at = to_double(now_ns);
   for (const WorkItem& item : items_) {
@@ -425,7 +446,6 @@ Service::Slack Service::slack(std::uint64_t now_ns) const {
       worst.margin_ns = margin_ns_ + kReserve * item.allowance_ns;
       ns = item.allowance_ns - (item.worked_ns - item.done_ns);
     } else {
-      worst.learns = worst.learns || item.again;
       left = std::max(kOverrun * item.work_ns, item.work_ns - item.done_ns);
       at = std::max(at, to_double(item.ready_ns)) + left;
       ns = to_double(item.due_ns) - (1 - usable_) * to_double(item.bound_ns) - at;

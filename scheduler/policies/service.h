@@ -33,7 +33,9 @@
 // scatters where work is counted in lumps: a whole step may be one launch of a graph, and then one
 // step seems to do nothing and the next one twice as much. A service whose work is counted so, and
 // that pauses between steps, has no step that nothing ran beside: what the others submitted
-// meanwhile drains when the step begins, and counts as part of what it takes alone.
+// meanwhile drains when the step begins, and counts as part of what it takes alone. Where that is
+// more than the bound, the others are paused for a sixteenth of the time all the same, so that it
+// is seen when it no longer is.
 //
 // Threads: as AllocationPolicy.
 #pragma once
@@ -80,7 +82,9 @@ class Service {
     double others_work = 0;              // completed meanwhile
   };
 
-  Service(ClientId client, bool cumulative) : client_(client), cumulative_(cumulative) {}
+  // `keeps_parts`: how its work is counted is found out also where all of it runs beside others.
+  Service(ClientId client, bool cumulative, bool keeps_parts)
+      : client_(client), cumulative_(cumulative), keeps_parts_(keeps_parts) {}
 
   // What the client did since the last call.
   void sample(const Client& client, ProgramHash program, const Since& since, EstimateStore& store,
@@ -106,8 +110,9 @@ class Service {
   // Its work is counted in lumps, and it was in a step since the last sample, of which measured()
   // says at its end how fast it was.
   bool by_the_clock() const { return in_step_ && in_lumps_; }
-  // It is known whether its work is counted in lumps.
-  bool judged() const { return judged_ >= kJudged; }
+  // What a step of this kind takes is not taken from counts of which it is not known whether they
+  // come in lumps.
+  bool judged(const EstimateStore& store, StepKind kind) const;
   // With the last sample it was found that its work is counted in lumps.
   bool found_lumps() const { return found_lumps_; }
   // Steps that ended with the last sample, if its work is counted in lumps.
@@ -124,6 +129,7 @@ class Service {
     bool lost = false;
     bool learns = false;   // what alone is is not known: nothing is to run beside it
     bool control = false;  // it is learned again where others without a bound are paused
+    bool again = false;    // the same, of steps
     bool in_period = false;
   };
   Slack slack(std::uint64_t now_ns) const;
@@ -152,11 +158,11 @@ class Service {
     bool runs = false, moved = false;  // it is, or was, the first; in more than one arrangement
     double others_from = 0;            // others_work_ when it began to run
     double work_ns = 0;                // alone, at the quantile
-    double worked_ns = 0;  // pauses of the client left out; of a step, while it was the first
-    bool control = false;  // nothing ran beside it
-    bool drained = false;  // but what drained at its beginning
-    bool counted = true;   // done_ns is by the client's counters
-    bool again = false;    // it runs alone, to see whether it would still be late alone
+    double worked_ns = 0;   // pauses of the client left out; of a step, while it was the first
+    bool control = false;   // nothing ran beside it
+    bool drained = false;   // but what drained at its beginning
+    bool counted = true;    // done_ns is by the client's counters
+    bool hopeless = false;  // its bound is less than what it takes alone
     // Of a period.
     double work = 0;
     double allowance_ns = 0;  // of worked_ns - done_ns
@@ -177,13 +183,15 @@ class Service {
   void correct(bool harmed);  // of a step: the others made it late
   void finish(const WorkItem& item, std::uint64_t now_ns, EstimateStore& store,
               std::uint64_t store_ns);
+  // Whether it is time to see again what steps take alone.
+  void look(std::uint64_t now_ns, const EstimateStore& store);
   void measure(const WorkItem& step, EstimateStore& store, std::uint64_t store_ns);
   const Estimate* step_alone(const EstimateStore& store, StepKind kind) const;
   Pace& pace() { return paces_[static_cast<std::size_t>(phase_)]; }
   const Pace& pace() const { return paces_[static_cast<std::size_t>(phase_)]; }
 
   ClientId client_;
-  bool cumulative_;
+  bool cumulative_, keeps_parts_;
   Slo slo_;
   double z_ = 0;  // of the quantile
   ProgramHash program_ = 0;
@@ -199,11 +207,11 @@ class Service {
   // that had passed, relative to it. Begins with what is known of the program.
   double count_error_ = 0;
   bool in_lumps_ = false, found_lumps_ = false;
-  static constexpr unsigned kJudged = 16;
-  unsigned judged_ = 0;         // steps by which that was judged
-  bool knows_steps_ = false;    // enough of the phase, by the clock
-  std::uint64_t hopeless_ = 0;  // steps that would have been late alone
-  double others_work_ = 0;      // in all
+  double judged_ = 0;         // steps by which that was judged
+  bool knows_steps_ = false;  // enough of the phase, by the clock
+  bool looks_ = false;        // the others are paused, to learn what steps take alone
+  std::uint64_t looked_ns_ = 0;
+  double others_work_ = 0;  // in all
   std::vector<Measured> measured_;
   // Of the newest periods: how many, what they took alone, the pauses behind them, all of the time.
   struct Cycles {

@@ -81,7 +81,8 @@ bool SloPolicy::sample(const Snapshot& snapshot) {
     if (!client.slo.any()) continue;
     while (at != services_.end() && at->service.client() < client.id) ++at;
     if (at == services_.end() || at->service.client() != client.id)
-      at = services_.insert(at, ServiceState{Service(client.id, options_.cumulative)});
+      at = services_.insert(
+          at, ServiceState{Service(client.id, options_.cumulative, options_.keeps_parts)});
     at->present = true;
     since.alone = is_alone(*at, chosen_);
     at->service.sample(client, estimator_.program(client.id), since, estimator_.store(),
@@ -146,7 +147,10 @@ void SloPolicy::find_kept_parts(std::uint64_t now_ns) {
     }
     const std::uint64_t alone =
         state.service.alone_ns(estimator_.store(), StepKind::kDecode, false);
-    if (alone == 0 || !state.service.judged()) continue;
+    if (alone == 0 || !state.service.judged(estimator_.store(), StepKind::kDecode)) {
+      state.kept_arrangement = state.untried = 0;
+      continue;
+    }
     const Arrangements::Narrowest found =
         arrangements_.narrowest(to_double(alone), kKeptRoom * to_double(tpot), decodes_, now_ns);
     state.kept_arrangement = found.known == arrangements_.right_paused() ? 0 : found.known;
@@ -187,7 +191,7 @@ Service::Slack SloPolicy::worst(std::uint64_t now_ns) const {
   bool live = false;
   for (const ServiceState& state : services_) {
     const Service::Slack slack = state.service.slack(now_ns);
-    worst.learns = worst.learns || slack.learns || slack.control;
+    worst.learns = worst.learns || slack.learns || slack.control || slack.again;
     worst.lost = worst.lost || slack.lost;
     worst.in_period = worst.in_period || slack.in_period;
     live = live || slack.ns < worst.ns;

@@ -377,6 +377,20 @@ TEST_CASE("tpot-first keeps no part before it is known how work is counted") {
   }
 }
 
+TEST_CASE("tpot-first keeps a part for decodes that never run alone, and for those that rest") {
+  for (const bool closed : {false, true}) {
+    ServiceWorld::Setup setup = decodes(closed ? 7 : 5, 0.05);
+    setup.closed = closed;
+    setup.paced = !closed;
+    setup.pause_ns = 0;
+    setup.load = 0.3;
+    setup.slo.tpot_ns = (closed ? 25 : 14) * kMs;
+    ServiceWorld world(setup, options_of_the_paper());
+    world.run(20);
+    CHECK(world.slo_status().kept_partition != kNoPartition);
+  }
+}
+
 TEST_CASE("Short steps counted in lumps keep their bound, and others get the rest") {
   for (const std::uint64_t step_ms : {1, 3}) {
     ServiceWorld::Setup setup = decodes(static_cast<double>(step_ms), 0.05);
