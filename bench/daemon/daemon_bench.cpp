@@ -22,8 +22,8 @@
 #include "daemon/client/local_arbiter.h"
 #include "daemon/client/remote_arbiter.h"
 #include "daemon/server/server.h"
+#include "tests/cost.h"
 #include "tests/daemon/device.h"
-#include "tests/figure.h"
 
 namespace vitamin {
 namespace {
@@ -174,7 +174,7 @@ void inline_launch_in_process(benchmark::State& state) {
 }
 BENCHMARK(inline_launch_in_process);
 
-// How slow this machine is, for limits (tests/figure.h).
+// How slow this machine is, for limits (tests/cost.h).
 void machine(benchmark::State& state) {
   double slowness = 1e9;
   for (auto _ : state) slowness = std::min(slowness, test::slowness());

@@ -18,9 +18,9 @@
 #   SOURCE_TREE   the sources, scripts and pages, which are the same bytes in each build
 set(VITAMIN_NOT_WITH_SANITIZERS MEASURES SOURCE_TREE)
 
-set(VITAMIN_SHORT_MEMORY cli config cuda daemon differential hal hip interpose libcuda metrics
+set(VITAMIN_SHORT_FORM_ASAN cli config cuda daemon differential hal hip interpose libcuda metrics
     protocol runtime scheduler soft trace)
-set(VITAMIN_SHORT_THREADS daemon hal interpose libcuda metrics protocol runtime soft trace)
+set(VITAMIN_SHORT_FORM_TSAN daemon hal interpose libcuda metrics protocol runtime soft trace)
 
 # What the environment of every test holds in a build with sanitizers. When a thread first uses a
 # dynamic block of thread-local storage, libsanitizer guesses from the block's address that glibc
@@ -36,10 +36,10 @@ endif()
 function(vitamin_labels result component)
   set(labels ${component})
   if(VITAMIN_SANITIZE)
-    set(short ${VITAMIN_SHORT_MEMORY})
+    set(short ${VITAMIN_SHORT_FORM_ASAN})
     set(left_out "^PLAIN_ONLY$")
     if(VITAMIN_SANITIZE MATCHES "thread")
-      set(short ${VITAMIN_SHORT_THREADS})
+      set(short ${VITAMIN_SHORT_FORM_TSAN})
       set(left_out "^(PLAIN_ONLY|ONE_THREAD)$")
     endif()
     list(FILTER ARGN INCLUDE REGEX "${left_out}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What the daemon costs; results are kept in bench/results/daemon. Times are CPU time, in
-units of the machine that the limits are for (tests/figure.h), and the least of some measurements.
+units of the machine that the limits are for (tests/cost.h), and the least of some measurements.
 """
 import json
 import os

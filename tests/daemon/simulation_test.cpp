@@ -8,8 +8,8 @@
 #include <cstdlib>
 
 #include "daemon/protocol/segment.h"
+#include "tests/cost.h"
 #include "tests/daemon/simulation.h"
-#include "tests/figure.h"
 #include "tests/seed.h"
 
 using vitamin::tests::simulate;
@@ -25,7 +25,7 @@ std::uint64_t from_environment(const char* name, std::uint64_t fallback) {
 
 constexpr bool kTinyRings = vitamin::protocol::kRequests < 16;
 
-// `rate`: events a second of the machine that tests/figure.h speaks of; that of the best hundred.
+// `rate`: events a second of the machine that tests/cost.h speaks of; that of the best hundred.
 SimulationResult total_of(std::uint64_t seeds, SimulationOptions options, double& rate) {
   SimulationResult total;
   const std::uint64_t first = vitamin::test::seed();

@@ -13,7 +13,7 @@
 
 #include "hal/fnv1a.h"
 #include "runtime/profile/file.h"
-#include "tests/figure.h"
+#include "tests/cost.h"
 #include "tests/property.h"
 
 namespace vitamin::runtime {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <random>
 
-#include "tests/figure.h"
+#include "tests/cost.h"
 #include "tests/scheduler/fixture.h"
 
 namespace vitamin::scheduler {

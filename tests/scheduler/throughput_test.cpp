@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "scheduler/policies/slo.h"
-#include "tests/figure.h"
+#include "tests/cost.h"
 #include "tests/scheduler/allocations.h"
 #include "tests/scheduler/synthetic_world.h"
 

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "scheduler/policies/registry.h"
-#include "tests/figure.h"
+#include "tests/cost.h"
 
 namespace vitamin::sim {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Virtual time is cheap enough for hundreds of thousands of random programs.
-#include "tests/figure.h"
+#include "tests/cost.h"
 #include "tests/soft/harness.h"
 #include "tests/soft/kernels.h"
 
