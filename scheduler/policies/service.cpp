@@ -124,9 +124,13 @@ const Estimate* Service::step_alone(const EstimateStore& store, StepKind kind) c
   return known != nullptr && known->n_eff >= kKnown ? known : nullptr;
 }
 
+bool Service::measured_by_clock(const EstimateStore& store, StepKind kind, Quantity what) const {
+  const Estimate* const known = store.find(key_of(program_, kind, what));
+  return known != nullptr && known->n_eff >= kKnownByClock;
+}
+
 bool Service::judged(const EstimateStore& store, StepKind kind) const {
-  const Estimate* const known = store.find(key_of(program_, kind, Quantity::kStepByClock));
-  return judged_ >= kNewestSteps || (known != nullptr && known->n_eff >= kKnownByClock);
+  return judged_ >= kNewestSteps || measured_by_clock(store, kind, Quantity::kStepByClock);
 }
 
 std::uint64_t Service::alone_ns(const EstimateStore& store, StepKind kind, bool period) const {
@@ -367,11 +371,8 @@ void Service::sample(const Client& client, ProgramHash program, const Since& sin
   advance(client, since);
   const std::uint64_t now = since.now_ns;
   phase_ = client.phase;
-  knows_steps_ = false;
-  for (const Quantity what : {Quantity::kStepByClock, Quantity::kStepAfterRest}) {
-    const Estimate* const known = store.find(key_of(program_, phase_, what));
-    knows_steps_ = knows_steps_ || (known != nullptr && known->n_eff >= kKnownByClock);
-  }
+  knows_steps_ = measured_by_clock(store, phase_, Quantity::kStepByClock) ||
+                 measured_by_clock(store, phase_, Quantity::kStepAfterRest);
   for (WorkItem& item : items_) item.seen = false;
   has_steps_ = false;
   bool steps = false;

@@ -186,6 +186,8 @@ class Service {
   // Whether it is time to see again what steps take alone.
   void look(std::uint64_t now_ns, const EstimateStore& store);
   void measure(const WorkItem& step, EstimateStore& store, std::uint64_t store_ns);
+  // Enough steps of the kind were; `what`: kStepByClock or kStepAfterRest.
+  bool measured_by_clock(const EstimateStore& store, StepKind kind, Quantity what) const;
   const Estimate* step_alone(const EstimateStore& store, StepKind kind) const;
   Pace& pace() { return paces_[static_cast<std::size_t>(phase_)]; }
   const Pace& pace() const { return paces_[static_cast<std::size_t>(phase_)]; }
