@@ -10,6 +10,7 @@
 // an executable is launched under the rules of Queue.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -114,6 +115,10 @@ enum class Followed : std::uint8_t {
   kNodes,  // the same to single nodes: an executable is brought up to date at the price of these
 };
 
+// Whether a call may wait for calls of the application. Null: it does not. Else it waits until the
+// flag is set.
+using WaitsUntil = const std::atomic<bool>*;
+
 // A graph of the application, in the state in which it was last instantiated or updated.
 class GraphSource {
  public:
@@ -122,11 +127,11 @@ class GraphSource {
   virtual Result<GraphContents> look(KernelInspector& inspector) = 0;
   // An executable of the same nodes for the partition `context`; it may be `older`, an executable
   // of an earlier state, after an update. kUnsupported: as look(); kInternal: the result is not the
-  // same graph; kBusy: `may_wait` is false, and it would have to wait for the application's calls.
+  // same graph; kBusy: it would have to wait for the application's calls, and `waits` forbids it.
   virtual Result<std::shared_ptr<GraphExecutable>> make(KernelInspector& inspector,
                                                         PhysicalContext& context,
                                                         std::shared_ptr<GraphExecutable> older,
-                                                        bool may_wait) = 0;
+                                                        WaitsUntil waits) = 0;
 };
 
 }  // namespace vitamin::hal

@@ -62,14 +62,14 @@ ContextCall::ContextCall() {
   while (away_.load()) std::this_thread::yield();  // a capture of one launch: microseconds
 }
 
-bool ContextCall::keep_away(bool may_wait) {
+bool ContextCall::keep_away(hal::WaitsUntil waits) {
   while (!ending_.load()) {
     bool others = false;
     if (away_.compare_exchange_strong(others, true)) {
       if (made_.load() == 0) return true;
       away_.store(false);
     }
-    if (!may_wait) return false;
+    if (waits == nullptr || waits->load()) return false;
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   return false;

@@ -444,9 +444,9 @@ class ContextCall {
   ContextCall& operator=(const ContextCall&) = delete;
 
   // Before a capture of ours; admit() behind it. One at a time, and while no such call is made.
-  // `may_wait`: on a thread that no other waits for. False: without `may_wait`, not now; and when
+  // `waits`: on a thread that no other waits for, until the flag is set. False: not now; and when
   // the process ends (ending()), no more.
-  static bool keep_away(bool may_wait);
+  static bool keep_away(hal::WaitsUntil waits);
   static bool ending() { return ending_.load(); }
   static void admit() { away_.store(false); }
   static void end() { ending_.store(true); }

@@ -118,6 +118,10 @@ void forget_graphs(const Context& context) {
   });
 }
 
+void quiesce_graphs() {
+  for_each_context([](Context& context) { context.virtual_context->quiesce_graphs(); });
+}
+
 void note_recorded(NativeEvent event) {
   if (event != nullptr) mark_shared(find_event(event));
 }

@@ -58,6 +58,18 @@ ApiStatus change_graph(GraphExec executable, const runtime::VendorCall& call,
                        const std::function<hal::Followed(FollowedGraph&, ApiStatus)>& change);
 // The context goes away.
 void forget_graphs(const Context& context);
+// No thread of ours works at a graph when this returns, nor is to: graphs that the application does
+// not launch any more may hold memory and code that it takes away next.
+void quiesce_graphs();
+// Around a call that takes away memory or code.
+template <class Inner>
+struct QuiescesGraphs {
+  template <class... Args>
+  static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
+    quiesce_graphs();
+    return Inner::run(entry, args...);
+  }
+};
 // A graph that records an event does so whenever it is launched: the calls do not tell when.
 void note_recorded(NativeEvent event);
 

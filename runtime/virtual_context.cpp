@@ -260,7 +260,7 @@ NativeStatus VirtualContext::destroy(Graph& graph, const VendorCall& call) {
 
 void VirtualContext::forget(Graph& graph) {
   Lock lock(pipeline_->mutex());
-  const std::vector<Graph::Made> made = pipeline_->graphs().forget(graph);
+  const std::vector<Graph::Made> made = pipeline_->graphs().forget(lock, graph);
   lock.unlock();
 }
 

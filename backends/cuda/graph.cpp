@@ -108,7 +108,7 @@ hal::Result<hal::GraphContents> RememberedGraph::look(hal::KernelInspector& insp
 
 hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
     hal::KernelInspector& inspector, hal::PhysicalContext& partition,
-    std::shared_ptr<hal::GraphExecutable> older, bool may_wait) {
+    std::shared_ptr<hal::GraphExecutable> older, hal::WaitsUntil waits) {
   auto& context = static_cast<GreenContext&>(partition);
   auto* const known = static_cast<ExecutableGraph*>(older.get());
   auto moved = std::make_unique<MovedGraph>(api_, inspector, context, options_);
@@ -133,8 +133,7 @@ hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
     if (const hal::Status status = moved->clone(graph_, reading_->handles); !status)
       return tl::unexpected(status.error());
   }
-  if (const hal::Status status = moved->move(may_wait); !status)
-    return tl::unexpected(status.error());
+  if (const hal::Status status = moved->move(waits); !status) return tl::unexpected(status.error());
   if (const hal::Status same = moved->compare(shape); !same) return tl::unexpected(same.error());
 
   std::shared_ptr<ExecutableGraph> executable;

@@ -79,9 +79,9 @@ class CaptureGuard {
  public:
   virtual ~CaptureGuard() = default;
   enum class Locked { kYes, kBusy, kNoMore };
-  // `may_wait`: as long as such a call lasts; else kBusy. kNoMore: there will be no captures any
+  // Waits as long as such a call lasts, or kBusy. kNoMore: there will be no captures any
   // more. unlock() belongs to kYes alone.
-  virtual Locked lock(bool may_wait) = 0;
+  virtual Locked lock(hal::WaitsUntil waits) = 0;
   virtual void unlock() = 0;
 };
 
@@ -104,7 +104,7 @@ class RememberedGraph final : public hal::GraphSource {
   hal::Result<hal::GraphContents> look(hal::KernelInspector& inspector) override;
   hal::Result<std::shared_ptr<hal::GraphExecutable>> make(
       hal::KernelInspector& inspector, hal::PhysicalContext& partition,
-      std::shared_ptr<hal::GraphExecutable> older, bool may_wait) override;
+      std::shared_ptr<hal::GraphExecutable> older, hal::WaitsUntil waits) override;
 
   // What the application did to its executable. Nodes are those of the graph that it was made from.
   hal::Followed replace(CUgraph graph);

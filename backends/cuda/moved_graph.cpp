@@ -166,7 +166,7 @@ hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node, CUgraphNode like) 
 
 hal::Status MovedGraph::renew(std::size_t at, CUgraphNode like,
                               const hal::GraphDescription::Node& wanted) {
-  may_wait_ = false;
+  waits_ = nullptr;
   const CUgraphNode node = nodes_[at];
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   if (node == nullptr || api_.cuGraphNodeGetType(like, &type) != CUDA_SUCCESS)
@@ -245,9 +245,9 @@ hal::Status MovedGraph::capture_again(CUgraph graph, CUgraphNode node,
 
 hal::Status MovedGraph::capture(CUgraph graph, CUlaunchConfig config,
                                 const CUDA_KERNEL_NODE_PARAMS& parameters, CUgraphNode* made) {
-  if (may_wait_) hal::LockRule::waits("a capture of ours");
+  if (waits_ != nullptr) hal::LockRule::waits("a capture of ours");
   if (captures_ != nullptr) {
-    const CaptureGuard::Locked locked = captures_->lock(may_wait_);
+    const CaptureGuard::Locked locked = captures_->lock(waits_);
     if (locked == CaptureGuard::Locked::kBusy)
       return hal::fail(hal::Errc::kBusy, "a call that concerns the whole context is made");
     if (locked == CaptureGuard::Locked::kNoMore)

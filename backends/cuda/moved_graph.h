@@ -33,9 +33,9 @@ class MovedGraph {
   // `nodes`: all nodes of the source, in the order by which they are named here. The source is not
   // looked at any more afterwards.
   hal::Status clone(CUgraph source, std::span<const CUgraphNode> nodes);
-  // Moves the kernels of the clone. `may_wait`: for calls that concern a whole context, else kBusy.
-  hal::Status move(bool may_wait) {
-    may_wait_ = may_wait;
+  // Moves the kernels of the clone. `waits`: for calls that concern a whole context; else kBusy.
+  hal::Status move(hal::WaitsUntil waits) {
+    waits_ = waits;
     return move_all(graph_, 0);
   }
   // kInternal unless what was made, as the driver tells it, is that graph and runs on the
@@ -64,7 +64,7 @@ class MovedGraph {
   GreenContext& partition_;
   CaptureGuard* captures_;
   hal::ArgumentHash hash_;
-  bool may_wait_ = false;
+  hal::WaitsUntil waits_ = nullptr;
   CUgraph graph_ = nullptr;
   hal::GraphShape shape_;
   std::vector<CUgraphNode> nodes_;

@@ -25,8 +25,8 @@ constinit std::atomic<std::size_t> nodes_remembered{0};
 
 class Captures final : public cuda::CaptureGuard {
  public:
-  Locked lock(bool may_wait) override {
-    if (ContextCall::keep_away(may_wait)) return Locked::kYes;
+  Locked lock(hal::WaitsUntil waits) override {
+    if (ContextCall::keep_away(waits)) return Locked::kYes;
     return ContextCall::ending() ? Locked::kNoMore : Locked::kBusy;
   }
   void unlock() override { ContextCall::admit(); }

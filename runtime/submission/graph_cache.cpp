@@ -34,8 +34,34 @@ void GraphCache::changed(Graph& graph, hal::Followed followed) {
   if (followed == hal::Followed::kNot) graph.stays = GraphReason::kUnfollowed;
 }
 
-std::vector<Graph::Made> GraphCache::forget(Graph& graph) {
+// The worker gives up a wait for the application's calls meanwhile: these may wait for work that
+// the calling thread is to end.
+template <class Ended>
+void GraphCache::wait_for_work(Lock& lock, Ended ended) {
+  if (ended()) return;
+  hurry_ = ++awaiting_ > 0;
+  made_.wait(lock, ended);
+  hurry_ = --awaiting_ > 0;
+}
+
+void GraphCache::quiesce() {
+  Lock lock(core_.mutex);
+  const auto forget_wanted = [&] {
+    for (const Wanted& want : wanted_) {
+      want.graph->wanted.clear();
+      if (want.partition == kNoPartition) want.graph->asked = false;
+    }
+    wanted_.clear();
+  };
+  ++quiescing_;
+  wait_for_work(lock, [&] { return in_work_ == 0; });
+  forget_wanted();
+  --quiescing_;
+}
+
+std::vector<Graph::Made> GraphCache::forget(Lock& lock, Graph& graph) {
   graph.gone = true;
+  wait_for_work(lock, [&] { return !graph.in_work; });
   std::erase_if(wanted_, [&](const Wanted& want) { return want.graph.get() == &graph; });
   std::erase(graphs_, &graph);
   for (Graph::Made& made : graph.made) drop(made);
@@ -63,7 +89,7 @@ void GraphCache::make_wanted(Lock& lock) {
     wanted_.erase(wanted_.begin());
     ++in_work_;
     made_.wait(lock, [&] { return !want.graph->in_work; });
-    work(lock, want, true);
+    work(lock, want, &hurry_);
   }
 }
 
@@ -72,15 +98,15 @@ void GraphCache::make_wanted(Lock& lock) {
 void GraphCache::prepare(Lock& lock, const std::shared_ptr<Graph>& graph, PartitionId partition) {
   if (finished_ || core_.stopping || graph->in_work) return;
   ++in_work_;
-  work(lock, {graph, partition}, false);
+  work(lock, {graph, partition}, nullptr);
 }
 
-void GraphCache::work(Lock& lock, const Wanted& want, bool may_wait) {
+void GraphCache::work(Lock& lock, const Wanted& want, hal::WaitsUntil waits) {
   want.graph->in_work = true;
   if (want.partition == kNoPartition)
     look_at(lock, want.graph);
   else
-    make(lock, want.graph, want.partition, may_wait);
+    make(lock, want.graph, want.partition, waits);
   want.graph->in_work = false;
   --in_work_;
   made_.notify_all();
@@ -89,7 +115,7 @@ void GraphCache::work(Lock& lock, const Wanted& want, bool may_wait) {
 void GraphCache::finish() {
   Lock lock(core_.mutex);
   finished_ = true;
-  made_.wait(lock, [&] { return in_work_ == 0; });
+  wait_for_work(lock, [&] { return in_work_ == 0; });
 }
 
 void GraphCache::look_at(Lock& lock, const std::shared_ptr<Graph>& graph) {
@@ -147,8 +173,8 @@ void GraphCache::describe(Graph& graph, const hal::GraphContents& contents) {
 }
 
 void GraphCache::make(Lock& lock, const std::shared_ptr<Graph>& graph, PartitionId partition,
-                      bool may_wait) {
-  if (may_wait) std::erase(graph->wanted, partition);
+                      hal::WaitsUntil waits) {
+  if (waits != nullptr) std::erase(graph->wanted, partition);
   if (graph->gone || graph->stays || !graph->looked || graph->ready(partition) != nullptr) return;
   const std::uint64_t version = graph->version;
   std::shared_ptr<hal::GraphExecutable> older;
@@ -163,7 +189,7 @@ void GraphCache::make(Lock& lock, const std::shared_ptr<Graph>& graph, Partition
   const std::uint64_t free_before = core_.device.free_bytes();
   hal::Result<std::shared_ptr<hal::GraphExecutable>> made = [&] {
     const CaptureSafeScope safe(core_.device);
-    return graph->source->make(core_.inspector, context, older, may_wait);
+    return graph->source->make(core_.inspector, context, older, waits);
   }();
   const std::uint64_t free_after = core_.device.free_bytes();
   lock.lock();
@@ -177,7 +203,7 @@ void GraphCache::make(Lock& lock, const std::shared_ptr<Graph>& graph, Partition
     return lock.lock();
   }
   if (!made) {
-    if (!may_wait && made.error().code == hal::Errc::kBusy) return want(graph, partition);
+    if (made.error().code == hal::Errc::kBusy) return want(graph, partition);
     // This partition's own refusal, or one that every partition will answer.
     if (core_.errors.classify(made.error().native) == hal::Outcome::kPartitionRefused)
       graph->kernel.refused.set(partition);

@@ -6,6 +6,7 @@
 // when there is no more room (DispatchOptions::graph_bytes).
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -26,12 +27,17 @@ class GraphCache {
   // The application changed the graph. What its source did not follow stays where natively it runs
   // from now on.
   static void changed(Graph& graph, hal::Followed followed);
-  // It is gone. What it held goes away with the answer, which must happen without the lock.
-  std::vector<Graph::Made> forget(Graph& graph);
+  // It is gone. Waits until no thread works at it: what the application destroys next may be in
+  // use there. What it held goes away with the answer, which must happen without the lock.
+  std::vector<Graph::Made> forget(Lock& lock, Graph& graph);
+  // The application is about to take away memory or code, which graphs that it does not launch any
+  // more may hold: waits for what is in work, and forgets what is wanted, which a later launch
+  // wants anew. Natively an executable that is not launched uses nothing. Takes the lock.
+  void quiesce();
 
   // The worker is to look at it (kNoPartition), or to make an executable for the partition.
   void want(const std::shared_ptr<Graph>& graph, PartitionId partition);
-  bool awaited() const { return !wanted_.empty() && !finished_; }
+  bool awaited() const { return !wanted_.empty() && !finished_ && quiescing_ == 0; }
   // Does now what is wanted. Drops the lock.
   void make_wanted(Lock& lock);
   // Does what a submission said that a graph needs (Blocked::kGraph), unless another thread works
@@ -49,10 +55,13 @@ class GraphCache {
     std::shared_ptr<Graph> graph;
     PartitionId partition;
   };
-  void work(Lock& lock, const Wanted& want, bool may_wait);
+  void work(Lock& lock, const Wanted& want, hal::WaitsUntil waits);
   void look_at(Lock& lock, const std::shared_ptr<Graph>& graph);
   void describe(Graph& graph, const hal::GraphContents& contents);
-  void make(Lock& lock, const std::shared_ptr<Graph>& graph, PartitionId partition, bool may_wait);
+  void make(Lock& lock, const std::shared_ptr<Graph>& graph, PartitionId partition,
+            hal::WaitsUntil waits);
+  template <class Ended>
+  void wait_for_work(Lock& lock, Ended ended);
   std::vector<Graph::Made> make_room(std::uint64_t bytes, const Graph& but);
   void drop(Graph::Made& made);
 
@@ -63,7 +72,11 @@ class GraphCache {
   std::uint64_t bytes_ = 0;     // what those take
   std::uint64_t clock_ = 0;     // counts their launches
   std::condition_variable made_;
-  unsigned in_work_ = 0;  // by how many threads
+  unsigned in_work_ = 0;    // by how many threads
+  unsigned quiescing_ = 0;  // threads in quiesce()
+  // What the worker waits with: not for the application's calls while one of these waits for it.
+  unsigned awaiting_ = 0;
+  std::atomic<bool> hurry_{false};
   bool finished_ = false;
 };
 

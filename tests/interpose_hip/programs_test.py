@@ -121,8 +121,10 @@ class NullStream(Programs):
 
 class Memory(Programs):
     """Objects that are made and destroyed again and again leave no more than they do natively."""
-    ROUNDS, WARM_UP = 6, 2
-    OBJECTS = 1000 if os.environ.get("VITAMIN_TEST_LONG") == "1" else 100
+    # Many short rounds: what is held for a moment only is in some of them, in the minimum of five
+    # hardly ever.
+    ROUNDS, WARM_UP = 16, 6
+    OBJECTS = 500 if os.environ.get("VITAMIN_TEST_LONG") == "1" else 50
     # Some tables that grow, and what the runtime itself keeps now and then.
     NOISE = 48 << 10
 

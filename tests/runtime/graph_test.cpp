@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <functional>
+#include <thread>
 #include <utility>
 
 #include "hal/graph.h"
@@ -21,6 +23,7 @@ namespace {
 
 using hal::GraphDescription;
 using soft::vitamin_kernel_busy;
+using namespace std::chrono_literals;
 
 GraphDescription chain(unsigned nodes) {
   GraphDescription graph;
@@ -106,9 +109,10 @@ class Source final : public hal::GraphSource {
   }
   hal::Result<std::shared_ptr<hal::GraphExecutable>> make(
       hal::KernelInspector&, hal::PhysicalContext&, std::shared_ptr<hal::GraphExecutable> older,
-      bool may_wait) override {
+      hal::WaitsUntil waits) override {
     const InCall in_call(*this);
-    if (busy && !may_wait) return hal::fail(hal::Errc::kBusy, "the application makes a call");
+    if (busy && waits == nullptr)
+      return hal::fail(hal::Errc::kBusy, "the application makes a call");
     if (const auto now = std::exchange(meanwhile, {})) now();
     if (older != nullptr) {
       ++updates;
@@ -120,7 +124,8 @@ class Source final : public hal::GraphSource {
     return made;
   }
   unsigned nodes = 4, lost = 0;
-  bool busy = false;
+  bool busy = false;                // a call of the application is made ...
+  std::atomic<bool> stuck{false};   // ... which does not end
   bool collective = false;          // it holds a kernel that waits for other processes
   std::function<void()> meanwhile;  // called once, in the middle of make()
   unsigned looks = 0, makes = 0, updates = 0, alive = 0;
@@ -480,6 +485,54 @@ TEST_CASE("One thread at a time makes an executable, others launch the applicati
   CHECK_FALSE(f.source->overlapped);
   CHECK(f.source->makes == 1);
   CHECK(f.page.graphs.made.get() == 1);
+}
+
+// Runs `call` in another thread while an executable is made: it must end behind that.
+template <class Call>
+void ends_behind_the_making(GraphFixture& f, Call call) {
+  std::atomic<bool> made{false}, too_soon{false};
+  std::thread other;
+  f.source->meanwhile = [&] {
+    other = std::thread([&] {
+      call();
+      too_soon = !made;
+    });
+    std::this_thread::sleep_for(20ms);
+    made = true;
+  };
+  CHECK(f.replay(f.stream()) == hal::kNativeOk);
+  other.join();
+  CHECK_FALSE(too_soon);
+  CHECK(f.source->makes == 1);
+}
+
+TEST_CASE("A graph is destroyed when no thread works at it any more") {
+  GraphFixture f({.policy = "static", .clock = soft::Clock::kReal});
+  ends_behind_the_making(f, [&] {
+    CHECK(f.context->destroy(*f.graph, [] { return hal::kNativeOk; }) == hal::kNativeOk);
+  });
+  CHECK(f.source->alive == 0);
+}
+
+TEST_CASE("Memory and code go when no executable is being made any more") {
+  GraphFixture f({.policy = "static", .clock = soft::Clock::kReal});
+  ends_behind_the_making(f, [&] { f.context->quiesce_graphs(); });
+}
+
+TEST_CASE("The worker gives up a wait that another thread waits for, and makes it when it can") {
+  GraphFixture f({.policy = "static", .clock = soft::Clock::kReal});
+  f.source->busy = f.source->stuck = true;
+  runtime::Stream& stream = f.stream();
+  CHECK(f.replay(stream) == hal::kNativeOk);
+  f.context->quiesce_graphs();
+  const auto other = std::make_shared<runtime::Graph>(f.source);
+  Operation operation(other);
+  CHECK(f.context->launch_graph(stream, operation) == hal::kNativeOk);
+  CHECK(f.context->destroy(*other, [] { return hal::kNativeOk; }) == hal::kNativeOk);
+  CHECK(f.source->makes == 0);
+  f.source->stuck = false;
+  while (f.page.graphs.bound.get() == 0) CHECK(f.replay(stream) == hal::kNativeOk);
+  CHECK(f.context->synchronize(stream) == hal::kNativeOk);
 }
 
 TEST_CASE("An executable that goes to make room while it is brought up to date is kept then") {
