@@ -58,10 +58,9 @@ ApiStatus change_graph(GraphExec executable, const runtime::VendorCall& call,
                        const std::function<hal::Followed(FollowedGraph&, ApiStatus)>& change);
 // The context goes away.
 void forget_graphs(const Context& context);
-// No thread of ours works at a graph when this returns, nor is to: graphs that the application does
-// not launch any more may hold memory and code that it takes away next.
+// No thread of ours works at a graph when this returns, nor is to (GraphCache::quiesce).
 void quiesce_graphs();
-// Around a call that takes away memory or code.
+// Around a call that destroys what nodes of graphs name: code or an array.
 template <class Inner>
 struct QuiescesGraphs {
   template <class... Args>

@@ -61,7 +61,7 @@ class VirtualContext {
   void finish_timing() { pipeline_->finish_timing(); }
   // No graph is made executable any more: the process ends.
   void finish_graphs() { pipeline_->graphs().finish(); }
-  // Before the application takes away memory or code (GraphCache::quiesce).
+  // Before the application destroys code (GraphCache::quiesce).
   void quiesce_graphs() { pipeline_->graphs().quiesce(); }
 
   // --- streams -------------------------------------------------------------------------------

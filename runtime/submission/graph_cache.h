@@ -30,9 +30,10 @@ class GraphCache {
   // It is gone. Waits until no thread works at it: what the application destroys next may be in
   // use there. What it held goes away with the answer, which must happen without the lock.
   std::vector<Graph::Made> forget(Lock& lock, Graph& graph);
-  // The application is about to take away memory or code, which graphs that it does not launch any
-  // more may hold: waits for what is in work, and forgets what is wanted, which a later launch
-  // wants anew. Natively an executable that is not launched uses nothing. Takes the lock.
+  // The application is about to destroy code, which graphs that it does not launch any more may
+  // name: NVIDIA's driver faults where it makes such a graph executable or reads one of its kernels
+  // (bench/results/engines/README.md; freed memory does no harm). Waits for what is in work, and
+  // forgets what is wanted, which a later launch wants anew. Takes the lock.
   void quiesce();
 
   // The worker is to look at it (kNoPartition), or to make an executable for the partition.

@@ -8,6 +8,7 @@ import os
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 
 import doors_test
 import programs_test
@@ -32,6 +33,7 @@ def graphs_of(directory):
     return sums, reasons
 
 
+SLOWLY_MADE = "cuGraphInstantiateWithFlags@1+=3ms"
 CHANGES = ("changed_before_every_launch", "captured_between_launches")
 
 # What is made off the path is there after a pause, of the scenario: a short one on an idle machine.
@@ -123,6 +125,11 @@ class Graphs(unittest.TestCase):
 
     def test_an_executable_is_destroyed_while_it_runs(self):
         self.moves("destroyed_in_flight", policy="static:units=2-3")
+
+    def test_no_executable_is_made_of_code_that_is_gone(self):
+        # What is made takes longer than the launches behind which the code goes.
+        with unittest.mock.patch.dict(os.environ, VITAMIN_SOFT_FAULTS=SLOWLY_MADE):
+            self.moves("code_that_goes")
 
     def test_graphs_inside_graphs_follow(self):
         self.moves("built_by_hand")

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <iterator>
+#include <mutex>
 #include <string_view>
+#include <thread>
 
 #include "backends/soft/ledger.h"
 #include "backends/soft/libcuda/clock.h"
@@ -63,12 +66,17 @@ CUresult fault_of_current_device(EntryId id) {
 
 CUresult scripted_fault(EntryId id) {
   Driver& self = driver();
-  const std::lock_guard lock(self.mutex);
+  std::unique_lock lock(self.mutex);
   const EntryInfo& info = entry_info(id);
   for (ScriptedFault& fault : self.settings.faults) {
     if (fault.entry != info.symbol && fault.entry != info.base) continue;
     ++fault.calls;
-    if (fault.calls >= fault.first && fault.calls <= fault.last) return fault.error;
+    if (fault.calls < fault.first || fault.calls > fault.last) continue;
+    if (fault.pause_ms == 0) return fault.error;
+    const std::chrono::milliseconds pause(fault.pause_ms);
+    lock.unlock();
+    std::this_thread::sleep_for(pause);
+    return CUDA_SUCCESS;
   }
   return CUDA_SUCCESS;
 }

@@ -5,6 +5,8 @@
 // SMs of its own context whatever stream the graph is launched into (measured on an H200).
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "backends/soft/libcuda/capture.h"
 #include "backends/soft/libcuda/entry.h"
@@ -12,6 +14,7 @@
 #include "backends/soft/libcuda/graph_memory.h"
 #include "backends/soft/libcuda/graph_params.h"
 #include "backends/soft/libcuda/launches.h"
+#include "backends/soft/libcuda/modules.h"
 
 namespace vitamin::soft::driver {
 namespace {
@@ -67,6 +70,16 @@ bool flatten(const Graph& graph, const std::vector<std::size_t>& before, GraphEx
   return true;
 }
 
+// NVIDIA's driver ends with SIGSEGV where it looks at a kernel whose code was unloaded
+// (bench/results/engines/README.md).
+void expect_loaded(const KernelCommand& kernel) {
+  bool is_kernel = false;
+  if (find_function(kernel.function, &is_kernel) != nullptr) return;
+  std::fputs("software driver: a graph with a kernel whose code was unloaded is made executable\n",
+             stderr);
+  std::abort();
+}
+
 // A node without a context (host functions, empty nodes) runs where its neighbour does.
 CUresult place_nodes(GraphExec& exec, Context& fallback) {
   for (ExecNode& node : exec.nodes) {
@@ -76,6 +89,7 @@ CUresult place_nodes(GraphExec& exec, Context& fallback) {
     if (!node.context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (node.context->device != fallback.device) return CUDA_ERROR_NOT_SUPPORTED;
     if (const auto* kernel = std::get_if<KernelCommand>(&node.command)) {
+      expect_loaded(*kernel);
       if (const CUresult error = check_placement(*kernel, *node.context); error != CUDA_SUCCESS)
         return error;
     }

@@ -53,7 +53,8 @@ std::vector<int> visible_devices(const char* list, int count) {
   return visible;
 }
 
-// "cuLaunchKernel@3=719": the third call; "@3+": from the third on; "@3-5": these.
+// "cuLaunchKernel@3=719": the third call; "@3+": from the third on; "@3-5": these. "=20ms": a pause
+// instead of an error.
 std::optional<ScriptedFault> parse_fault(std::string_view text) {
   const std::size_t at = text.find('@');
   const std::size_t equals = text.find('=', at == std::string_view::npos ? 0 : at);
@@ -67,11 +68,15 @@ std::optional<ScriptedFault> parse_fault(std::string_view text) {
   const auto first = number<std::uint64_t>(calls.substr(0, dash));
   const auto last =
       dash == std::string_view::npos ? first : number<std::uint64_t>(calls.substr(dash + 1));
-  const auto error = number<int>(text.substr(equals + 1));
+  std::string_view what = text.substr(equals + 1);
+  const bool pauses = what.ends_with("ms");
+  if (pauses) what.remove_suffix(2);
+  const auto error = number<std::uint16_t>(what);
   if (!first || !last || !error || *first == 0 || *last < *first) return std::nullopt;
   fault.first = *first;
   fault.last = open_ended ? std::numeric_limits<std::uint64_t>::max() : *last;
-  fault.error = static_cast<CUresult>(*error);
+  fault.error = pauses ? CUDA_SUCCESS : static_cast<CUresult>(*error);
+  if (pauses) fault.pause_ms = *error;
   return fault;
 }
 

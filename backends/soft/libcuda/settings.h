@@ -12,12 +12,14 @@
 
 namespace vitamin::soft::driver {
 
-// Calls `first` … `last` of one entry point, counted from 1, answer `error` untried.
+// Calls `first` … `last` of one entry point, counted from 1, answer `error` untried; without an
+// error they are tried after a pause.
 struct ScriptedFault {
   std::string entry;
   std::uint64_t first = 1;
   std::uint64_t last = 1;
   CUresult error = CUDA_ERROR_UNKNOWN;
+  std::uint32_t pause_ms = 0;
   std::uint64_t calls = 0;
 };
 

@@ -486,6 +486,38 @@ void forks_around_replays() {
   print("words", s.read(x, 1));
 }
 
+// Code goes as soon as natively nothing needs it: behind the last launch, before or after what was
+// made of it is destroyed.
+void code_that_goes() {
+  Session s;
+  const CUstream a = s.stream();
+  const CUdeviceptr x = s.words(2);
+  for (int i = 0; i < 120; ++i) {
+    Kernels kernels(s, true);
+    CUmodule module = nullptr;
+    check(drv.cuModuleLoadData(&module, module_image("TEST_KERNELS").data()));
+    CUfunction add = nullptr;
+    check(drv.cuModuleGetFunction(&add, module, "slow_add"));
+    const CUgraph graph = captured(a, CU_STREAM_CAPTURE_MODE_RELAXED, [&] {
+      for (int j = 0; j < 10; ++j) add_slowly(kernels, a, x, x + 4, 1, 100);
+      CUdeviceptr to = x;
+      Word value = 1;
+      std::uint64_t ns = 100;
+      void* arguments[] = {&to, &value, &ns, nullptr};
+      check(drv.cuLaunchKernel(add, 1, 1, 1, 32, 1, 1, 0, a, arguments, nullptr));
+    });
+    const CUgraphExec run = executable(graph);
+    check(drv.cuGraphDestroy(graph));
+    for (int j = 0; j < 6; ++j) check(drv.cuGraphLaunch(run, a));
+    check(drv.cuStreamSynchronize(a));
+    if (i % 2 == 0) check(drv.cuGraphExecDestroy(run));
+    check(drv.cuModuleUnload(module));
+    check(drv.cuLibraryUnload(kernels.library));
+    if (i % 2 == 1) check(drv.cuGraphExecDestroy(run));
+  }
+  print("words", s.read(x, 1));
+}
+
 const Scenarios kScenarios = {
 #define SCENARIO(name) \
   {                    \
@@ -507,6 +539,7 @@ const Scenarios kScenarios = {
     SCENARIO(reset_device),
     SCENARIO(leaves_at_once),
     SCENARIO(forks_around_replays),
+    SCENARIO(code_that_goes),
 };
 
 }  // namespace
