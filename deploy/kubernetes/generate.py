@@ -98,13 +98,18 @@ def objects(texts):
     return found
 
 
-def overlay_values(over):
+def with_whole_pools(over):
     """Lists are replaced whole: a pool of an overlay is the default pool with these keys."""
     over = copy.deepcopy(over)
     if "pools" in over:
         default = yaml.safe_load((CHART / "values.yaml").read_text())["pools"][0]
         over["pools"] = [merged(default, pool) for pool in over["pools"]]
-    return values_with({"namespace": {"create": True}}, over)
+    return over
+
+
+def overlay_values(over):
+    """The chart's values for an overlay."""
+    return values_with({"namespace": {"create": True}}, with_whole_pools(over))
 
 
 def block(text, indent):

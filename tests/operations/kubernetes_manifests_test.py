@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The Helm chart and the kustomizations: rendered by kubectl, checked against the API's schema."""
+"""The Helm chart and the kustomizations: rendered by kubectl and Helm, checked against the API's
+schema."""
 import copy
 import json
 import os
@@ -22,6 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 DEPLOY = SOURCE / "deploy/kubernetes"
 sys.path[:0] = [str(HERE / "kubernetes"), str(DEPLOY)]
 import generate  # noqa: E402
+from helm import Helm  # noqa: E402
 from kubectl import kubectl  # noqa: E402
 from schema import problems  # noqa: E402
 
@@ -132,6 +134,37 @@ class Schema(Rendered):
         ]:
             with self.assertRaisesRegex(jsonschema.ValidationError, said, msg=over):
                 generate.values_with(over)
+
+
+class Charts(Rendered):
+    """Helm itself, of PyPI: lints the chart, and renders it as kubectl does."""
+
+    def helm(self, *overs):
+        return Helm(DEPLOY / "chart").template(overs, generate.NAMESPACE)
+
+    def overs(self):
+        """Values files that are given to Helm, which adds the chart's defaults."""
+        changes = [*Schema.VARIANTS, *(yaml.safe_load(path.read_text()) for path in VALUES)]
+        return [generate.merged({"namespace": {"create": True}}, generate.with_whole_pools(over))
+                for over in changes]
+
+    def test_helm_lint_has_no_warning(self):
+        self.assertEqual(Helm(DEPLOY / "chart").lint(), [(1, "icon is recommended")])
+
+    def test_helm_renders_each_variant_as_kubectl_does(self):
+        overs = self.overs()
+        for over, texts in zip(overs, self.helm(*overs), strict=True):
+            self.assertIsInstance(texts, dict, f"{over}: {texts}")
+            known = generate.rendered(generate.values_with(over))
+            self.assertEqual({name: text.strip() for name, text in texts.items()
+                              if name.endswith(".yaml")},
+                             {name: text.strip() for name, text in known.items()}, over)
+
+    def test_helm_refuses_what_the_schema_refuses(self):
+        wrong = [{"pool": []}, {"dra": {"enabled": True}}, {"pools": [self.pool(shares=0)]}]
+        for over, said in zip(wrong, self.helm(*wrong), strict=True):
+            self.assertIsInstance(said, str, over)
+            self.assertIn("schema", said)
 
 
 class Meaning(Rendered):
