@@ -133,7 +133,7 @@ metadata:
   namespace: {{{{ .Release.Namespace }}}}
   labels:
     {{{{- range $key, $value := .Values.monitoring.labels }}}}
-    {{{{ $key }}}}: {{{{ printf "%q" $value }}}}
+    {{{{ printf "%q" $key }}}}: {{{{ printf "%q" $value }}}}
     {{{{- end }}}}
     app.kubernetes.io/name: vitamin
 spec:

@@ -75,7 +75,7 @@ class Files(Rendered):
 
     def test_templates_use_what_both_helm_and_kubectl_have(self):
         known = {"if", "else", "true", "false", "end", "range", "template", "define", "printf",
-                 "not", "and", "or"}
+                 "not", "and", "or", "eq"}
         for path in (DEPLOY / "chart/templates").iterdir():
             for action in re.findall(r"\{\{-?\s*(.*?)\s*-?\}\}", path.read_text(), re.S):
                 words = re.sub(r'"[^"]*"|/\*.*?\*/', "", action, flags=re.S)
@@ -85,8 +85,15 @@ class Files(Rendered):
 
 class Schema(Rendered):
     CLAIMS = {"devicePlugin": {"enabled": False}, "dra": {"enabled": True}}
+    # Strings that YAML would read as something else.
+    ODD = {"tolerations": [{"key": "true", "operator": "Equal", "value": "true"},
+                           {"key": "1", "value": "1e3", "effect": "NoExecute",
+                            "tolerationSeconds": 2000000},
+                           {"operator": "Exists"}],
+           "pools": [{"name": "7", "runtimeClassName": "0", "nodeSelector": {"on": "yes"}}],
+           "monitoring": {"enabled": True, "labels": {"null": "no"}}}
     VARIANTS = [*generate.KUSTOMIZATIONS.values(), {"priorityClasses": {"enabled": False}},
-                {"tolerations": []}]
+                {"tolerations": []}, ODD]
 
     def test_every_object_of_every_variant_is_valid(self):
         for over in self.VARIANTS:
@@ -134,6 +141,21 @@ class Schema(Rendered):
         ]:
             with self.assertRaisesRegex(jsonschema.ValidationError, said, msg=over):
                 generate.values_with(over)
+
+
+    def test_strings_stay_strings(self):
+        things = of(generate.rendered(generate.overlay_values(self.ODD)))
+        spec = things["DaemonSet", "vitamin-7"]["spec"]
+        pod = spec["template"]["spec"]
+        self.assertEqual(pod["tolerations"], self.ODD["tolerations"])
+        self.assertEqual(pod["runtimeClassName"], "0")
+        self.assertEqual(pod["nodeSelector"]["on"], "yes")
+        self.assertEqual(spec["selector"]["matchLabels"]["vitamin.dev/pool"], "7")
+        self.assertEqual(things["PrometheusRule", "vitamin"]["metadata"]["labels"]["null"], "no")
+        for wrong in ({"key": "a", "value": True}, {"key": "a", "tolerationSeconds": "5"},
+                      {"kye": "a"}):
+            with self.assertRaises(jsonschema.ValidationError, msg=wrong):
+                generate.values_with({"tolerations": [wrong]})
 
 
 class Charts(Rendered):

@@ -9,3 +9,10 @@
 {{- define "vitamin.fenced" -}}
 {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
 {{- end -}}
+{{- /* Strings stay strings for YAML. Helm reads every number of the values as a float. */ -}}
+{{- define "vitamin.scalar" -}}
+{{- $type := printf "%T" . -}}
+{{- if eq $type "string" }}{{ printf "%q" . }}
+{{- else if eq $type "float64" }}{{ printf "%.0f" . }}
+{{- else }}{{ printf "%v" . }}{{ end -}}
+{{- end -}}
