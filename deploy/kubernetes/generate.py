@@ -59,6 +59,10 @@ def values_with(*overs):
     for over in overs:
         values = merged(values, over)
     jsonschema.validate(values, json.loads((CHART / "values.schema.json").read_text()))
+    names = [pool["name"] for pool in values["pools"]]
+    for name in names:
+        if names.count(name) > 1:  # which no schema can say; daemonset.yaml refuses it for Helm
+            raise jsonschema.ValidationError(f"two pools have the name {name!r}", path=["pools"])
     return values
 
 
@@ -89,12 +93,15 @@ def rendered(values, namespace=NAMESPACE):
 
 
 def objects(texts):
-    """The rendered objects, by (kind, name)."""
+    """The rendered objects, by (kind, name). ValueError: two are of one kind and name."""
     found = {}
     for text in texts.values():
         for thing in yaml.safe_load_all(text):
             if thing is not None:
-                found[thing["kind"], thing["metadata"]["name"]] = thing
+                name = thing["kind"], thing["metadata"]["name"]
+                if name in found:
+                    raise ValueError("two objects: {} {}".format(*name))
+                found[name] = thing
     return found
 
 

@@ -75,7 +75,7 @@ class Files(Rendered):
 
     def test_templates_use_what_both_helm_and_kubectl_have(self):
         known = {"if", "else", "true", "false", "end", "range", "template", "define", "printf",
-                 "not", "and", "or", "eq"}
+                 "not", "and", "or", "eq", "index"}
         for path in (DEPLOY / "chart/templates").iterdir():
             for action in re.findall(r"\{\{-?\s*(.*?)\s*-?\}\}", path.read_text(), re.S):
                 words = re.sub(r'"[^"]*"|/\*.*?\*/', "", action, flags=re.S)
@@ -136,6 +136,9 @@ class Schema(Rendered):
             ({**self.CLAIMS, "pools": [self.pool(gpuMemory="141")]}, "does not match"),
             ({"pools": [self.pool(name="A b")]}, "does not match"),
             ({"monitoring": {"enabled": "yes"}}, "is not of type 'boolean'"),
+            ({"pools": [self.pool(), self.pool(shares=8)]}, "two pools have the name 'default'"),
+            # Its ConfigMap would have the name of the dashboard's.
+            ({"pools": [self.pool(name="dashboard")]}, "should not be valid|is not allowed"),
             # A GPU is offered either by shares or by claims.
             ({"dra": {"enabled": True}}, "should not be valid|is not allowed"),
         ]:
@@ -187,6 +190,15 @@ class Charts(Rendered):
         for over, said in zip(wrong, self.helm(*wrong), strict=True):
             self.assertIsInstance(said, str, over)
             self.assertIn("schema", said)
+
+
+    def test_helm_refuses_two_pools_of_one_name(self):
+        pools = [[self.pool(name="a"), self.pool(name="b"), self.pool(name="a", shares=8)],
+                 [self.pool(name="a"), self.pool(name="b")]]
+        twice, fine = self.helm(*({"pools": each} for each in pools))
+        self.assertIsInstance(twice, str)
+        self.assertIn("two pools have one name", twice)
+        self.assertIsInstance(fine, dict)
 
 
 class Meaning(Rendered):
