@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -93,7 +94,7 @@ class Schema(Rendered):
            "pools": [{"name": "7", "runtimeClassName": "0", "nodeSelector": {"on": "yes"}}],
            "monitoring": {"enabled": True, "labels": {"null": "no"}}}
     VARIANTS = [*generate.KUSTOMIZATIONS.values(), {"priorityClasses": {"enabled": False}},
-                {"tolerations": []}, ODD]
+                {"tolerations": []}, {"imagePullSecrets": [{"name": "a"}, {"name": "b"}]}, ODD]
 
     def test_every_object_of_every_variant_is_valid(self):
         for over in self.VARIANTS:
@@ -135,6 +136,8 @@ class Schema(Rendered):
             ({**self.CLAIMS, "pools": [self.pool(gpus=["GPU-1=8"])]}, "does not match"),
             ({**self.CLAIMS, "pools": [self.pool(gpuMemory="141")]}, "does not match"),
             ({"pools": [self.pool(name="A b")]}, "does not match"),
+            ({"imagePullSecrets": ["name"]}, "is not of type 'object'"),
+            ({"image": {"tag": "a/b"}}, "does not match"),
             ({"monitoring": {"enabled": "yes"}}, "is not of type 'boolean'"),
             ({"pools": [self.pool(), self.pool(shares=8)]}, "two pools have the name 'default'"),
             # Its ConfigMap would have the name of the dashboard's.
@@ -302,6 +305,20 @@ class Meaning(Rendered):
         self.assertIn("--gpu=GPU-1=80Gi", driver["command"])
         self.assertNotIn("--gpu-memory", " ".join(driver["command"]))
 
+    def test_each_container_is_of_the_image_of_the_values_which_may_need_a_secret(self):
+        values = {"image": {"repository": "registry.example:5000/v", "tag": "1",
+                            "pullPolicy": "Never"},
+                  "imagePullSecrets": [{"name": "login"}]}
+        for change in ({}, Schema.CLAIMS, {"pools": [self.pool(mps=True)]}):
+            things = self.render(values, change)
+            pod = things["DaemonSet", "vitamin-default"]["spec"]["template"]["spec"]
+            self.assertEqual(pod["imagePullSecrets"], [{"name": "login"}])
+            for container in pod["initContainers"] + pod["containers"]:
+                self.assertEqual((container["image"], container["imagePullPolicy"]),
+                                 ("registry.example:5000/v:1", "Never"))
+        without = self.render()["DaemonSet", "vitamin-default"]["spec"]["template"]["spec"]
+        self.assertNotIn("imagePullSecrets", without)
+
     def test_an_update_does_not_end_mps_by_itself(self):
         with_mps = self.render({"pools": [self.pool(mps=True)]})["DaemonSet", "vitamin-default"]
         self.assertEqual(with_mps["spec"]["updateStrategy"], {"type": "OnDelete"})
@@ -369,6 +386,20 @@ class Page(Rendered):
         self.assertLessEqual(term["labelSelector"]["matchLabels"].items(),
                              first["metadata"]["labels"].items())
         self.assertEqual(term["topologyKey"], "kubernetes.io/hostname")
+
+    def test_the_line_for_a_kustomization_names_the_image(self):
+        line, = re.findall(r"`(images: \[.*?\])`", self.TEXT)
+        for directory in generate.KUSTOMIZATIONS:
+            with tempfile.TemporaryDirectory() as copied:
+                for name in ("kustomization.yaml", "vitamin.yaml"):
+                    shutil.copy(DEPLOY / directory / name, copied)
+                with open(pathlib.Path(copied) / "kustomization.yaml", "a") as file:
+                    file.write(f"{line}\n")
+                built = subprocess.run([kubectl(), "kustomize", copied], text=True,
+                                       capture_output=True)
+            self.assertEqual(built.returncode, 0, built.stderr)
+            self.assertIn("image: YOURS:VERSION\n", built.stdout)
+            self.assertNotIn("registry.example", built.stdout)
 
     def builds_packages(self, words):
         self.assertEqual(words, ["ninja", "-C", "build/release", "packages"])
@@ -438,8 +469,15 @@ class Page(Rendered):
         chart = yaml.safe_load((SOURCE / words[4] / "Chart.yaml").read_text())
         self.assertEqual((chart["apiVersion"], chart["name"]), ("v2", "vitamin"))
         values = words[words.index("--values") + 1] if "--values" in words else "my.yaml"
-        if values != "my.yaml":  # the reader's own
-            generate.values_with(yaml.safe_load((SOURCE / values).read_text()))
+        over = {}  # of my.yaml, the reader's own
+        if values != "my.yaml":
+            over = yaml.safe_load((SOURCE / values).read_text())
+        repository, tag = words[words.index("--set") + 1].split(",")
+        self.assertEqual((repository, tag), ("image.repository=YOURS", "image.tag=VERSION"))
+        image = {"repository": "YOURS", "tag": "VERSION"}
+        pod = self.render(over, {"image": image})["DaemonSet", "vitamin-default"]["spec"][
+            "template"]["spec"]
+        self.assertEqual(pod["containers"][0]["image"], "YOURS:VERSION")
 
     def creates_the_namespace(self, words):
         """As access.yaml does where the chart is not used."""
