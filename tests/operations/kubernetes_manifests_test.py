@@ -123,6 +123,12 @@ class Schema(Rendered):
             lambda it: it.update(kind="DaemonSets"): "no kind",
         }.items():
             self.assertIn(said, " ".join(damaged(change)))
+        queue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue",
+                 "spec": {"resourceGroups": [{"coveredResources": ["cpu"], "flavors": [
+                     {"name": "one", "resources": [{"name": "cpu", "nominalQuota": "4x"}]}]}]}}
+        self.assertIn("4x", " ".join(problems(queue)))
+        queue["spec"] = {"cohort": "of v1beta1"}
+        self.assertIn("'cohort' was unexpected", " ".join(problems(queue)))
 
     def test_values_that_are_wrong_are_refused(self):
         for over, said in [
@@ -374,6 +380,27 @@ class Page(Rendered):
         for text in blocks:
             for thing in yaml.safe_load_all(text):
                 self.assertEqual(problems(thing), [])
+
+    def test_the_queue_of_the_page_counts_what_a_pool_offers(self):
+        """Rules of Kueue that are not in the schema."""
+        text, = (block for block in re.findall(r"^```yaml\n(.*?)^```", self.TEXT, re.M | re.S)
+                 if "kind: ClusterQueue" in block)
+        things = of({"page": text})
+        queue, flavor, local = (things[kind, name] for kind, name in (
+            ("ClusterQueue", "team-a"), ("ResourceFlavor", "shared-gpus"),
+            ("LocalQueue", "gpu-shares")))
+        group, = queue["spec"]["resourceGroups"]
+        for each in group["flavors"]:
+            self.assertEqual(each["name"], flavor["metadata"]["name"])
+            self.assertEqual([one["name"] for one in each["resources"]],
+                             group["coveredResources"])
+        self.assertEqual(local["spec"]["clusterQueue"], queue["metadata"]["name"])
+        self.assertEqual(queue["spec"]["namespaceSelector"]["matchLabels"],
+                         {"kubernetes.io/metadata.name": local["metadata"]["namespace"]})
+        pool = generate.values_with()["pools"][0]
+        self.assertEqual(flavor["spec"]["nodeLabels"], pool["nodeSelector"])
+        self.assertIn(f"vitamin.dev/percent-{100 // pool['shares']}", group["coveredResources"])
+        self.assertIn(f"queue-name: {local['metadata']['name']}`", self.TEXT)
 
     def test_the_two_pods_of_the_page_fit_on_one_gpu_of_one_node(self):
         first, second = yaml.safe_load_all((DEPLOY / "examples/half-a-gpu.yaml").read_text())
