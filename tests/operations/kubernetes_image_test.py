@@ -5,10 +5,10 @@ import os
 import subprocess
 import unittest
 
-from machine import BUILD, SOURCE, Machine, alone, packages, tool
+from machine import BUILD, SOURCE, VERSION, Machine, alone, packages, tool
 from time_limit import time_limit
 
-IMAGE = "localhost/vitamin:0.1.0"
+IMAGE = f"localhost/vitamin:{VERSION}"
 CONTAINERS = """
 [containers]
 pids_limit = 0
@@ -60,7 +60,7 @@ class Image(unittest.TestCase):
     def test_it_contains_the_programs_and_starts_them(self):
         machine = PodmanMachine(self)
         self.assertLess(image().stat().st_size, 100 << 20)
-        for words, said in [(("vitamind", "--help"), "--system"), (("vitamin", "version"), "0.1"),
+        for words, said in [(("vitamind", "--help"), "--system"), (("vitamin", "version"), VERSION),
                             (("vitamin-k8s-plugin", "--help"), "--pod-resources"),
                             (("vitamin-dra-driver", "--help"), "--registry")]:
             done = machine.podman("run", "--rm", "--network=host", IMAGE, *words)

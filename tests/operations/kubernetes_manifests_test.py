@@ -18,7 +18,7 @@ import unittest
 import jsonschema
 import yaml
 
-from machine import BUILD, SOURCE
+from machine import BUILD, SOURCE, VERSION
 
 HERE = pathlib.Path(__file__).resolve().parent
 DEPLOY = SOURCE / "deploy/kubernetes"
@@ -61,6 +61,13 @@ class Files(Rendered):
             self.assertEqual(built.returncode, 0, built.stderr)
             self.assertEqual(of({"all": built.stdout}),
                              of(generate.rendered(generate.overlay_values(over))), directory)
+
+    def test_the_chart_and_the_change_log_are_of_the_version_that_is_built(self):
+        chart = yaml.safe_load((DEPLOY / "chart/Chart.yaml").read_text())
+        self.assertEqual((chart["version"], chart["appVersion"]), (VERSION, VERSION))
+        self.assertEqual(generate.values_with()["image"]["tag"], VERSION)
+        latest = re.search(r"^## (\S+), ", (SOURCE / "CHANGELOG.md").read_text(), re.M)[1]
+        self.assertEqual(latest, VERSION)
 
     def test_alerts_and_dashboard_are_those_of_the_tree(self):
         things = self.render({"monitoring": {"enabled": True}})

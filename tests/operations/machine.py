@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from time_limit import time_limit
 BUILD = pathlib.Path(os.environ["BUILD"])
 SOURCE = pathlib.Path(os.environ["SOURCE"])
 PACKAGES = BUILD / "packages"
+VERSION = re.search(r"^project\(\w+ VERSION (\S+)",
+                    (SOURCE / "CMakeLists.txt").read_text(), re.M)[1]
 
 SET_UP = r"""
 set -e

@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 import unittest
 
-from machine import BUILD, SOURCE, Machine, alone, package, packages, tool
+from machine import BUILD, SOURCE, VERSION, Machine, alone, package, packages, tool
 import seed
 from time_limit import time_limit, wait_until
 
@@ -199,8 +199,8 @@ class RoundTrip(Directory):
         tree, deb = self.directory / name, self.directory / f"{name}.deb"
         run("dpkg-deb", "-R", package(name), tree)
         control = tree / "DEBIAN/control"
-        control.write_text(re.sub(r"(?m)(^Version: |\(= )0\.1\.0", r"\g<1>0.1.1",
-                                  control.read_text()))
+        control.write_text(re.sub(rf"(?m)(^Version: |\(= ){re.escape(VERSION)}",
+                                  rf"\g<1>{VERSION}.1", control.read_text()))
         run("dpkg-deb", "-Znone", "-b", tree, deb)
         return deb
 
@@ -233,7 +233,7 @@ class RoundTrip(Directory):
             self.check_service(machine)
             machine.run("systemctl", "disable", "vitamind.service")
             machine.run("dpkg", "--force-unsafe-io", "-i", *(f"/opt/{n}.deb" for n in names))
-            self.assertIn("0.1.1", machine.run("dpkg-query", "-W", "vitamind").stdout)
+            self.assertIn(f"{VERSION}.1", machine.run("dpkg-query", "-W", "vitamind").stdout)
             self.assertFalse(machine.exists(self.WANTED), "the upgrade enabled what was disabled")
             self.assertEqual(machine.run("vitamin", "run", "--quiet", "--", "true").returncode, 0)
             machine.run("dpkg", "-r", *names)
@@ -251,7 +251,7 @@ class RoundTrip(Directory):
         self.assertTrue(machine.exists(self.WANTED))
         self.assertEqual(machine.run("stat", "-c", "%U %G %a", "/run/vitamin").stdout,
                          "vitamin vitamin 755\n")
-        self.assertIn("0.1.0", machine.run("vitamin", "version").stdout)
+        self.assertIn(VERSION, machine.run("vitamin", "version").stdout)
         self.assertEqual(machine.run("vitamin", "run", "--quiet", "--", "sh", "-c",
                                      "echo $LD_PRELOAD").stdout.count("/usr/lib/vitamin/preload/"),
                          len(list((machine.root / "usr/lib/vitamin/preload").iterdir())))
@@ -354,20 +354,20 @@ class Rpm(Directory):
             self.assertLessEqual(max(versions), FLOOR if name == "vitamin-preload" else RHEL_9)
             self.assertLessEqual(set(map(self.kind_of, needs.splitlines())), self.IN_RHEL_9, name)
             said = run(rpm, "-qp", "--queryformat", "%{LICENSE} %{VERSION} %{SUMMARY}", file)
-            self.assertRegex(said, r"^Apache-2.0 0.1.0 \w.{20}")
+            self.assertRegex(said, rf"^Apache-2.0 {re.escape(VERSION)} \w.{{20}}")
             files = {line for line in run(rpm, "-qpl", file).splitlines() if "/share/" not in line}
             wanted = {line.split()[5].removeprefix(".")
                       for line in run("dpkg-deb", "-c", package(name)).splitlines()
                       if line.startswith("-") and "/share/" not in line}
             self.assertLessEqual(wanted, files)
-        self.assertIn("vitamin-preload = 0.1.0", run(rpm, "-qp", "--requires",
-                                                     made["vitamin-cli"]))
+        self.assertIn(f"vitamin-preload = {VERSION}",
+                      run(rpm, "-qp", "--requires", made["vitamin-cli"]))
         # Installed without dependencies, which this system does not have as RPMs.
         root = self.directory / "root"
         run(rpm, "--root", root, "--install", "--nodeps", "--noscripts", "--notriggers",
             *made.values())
         said = run(root / "usr/bin/vitamin", "version")
-        self.assertIn("0.1.0", said)
+        self.assertIn(VERSION, said)
 
 
 class Wheel(Directory):
@@ -398,7 +398,8 @@ class Wheel(Directory):
         made = sorted((self.directory / "dist").iterdir())
         # Older setuptools keep the hyphen of the source distribution.
         self.assertEqual({path.name.replace("-advice", "_advice") for path in made},
-                         {"vitamin_advice-0.1.0-py3-none-any.whl", "vitamin_advice-0.1.0.tar.gz"})
+                         {f"vitamin_advice-{VERSION}-py3-none-any.whl",
+                          f"vitamin_advice-{VERSION}.tar.gz"})
         self.assertEqual(run(tools / "twine", "check", "--strict", *made).count("PASSED"), 2)
         run(sys.executable, "-m", "venv", "--without-pip", self.directory / "venv")
         run(tools / "pip", "--python", self.directory / "venv/bin/python", "install", "--quiet",
@@ -433,7 +434,7 @@ vitamin_add_policy(mine {source})
              f"-DCMAKE_PREFIX_PATH={tree}/usr"], text=True, capture_output=True)
 
     def test_an_external_project_finds_the_header_and_its_policy_is_accepted(self):
-        consumer, done = self.configured("0.1")
+        consumer, done = self.configured(VERSION.rpartition(".")[0])
         self.assertEqual(done.returncode, 0, done.stderr)
         run(os.environ["CMAKE"], "--build", consumer / "build")
         done = subprocess.run([BUILD / "bin/vitamin", "policy", "test",
@@ -444,7 +445,7 @@ vitamin_add_policy(mine {source})
     def test_another_version_than_asked_for_is_not_found(self):
         _, done = self.configured("7.0")
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("0.1.0", done.stderr)
+        self.assertIn(VERSION, done.stderr)
 
 
 class Tarball(Directory):
@@ -454,7 +455,7 @@ class Tarball(Directory):
             with tarfile.open(tarball) as archive:
                 archive.extractall(self.directory / place)
             (tree,) = (self.directory / place).iterdir()
-            self.assertIn("0.1.0", run(tree / "bin/vitamin", "version"))
+            self.assertIn(VERSION, run(tree / "bin/vitamin", "version"))
             said = run(tree / "bin/vitamin", "run", "--quiet", "--", "sh", "-c",
                        "grep -c libvitamin_ /proc/$$/maps", cwd="/")
             self.assertGreater(int(said), 0)
