@@ -64,6 +64,9 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 100));
   app.add_option("--gpu", gpus, "UUID[=SHARES[@RESOURCE]] (default: all of NVIDIA's here)");
+  app.add_option("--nvidia-gpus", options.nvidia_gpus,
+                 "Where NVIDIA's driver lists this node's GPUs; others of --gpu are not offered")
+      ->capture_default_str();
   app.add_option("--kubelet", options.directory, "Directory of the kubelet's socket")
       ->capture_default_str();
   app.add_option("--socket", options.container.socket, "Where vitamind listens")

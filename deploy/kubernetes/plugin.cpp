@@ -18,8 +18,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr const char* kNvidiaGpus = "/proc/driver/nvidia/gpus";
-
 // Which file is there, and since when: another one of the same name is another number.
 std::pair<ino_t, std::int64_t> identity(const std::string& path) {
   struct stat facts {};
@@ -41,7 +39,7 @@ std::string socket_name(const std::string& resource) {
 }  // namespace
 
 Plugin::Plugin(Options options)
-    : options_(std::move(options)), name_(socket_name(options_.resource)), gpus_(options_.gpus) {
+    : options_(std::move(options)), name_(socket_name(options_.resource)) {
   look();
 }
 
@@ -142,17 +140,30 @@ std::string Plugin::absence() const {
   return absence_;
 }
 
+// Those to offer that are in this machine: the nodes of a pool name their GPUs in one list. The
+// mutex is held.
+std::vector<NodeGpu> Plugin::gpus_here() {
+  const NvidiaGpus present = nvidia_gpus(options_.nvidia_gpus);
+  std::vector<NodeGpu> here;
+  if (options_.gpus.empty())
+    for (const std::string& uuid : present.uuids)
+      here.push_back({.uuid = uuid, .shares = options_.shares});
+  for (const NodeGpu& gpu : options_.gpus)
+    if (is_here(gpu.uuid, present))
+      here.push_back(gpu);
+    else if (absent_.insert(gpu.uuid).second)
+      say(gpu.uuid + " is not offered: this node has no such GPU in " + options_.nvidia_gpus);
+  return here;
+}
+
 // A GPU is healthy when vitamind answers and takes clients on it, as far as it knows it.
 void Plugin::look() {
-  std::vector<NodeGpu> now = options_.gpus;
-  if (now.empty())
-    for (const std::string& uuid : nvidia_gpus(kNvidiaGpus))
-      now.push_back({.uuid = uuid, .shares = options_.shares});
   auto status = tools::ask_daemon(options_.container.socket, "status");
   if (const auto mps = check_mps(options_.container); status && !mps)
     status = tl::unexpected(mps.error());
   const std::lock_guard lock(mutex_);
   if (status) absence_ = tools::absence_code(*status);
+  std::vector<NodeGpu> now = gpus_here();
   for (NodeGpu& gpu : now) {
     gpu.healthy = status.has_value();
     if (status)

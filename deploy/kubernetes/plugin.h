@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct Options {
   std::string directory = "/var/lib/kubelet/device-plugins";  // of the kubelet's socket
   std::string resource = "vitamin.dev/share";
   std::vector<NodeGpu> gpus;               // empty: NVIDIA's of this node, as they come
+  std::string nvidia_gpus = kNvidiaGpus;   // where NVIDIA's driver lists those
   std::uint32_t shares = 4;                // of each of those
   std::vector<std::string> own_resources;  // of this node's plugins of Vitamin, this one's too
   ContainerSettings container;
@@ -61,6 +63,7 @@ class Plugin final : public v1beta1::DevicePlugin::Service {
   void serve();
   bool register_once();
   void look();
+  std::vector<NodeGpu> gpus_here();
   std::string offered_elsewhere(const std::string& uuid) const;
   void say_offered(const NodeGpu& gpu) const;
   void ask_what_others_offer();
@@ -73,7 +76,8 @@ class Plugin final : public v1beta1::DevicePlugin::Service {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<NodeGpu> gpus_;
-  std::string absence_;  // tools::absence_code() of vitamind's last status
+  std::set<std::string> absent_;  // of options_.gpus, each said once
+  std::string absence_;           // tools::absence_code() of vitamind's last status
   std::map<std::string, std::vector<std::string>> others_;  // other plugins' devices, by resource
   bool serving_ = false;
   std::string told_;  // the last problem of vitamind, said once

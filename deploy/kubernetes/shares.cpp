@@ -10,20 +10,41 @@
 
 namespace vitamin::kubernetes {
 
-std::vector<std::string> nvidia_gpus(const std::string& directory) {
+namespace {
+
+// Empty: the driver has not read it.
+std::string uuid_in(const std::filesystem::path& information) {
   constexpr std::string_view kLabel = "GPU UUID:";
-  std::vector<std::string> uuids;
-  std::error_code none;
-  for (const auto& gpu : std::filesystem::directory_iterator(directory, none)) {
-    std::ifstream information(gpu.path() / "information");
-    for (std::string line; std::getline(information, line);) {
-      if (!line.starts_with(kLabel)) continue;
-      const std::size_t begin = line.find_first_not_of(" \t", kLabel.size());
-      if (begin != std::string::npos) uuids.push_back(line.substr(begin));
-    }
+  std::ifstream file(information);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(kLabel)) continue;
+    const std::size_t begin = line.find_first_not_of(" \t", kLabel.size());
+    if (begin != line.npos && line.find('?') == line.npos) return line.substr(begin);
   }
-  std::sort(uuids.begin(), uuids.end());
-  return uuids;
+  return "";
+}
+
+}  // namespace
+
+NvidiaGpus nvidia_gpus(const std::string& directory) {
+  NvidiaGpus present;
+  std::error_code error;
+  const std::filesystem::directory_iterator gpus(directory, error);
+  present.complete = !error;
+  for (const auto& gpu : gpus) {
+    std::string uuid = uuid_in(gpu.path() / "information");
+    if (uuid.empty())
+      present.complete = false;
+    else
+      present.uuids.push_back(std::move(uuid));
+  }
+  std::sort(present.uuids.begin(), present.uuids.end());
+  return present;
+}
+
+bool is_here(const std::string& uuid, const NvidiaGpus& present) {
+  return !present.complete || uuid.starts_with("MIG-") ||
+         std::binary_search(present.uuids.begin(), present.uuids.end(), uuid);
 }
 
 namespace {

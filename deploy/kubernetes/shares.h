@@ -27,8 +27,21 @@ struct Share {
   bool healthy = true;
 };
 
-// UUIDs in /proc/driver/nvidia/gpus, or a directory like it.
-std::vector<std::string> nvidia_gpus(const std::string& directory);
+inline constexpr const char* kNvidiaGpus = "/proc/driver/nvidia/gpus";
+
+// GPUs that NVIDIA's driver lists.
+struct NvidiaGpus {
+  std::vector<std::string> uuids;  // sorted
+  // No other is in the machine: the driver is loaded and has read the UUID of each. Without
+  // persistence mode it may read one at the first use only, and lists "GPU-????" until then.
+  bool complete = false;
+};
+// Reads kNvidiaGpus, or a directory like it.
+NvidiaGpus nvidia_gpus(const std::string& directory);
+
+// Whether a GPU of that UUID may be one of this machine: no complete list lacks it. MIG devices are
+// in no list.
+bool is_here(const std::string& uuid, const NvidiaGpus& present);
 
 // Which GPUs are offered under which extended resource.
 using Offers = std::map<std::string, std::vector<NodeGpu>>;

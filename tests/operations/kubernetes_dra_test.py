@@ -90,7 +90,8 @@ class DraTest(unittest.TestCase):
                    self.directory / "registry", "--directory", self.directory / "plugin",
                    "--cdi-directory", self.directory / "cdi", "--socket", self.socket,
                    "--libraries", BUILD / "lib", "--config", self.directory / "vitamin.toml",
-                   "--every", 20, *(f"--gpu={gpu}" for gpu in gpus), *more)
+                   "--nvidia-gpus", self.directory / "gpus", "--every", 20,
+                   *(f"--gpu={gpu}" for gpu in gpus), *more)
 
     def start_all(self, **options):
         self.start_daemon()
@@ -221,6 +222,17 @@ class Published(DraTest):
         del self.api.slices["node-1-gpu.nvidia.com"]
         wait_until(lambda: self.api.published() == ["GPU-1", "GPU-2"], what="both GPUs")
         self.assertEqual(self.api.slice_of()["spec"]["pool"]["generation"], 2)
+
+    def test_a_gpu_that_the_node_does_not_have_is_not_published(self):
+        gpu = self.directory / "gpus/0000:01:00.0"
+        gpu.mkdir(parents=True)
+        (gpu / "information").write_text("Model: \t NVIDIA H200\nGPU UUID: \t GPU-2\n")
+        self.start_all()
+        self.assertEqual(self.api.published(), ["GPU-2"])
+        self.looks()
+        self.assertEqual(self.log().count("GPU-1 is not published: this node has no such GPU"), 1)
+        self.assertIn("this node has no device gpu-1",
+                      self.refused(self.api.add_claim(claim_of("a", 25))))
 
     def test_without_vitamind_nothing_is_published_and_nothing_prepared(self):
         claim = self.api.add_claim(claim_of("a", 25))

@@ -175,7 +175,9 @@ struct Node {
              "--every",
              "20",
              "--libraries",
-             build + "/lib"};
+             build + "/lib",
+             "--nvidia-gpus",
+             "here/gpus"};
     words.insert(words.end(), more.begin(), more.end());
     for (std::string& word : words)  // "here": the node's directory, which has a random name
       if (word.starts_with("here/")) word = directory + word.substr(4);
@@ -191,6 +193,12 @@ struct Node {
   Node& operator=(const Node&) = delete;
 
   std::string socket() const { return directory + "/daemon/vitamind"; }
+  // As NVIDIA's driver does.
+  void list_gpu(const std::string& uuid) const {
+    const std::string gpu = directory + "/gpus/" + uuid;
+    std::filesystem::create_directories(gpu);
+    std::ofstream(gpu + "/information") << "GPU UUID: \t " << uuid << "\n";
+  }
   // Until it has registered.
   void start_plugin() {
     const std::size_t before = kubelet->registrations();
@@ -223,13 +231,14 @@ grpc::Status allocate(Node& node, const std::vector<std::string>& ids,
   return node.kubelet->plugin()->Allocate(&call, request, &answer);
 }
 
-// Reads the stream until so many devices are healthy.
-bool sees_healthy(grpc::ClientReader<v1beta1::ListAndWatchResponse>& reader, int wanted) {
+// Reads the stream until so many devices, of all, are healthy.
+bool sees_healthy(grpc::ClientReader<v1beta1::ListAndWatchResponse>& reader, int wanted,
+                  int all = 8) {
   v1beta1::ListAndWatchResponse response;
   while (reader.Read(&response)) {
     int healthy = 0;
     for (const auto& device : response.devices()) healthy += device.health() == "Healthy" ? 1 : 0;
-    CHECK(response.devices_size() == 8);
+    CHECK(response.devices_size() == all);
     if (healthy == wanted) return true;
   }
   return false;
@@ -327,6 +336,23 @@ TEST_CASE("GPUs with different numbers of shares are different resources of one 
   request.mutable_container_requests(0)->add_devices_ids("GPU-1.0");
   grpc::ClientContext other;
   CHECK(half->Allocate(&other, request, &answer).error_message() == "there is no device GPU-1.0");
+}
+
+TEST_CASE("a GPU that the node does not have is not offered") {
+  Node node;
+  node.plugin->end(SIGKILL);
+  node.list_gpu("GPU-1");
+  node.start_plugin();
+  grpc::ClientContext call;
+  call.set_deadline(std::chrono::system_clock::now() + kPatience);
+  v1beta1::Empty empty;
+  const auto plugin = node.kubelet->plugin();
+  const auto reader = plugin->ListAndWatch(&call, empty);
+  CHECK(sees_healthy(*reader, 4, 4));
+  v1beta1::AllocateResponse answer;
+  CHECK(allocate(node, {"GPU-2.0"}, answer).error_message() == "there is no device GPU-2.0");
+  CHECK(allocate(node, {"GPU-1.0"}, answer).ok());
+  call.TryCancel();
 }
 
 TEST_CASE("a GPU that NVIDIA's plugin offers too is offered once") {

@@ -94,14 +94,33 @@ TEST_CASE("unknown and unhealthy devices are not allocated") {
 TEST_CASE("NVIDIA's GPUs are named by the driver") {
   std::string directory = "/tmp/vitamin-gpus-XXXXXX";
   REQUIRE(::mkdtemp(directory.data()) != nullptr);
-  for (const char* bus : {"0000:81:00.0", "0000:01:00.0"}) {
+  const auto add = [&](const std::string& bus, const std::string& uuid) {
     std::filesystem::create_directory(directory + "/" + bus);
     std::ofstream(directory + "/" + bus + "/information")
-        << "Model: \t\t NVIDIA H200\nIRQ:   \t\t 95\nGPU UUID: \t GPU-" << bus << "\n";
-  }
-  CHECK(nvidia_gpus(directory) == Ids{"GPU-0000:01:00.0", "GPU-0000:81:00.0"});
+        << "Model: \t\t NVIDIA H200\nIRQ:   \t\t 95\nGPU UUID: \t " << uuid << "\n";
+  };
+  CHECK(nvidia_gpus(directory).complete);
+  add("0000:81:00.0", "GPU-b");
+  add("0000:01:00.0", "GPU-a");
+  CHECK(nvidia_gpus(directory).uuids == Ids{"GPU-a", "GPU-b"});
+  CHECK(nvidia_gpus(directory).complete);
+  // Not initialized yet, without persistence mode.
+  add("0000:a1:00.0", "GPU-????");
+  CHECK(nvidia_gpus(directory).uuids == Ids{"GPU-a", "GPU-b"});
+  CHECK_FALSE(nvidia_gpus(directory).complete);
   std::filesystem::remove_all(directory);
-  CHECK(nvidia_gpus(directory).empty());
+  CHECK(nvidia_gpus(directory).uuids.empty());
+  CHECK_FALSE(nvidia_gpus(directory).complete);
+}
+
+TEST_CASE("a GPU that a complete list lacks is not of this machine") {
+  const NvidiaGpus all = {.uuids = {"GPU-a", "GPU-b"}, .complete = true};
+  CHECK(is_here("GPU-b", all));
+  CHECK_FALSE(is_here("GPU-c", all));
+  CHECK_FALSE(is_here("GPU-", all));
+  CHECK(is_here("MIG-c", all));
+  CHECK(is_here("GPU-c", {.uuids = {"GPU-a"}, .complete = false}));
+  CHECK(is_here("GPU-c", {}));
 }
 
 }  // namespace

@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "daemon/config/load.h"
-#include "deploy/kubernetes/shares.h"
 #include "runtime/environment.h"
 #include "tools/vitamin/daemon_client.h"
 
@@ -25,7 +24,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr const char* kNvidiaGpus = "/proc/driver/nvidia/gpus";
 constexpr const char* kClaimKind = "vitamin.dev/claim";
 constexpr const char* kStatePrefix = "claim-";
 
@@ -310,12 +308,23 @@ hal::Status DraDriver::tell(Prepared& prepared) {
 // --- the node --------------------------------------------------------------------------------
 
 std::vector<ClaimableGpu> DraDriver::gpus_here() const {
-  std::vector<ClaimableGpu> gpus = options_.gpus;
-  if (gpus.empty())
-    for (const std::string& uuid : nvidia_gpus(kNvidiaGpus)) gpus.push_back({uuid, 0});
+  const NvidiaGpus present = nvidia_gpus(options_.nvidia_gpus);
+  std::vector<ClaimableGpu> gpus;
+  if (options_.gpus.empty())
+    for (const std::string& uuid : present.uuids) gpus.push_back({uuid, 0});
+  for (const ClaimableGpu& gpu : options_.gpus)  // a pool's nodes name their GPUs in one list
+    if (is_here(gpu.uuid, present)) gpus.push_back(gpu);
   for (ClaimableGpu& gpu : gpus)
     if (gpu.memory == 0) gpu.memory = options_.gpu_memory;
   return gpus;
+}
+
+void DraDriver::say_absent() {
+  const NvidiaGpus present = nvidia_gpus(options_.nvidia_gpus);
+  for (const ClaimableGpu& gpu : options_.gpus)
+    if (!is_here(gpu.uuid, present) && absent_.insert(gpu.uuid).second)
+      say(fmt::format("{} is not published: this node has no such GPU in {}", gpu.uuid,
+                      options_.nvidia_gpus));
 }
 
 // After a restart of vitamind every claim; else pods that a claim was reserved for later, of which
@@ -352,6 +361,7 @@ void DraDriver::look() {
     daemon_ = status ? fmt::format("{}", (*status)["daemon"]["epoch"].dump()) : "";
   }
   if (status) tell_again();
+  say_absent();
   std::vector<ClaimableGpu> gpus;
   if (status) {
     for (const ClaimableGpu& gpu : gpus_here()) {

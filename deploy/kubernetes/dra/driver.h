@@ -16,12 +16,14 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "deploy/kubernetes/container.h"
 #include "deploy/kubernetes/dra/api_server.h"
 #include "deploy/kubernetes/dra/claim.h"
+#include "deploy/kubernetes/shares.h"
 #include "dra_plugin.grpc.pb.h"
 #include "plugin_registration.grpc.pb.h"
 
@@ -31,8 +33,9 @@ namespace dra_api = k8s::io::kubelet::pkg::apis::dra::v1;
 
 struct DriverOptions {
   std::string node;
-  std::vector<ClaimableGpu> gpus;  // empty: NVIDIA's of this node, as they come
-  std::uint64_t gpu_memory = 0;    // bytes of each GPU whose own are not said; 0: not said
+  std::vector<ClaimableGpu> gpus;         // empty: NVIDIA's of this node, as they come
+  std::string nvidia_gpus = kNvidiaGpus;  // where NVIDIA's driver lists those
+  std::uint64_t gpu_memory = 0;           // bytes of each GPU whose own are not said; 0: not said
   std::string registry = "/var/lib/kubelet/plugins_registry";
   std::string directory = "/var/lib/kubelet/plugins/vitamin.dev";  // sockets and what is prepared
   std::string cdi_directory = "/var/run/cdi";
@@ -87,6 +90,7 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   hal::Status publish(const std::vector<ClaimableGpu>& gpus);
   hal::Status write_slice(nlohmann::ordered_json wanted, bool is_new);
   std::vector<ClaimableGpu> gpus_here() const;
+  void say_absent();
   std::string state_file(const std::string& uid) const;
   std::string cdi_file(const std::string& uid) const;
 
@@ -96,6 +100,7 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   std::map<std::string, Prepared> prepared_;   // by UID
   std::string daemon_;                         // which life of vitamind answers; empty: none
   std::string absence_;                        // tools::absence_code() of vitamind's last status
+  std::set<std::string> absent_;               // of options_.gpus, each said once
   std::map<std::string, std::string> others_;  // GPUs that other drivers publish, with the driver
   nlohmann::json written_, answered_;   // spec of the slice, as sent and as the API server keeps it
   std::string told_daemon_, told_api_;  // the last problems, each said once

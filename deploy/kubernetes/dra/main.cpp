@@ -37,6 +37,9 @@ int main(int argc, char** argv) {
   app.add_option("--node", options.node, "Name of this node ($NODE_NAME)");
   app.add_option("--gpu", gpus, "UUID[=MEMORY] (default: all of NVIDIA's here): GPU-1=141Gi");
   app.add_option("--gpu-memory", memory, "Memory of each GPU for which --gpu does not say it");
+  app.add_option("--nvidia-gpus", options.nvidia_gpus,
+                 "Where NVIDIA's driver lists this node's GPUs; others of --gpu are not published")
+      ->capture_default_str();
   app.add_option("--registry", options.registry, "Directory where the kubelet looks for plugins")
       ->capture_default_str();
   app.add_option("--directory", options.directory,
