@@ -2,6 +2,7 @@
 //
 // vitamin-k8s-plugin: shares of this node's GPUs as devices of Kubernetes.
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <csignal>
 #include <deque>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 
 #include "daemon/config/command_line.h"
 #include "daemon/protocol/paths.h"
+#include "deploy/kubernetes/node_lock.h"
 #include "deploy/kubernetes/plugin.h"
 
 namespace {
@@ -22,12 +24,18 @@ Examples:
 )";
 
 std::deque<kubernetes::Plugin> plugins;
+std::atomic<bool> stopping = false;
 void on_signal(int) {
+  stopping = true;
   for (kubernetes::Plugin& plugin : plugins) plugin.stop();
 }
 
+void say(const std::string& line) {
+  std::fprintf(stderr, "vitamin-k8s-plugin: %s\n", line.c_str());
+}
+
 int refuse(const std::string& why) {
-  std::fprintf(stderr, "vitamin-k8s-plugin: %s\n", why.c_str());
+  say(why);
   return 1;
 }
 
@@ -94,9 +102,6 @@ int main(int argc, char** argv) {
   const auto offers =
       kubernetes::offers_of(gpus.empty() ? any : gpus, options.shares, options.resource);
   if (!offers) return refuse(offers.error().message);
-  if (!cdi_directory.empty())
-    if (const auto written = write_cdi(cdi_directory, options.container); !written)
-      return refuse(written.error().message);
   for (const auto& [resource, offered] : *offers) options.own_resources.push_back(resource);
   for (const auto& [resource, offered] : *offers) {
     kubernetes::Options of_resource = options;
@@ -106,6 +111,10 @@ int main(int argc, char** argv) {
   }
   std::signal(SIGTERM, &on_signal);
   std::signal(SIGINT, &on_signal);
+  if (!kubernetes::serve_alone("vitamin-k8s-plugin", options.directory, stopping, &say)) return 0;
+  if (!cdi_directory.empty())
+    if (const auto written = write_cdi(cdi_directory, options.container); !written)
+      return refuse(written.error().message);
   std::vector<std::jthread> threads;
   for (kubernetes::Plugin& plugin : plugins) threads.emplace_back([&plugin] { plugin.run(); });
   return 0;

@@ -69,9 +69,9 @@ class DraTest(unittest.TestCase):
         self.addCleanup(lambda: self.api.close())
         self.kubelet = DraKubelet(self.directory / "registry")
 
-    def start(self, name, *words):
-        with open(self.directory / f"{name}.log", "a", encoding="utf-8") as log:
-            self.processes[name] = subprocess.Popen(
+    def start(self, name, *words, known_as=None):
+        with open(self.directory / f"{known_as or name}.log", "a", encoding="utf-8") as log:
+            self.processes[known_as or name] = subprocess.Popen(
                 [BUILD / "bin" / name, *map(str, words)], stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log, env={**os.environ, "NODE_NAME": NODE})
 
@@ -85,13 +85,13 @@ class DraTest(unittest.TestCase):
                    "--quiet", "--config", self.directory / "vitamin.toml")
         wait_until(self.status, what="vitamind")
 
-    def start_driver(self, *more, gpus=("GPU-1=16Gi", "GPU-2")):
+    def start_driver(self, *more, gpus=("GPU-1=16Gi", "GPU-2"), known_as=None):
         self.start("vitamin-dra-driver", "--api-server", self.api.url, "--registry",
                    self.directory / "registry", "--directory", self.directory / "plugin",
                    "--cdi-directory", self.directory / "cdi", "--socket", self.socket,
                    "--libraries", BUILD / "lib", "--config", self.directory / "vitamin.toml",
                    "--nvidia-gpus", self.directory / "gpus", "--every", 20,
-                   *(f"--gpu={gpu}" for gpu in gpus), *more)
+                   *(f"--gpu={gpu}" for gpu in gpus), *more, known_as=known_as)
 
     def start_all(self, **options):
         self.start_daemon()
@@ -99,8 +99,8 @@ class DraTest(unittest.TestCase):
         self.kubelet.register()
         wait_until(lambda: self.api.published() is not None, what="a slice")
 
-    def log(self):
-        return (self.directory / "vitamin-dra-driver.log").read_text()
+    def log(self, of="vitamin-dra-driver"):
+        return (self.directory / f"{of}.log").read_text()
 
     def status(self):
         said = subprocess.run([BUILD / "bin/vitamin", "status", "--json", "--socket", self.socket],
@@ -390,6 +390,25 @@ class Prepared(DraTest):
             socket.unlink()
         self.assertEqual(self.kubelet.register().name, "vitamin.dev")
         self.assertEqual(self.prepared(claim), first)
+
+    def test_of_two_drivers_one_serves_and_the_other_when_that_one_ends(self):
+        self.start_all()
+        first = self.processes["vitamin-dra-driver"].pid
+        self.start_driver(known_as="second")
+        wait_until(lambda: "waits until it ends" in self.log("second"), what="a line that it waits")
+        self.assertRegex(self.log("second"),
+                         fr"another vitamin-dra-driver \(.+, process {first}\) serves")
+        claim = self.api.add_claim(claim_of("a", 60))
+        devices = self.prepared(claim)
+        self.api.close()  # the second one knows the claim from the first
+        self.end("vitamin-dra-driver")
+        wait_until(lambda: "claims were prepared before" in self.log("second"), what="the second")
+        self.kubelet.register()
+        self.assertEqual(self.prepared(claim), devices)
+        self.assertEqual(self.log("second").count("waits until it ends"), 1)
+        self.start_driver(known_as="third")
+        wait_until(lambda: "waits until it ends" in self.log("third"), what="a line that it waits")
+        self.assertEqual(self.end("third", signal.SIGTERM), 0)
 
     def test_a_damaged_file_is_reported_and_the_claim_prepared_again(self):
         self.start_all()

@@ -51,6 +51,7 @@ class Process {
     ::kill(id_, signal);
     return wait();
   }
+  pid_t id() const { return id_; }
   bool runs() { return ::waitpid(id_, nullptr, WNOHANG) == 0; }
   // As waitpid() says it.
   int wait() {
@@ -449,6 +450,39 @@ TEST_CASE("a plugin that is killed and started again gives the same, and clients
   // vitamind still has the client: it knows a GPU from its clients only.
   Process drain({node.build + "/bin/vitamin", "drain", "GPU-1", "--socket", node.socket()});
   CHECK(drain.wait() == 0);
+}
+
+TEST_CASE("of two plugins of a node one registers, and the other when that one ends") {
+  Node node;
+  const std::size_t before = node.kubelet->registrations();
+  const std::string log = node.directory + "/second.log";
+  std::vector<std::string> words = {"/bin/sh", "-c", "exec \"$0\" \"$@\" 2> " + log};
+  words.insert(words.end(), node.words.begin(), node.words.end());
+  Process second(words);
+  const auto lines = [&](const std::string& part) {
+    std::size_t count = 0;
+    std::ifstream file(log);
+    for (std::string line; std::getline(file, line);) count += line.find(part) != line.npos;
+    return count;
+  };
+  const std::string waits = "another vitamin-k8s-plugin (";
+  REQUIRE(soon([&] { return lines(waits) == 1; }));
+  CHECK(lines("process " + std::to_string(node.plugin->id()) + ") serves " + node.directory) == 1);
+  node.kubelet->restart();
+  REQUIRE(soon([&] { return node.kubelet->registrations() > before; }));
+  std::this_thread::sleep_for(milliseconds(500));
+  CHECK(node.kubelet->registrations() == before + 1);  // of the first, with the new kubelet
+  node.plugin->end(SIGKILL);
+  REQUIRE(soon([&] { return node.kubelet->registrations() == before + 2; }));
+  v1beta1::AllocateResponse answer;
+  CHECK(soon([&] { return allocate(node, {"GPU-1.0"}, answer).ok(); }));
+  CHECK(lines(waits) == 1);
+  // One that waits can be told to end.
+  Process third(node.words);
+  std::this_thread::sleep_for(milliseconds(100));
+  const int status = third.end(SIGTERM);
+  CHECK((WIFEXITED(status) || WTERMSIG(status) == SIGTERM));
+  CHECK(second.runs());
 }
 
 TEST_CASE("a plugin that starts before the kubelet waits for it") {

@@ -2,17 +2,27 @@
 //
 // vitamin-dra-driver: this node's GPUs as devices of resource.k8s.io/v1 that claims share.
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 
 #include "daemon/config/command_line.h"
 #include "daemon/protocol/paths.h"
 #include "deploy/kubernetes/dra/driver.h"
+#include "deploy/kubernetes/node_lock.h"
 
 namespace {
 
-vitamin::kubernetes::DraDriver* running = nullptr;
-void on_signal(int) { running->stop(); }
+std::atomic<vitamin::kubernetes::DraDriver*> running = nullptr;
+std::atomic<bool> stopping = false;
+void on_signal(int) {
+  stopping = true;
+  if (vitamin::kubernetes::DraDriver* const driver = running) driver->stop();
+}
+
+void say(const std::string& line) {
+  std::fprintf(stderr, "vitamin-dra-driver: %s\n", line.c_str());
+}
 
 int refuse(const std::string& why) {
   std::fprintf(stderr, "vitamin-dra-driver: %s. See `vitamin-dra-driver --help`. [%s]\n",
@@ -78,12 +88,15 @@ int main(int argc, char** argv) {
     if (!bytes) return refuse("--gpu-memory: " + bytes.error().message);
     options.gpu_memory = *bytes;
   }
-  kubernetes::DraDriver driver(std::move(options));
-  running = &driver;
   std::signal(SIGTERM, &on_signal);
   std::signal(SIGINT, &on_signal);
+  // Before the driver reads what was prepared: until then another one may prepare claims.
+  if (!kubernetes::serve_alone("vitamin-dra-driver", options.directory, stopping, &say)) return 0;
+  kubernetes::DraDriver driver(std::move(options));
+  running = &driver;
+  if (stopping) driver.stop();
   if (const auto ran = driver.run(); !ran) {
-    std::fprintf(stderr, "vitamin-dra-driver: %s\n", ran.error().message.c_str());
+    say(ran.error().message);
     return 1;
   }
   return 0;
