@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <thread>
 
-#include "pod_resources.grpc.pb.h"
 #include "runtime/environment.h"
 #include "tools/vitamin/daemon_client.h"
 
@@ -169,7 +168,7 @@ void Plugin::look() {
     if (status)
       for (const auto& device : (*status)["devices"])
         if (device["uuid"] == gpu.uuid && device["drained"] == true) gpu.healthy = false;
-    gpu.offered_as = offered_elsewhere(gpu.uuid);
+    gpu.offered_as = offered_as(others_, gpu.uuid);
   }
   // One that is gone stays, unhealthy: the kubelet still counts on it.
   for (const NodeGpu& before : gpus_) {
@@ -198,32 +197,12 @@ void Plugin::say_offered(const NodeGpu& gpu) const {
         ". Take it away from one of the two plugins");
 }
 
-// The other plugin's resource; empty: none. The mutex is held.
-std::string Plugin::offered_elsewhere(const std::string& uuid) const {
-  for (const auto& [resource, devices] : others_)
-    for (const std::string& device : devices)
-      if (is_of_gpu(device, uuid)) return resource;
-  return "";
-}
-
 // A kubelet that does not answer (before 1.28, or not mounted) leaves what was known.
 void Plugin::ask_what_others_offer() {
-  if (options_.pod_resources.empty()) return;
-  const auto lister = v1::PodResourcesLister::NewStub(
-      grpc::CreateChannel("unix://" + options_.pod_resources, grpc::InsecureChannelCredentials()));
-  grpc::ClientContext call;
-  call.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
-  v1::AllocatableResourcesResponse answer;
-  if (!lister->GetAllocatableResources(&call, v1::AllocatableResourcesRequest(), &answer).ok())
-    return;
-  std::map<std::string, std::vector<std::string>> others;
-  const auto& own = options_.own_resources;
-  for (const v1::ContainerDevices& devices : answer.devices())
-    if (std::find(own.begin(), own.end(), devices.resource_name()) == own.end())
-      for (const std::string& id : devices.device_ids())
-        others[devices.resource_name()].push_back(id);
+  auto others = other_devices(options_.pod_resources, options_.own_resources);
+  if (!others) return;
   const std::lock_guard lock(mutex_);
-  others_ = std::move(others);
+  others_ = std::move(*others);
 }
 
 bool Plugin::register_once() {

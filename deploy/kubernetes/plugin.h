@@ -12,13 +12,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "deploy/kubernetes/container.h"
+#include "deploy/kubernetes/others.h"
 #include "deploy/kubernetes/shares.h"
 #include "device_plugin.grpc.pb.h"
 
@@ -35,7 +35,8 @@ struct Options {
   // CDI names instead of mounts: "vitamin.dev/share=all" and this vendor's GPU, by UUID; empty:
   // off.
   std::string cdi_gpu;
-  // Socket where the kubelet says what other plugins offer; empty, or nothing there: not asked.
+  // Socket where the kubelet says what other plugins offer and pods have of them; empty, or nothing
+  // there: not asked.
   std::string pod_resources;
   std::uint32_t every_ms = 1000;  // between two checks of vitamind and of the kubelet
 };
@@ -64,7 +65,6 @@ class Plugin final : public v1beta1::DevicePlugin::Service {
   bool register_once();
   void look();
   std::vector<NodeGpu> gpus_here();
-  std::string offered_elsewhere(const std::string& uuid) const;
   void say_offered(const NodeGpu& gpu) const;
   void ask_what_others_offer();
   void fill(const ContainerShare& allocation, v1beta1::ContainerAllocateResponse& container) const;
@@ -78,7 +78,7 @@ class Plugin final : public v1beta1::DevicePlugin::Service {
   std::vector<NodeGpu> gpus_;
   std::set<std::string> absent_;  // of options_.gpus, each said once
   std::string absence_;           // tools::absence_code() of vitamind's last status
-  std::map<std::string, std::vector<std::string>> others_;  // other plugins' devices, by resource
+  OtherDevices others_;
   bool serving_ = false;
   std::string told_;  // the last problem of vitamind, said once
   std::atomic<bool> stopping_ = false;

@@ -18,7 +18,7 @@ struct NodeGpu {
   std::string uuid;
   std::uint32_t shares = 4;  // 1 to 100
   bool healthy = true;
-  std::string offered_as = {};  // by another plugin, under this resource; empty: only here
+  std::string offered_as = {};  // by another plugin (others.h); empty: only here
   bool operator==(const NodeGpu&) const = default;
 };
 

@@ -101,6 +101,21 @@ class Published(DraTest):
         wait_until(lambda: self.api.published() == ["GPU-1", "GPU-2"], what="both GPUs")
         self.assertEqual(self.api.slice_of()["spec"]["pool"]["generation"], 2)
 
+    def test_a_gpu_of_a_device_plugin_is_not_published(self):
+        self.devices.offered["nvidia.com/gpu"] = ["GPU-1"]
+        self.start_all()
+        self.assertEqual(self.api.published(), ["GPU-2"])
+        self.assertEqual(self.log().count("GPU-1 is also offered as nvidia.com/gpu, so"), 1)
+        # The plugin is restarted while a pod has a replica of its GPU.
+        self.devices.pods["team-a", "train"] = {"nvidia.com/gpu": ["GPU-1::0"]}
+        self.devices.offered.clear()
+        wait_until(lambda: "nvidia.com/gpu (in use by pod team-a/train), so" in self.log(),
+                   what="a line that names the pod")
+        self.looks()
+        self.assertEqual(self.api.published(), ["GPU-2"])
+        self.devices.pods.clear()
+        wait_until(lambda: self.api.published() == ["GPU-1", "GPU-2"], what="both GPUs")
+
     def test_a_gpu_that_the_node_does_not_have_is_not_published(self):
         gpu = self.directory / "gpus/0000:01:00.0"
         gpu.mkdir(parents=True)

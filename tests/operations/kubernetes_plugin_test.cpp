@@ -65,15 +65,33 @@ class Process {
   pid_t id_ = 0;
 };
 
-// Says what other plugins offer.
+// Says what other plugins offer, and what pods have of it.
 class PodResources final : public v1::PodResourcesLister::Service {
  public:
   void offer(const std::string& resource, std::vector<std::string> ids) {
     const std::lock_guard lock(mutex_);
     offered_[resource] = std::move(ids);
   }
+  // "": none has any.
+  void use(const std::string& pod, const std::string& resource = "", const std::string& id = "") {
+    const std::lock_guard lock(mutex_);
+    used_.Clear();
+    if (pod.empty()) return;
+    auto& resources = *used_.add_pod_resources();
+    resources.set_namespace_("team-a");
+    resources.set_name(pod);
+    auto& devices = *resources.add_containers()->add_devices();
+    devices.set_resource_name(resource);
+    devices.add_device_ids(id);
+  }
 
  private:
+  grpc::Status List(grpc::ServerContext* /*call*/, const v1::ListPodResourcesRequest* /*request*/,
+                    v1::ListPodResourcesResponse* answer) override {
+    const std::lock_guard lock(mutex_);
+    *answer = used_;
+    return grpc::Status::OK;
+  }
   grpc::Status GetAllocatableResources(grpc::ServerContext* /*call*/,
                                        const v1::AllocatableResourcesRequest* /*request*/,
                                        v1::AllocatableResourcesResponse* answer) override {
@@ -88,6 +106,7 @@ class PodResources final : public v1::PodResourcesLister::Service {
 
   std::mutex mutex_;
   std::map<std::string, std::vector<std::string>> offered_;
+  v1::ListPodResourcesResponse used_;
 };
 
 // Takes registrations and, for the last, watches its devices.
@@ -371,7 +390,17 @@ TEST_CASE("a GPU that NVIDIA's plugin offers too is offered once") {
   CHECK(allocate(node, {"GPU-1.0"}, answer).error_message() ==
         "device GPU-1.0 is unhealthy: its GPU is also offered as nvidia.com/gpu");
   CHECK(allocate(node, {"GPU-2.0"}, answer).ok());
+  // NVIDIA's plugin is restarted, or takes the GPU for faulty, while a pod has a replica.
+  node.kubelet->others.use("train", "nvidia.com/gpu", "GPU-1::0");
   node.kubelet->others.offer("nvidia.com/gpu", {});
+  CHECK(soon([&] {
+    return allocate(node, {"GPU-1.0"}, answer).error_message() ==
+           "device GPU-1.0 is unhealthy: its GPU is also offered as nvidia.com/gpu (in use by pod "
+           "team-a/train)";
+  }));
+  std::this_thread::sleep_for(milliseconds(200));
+  CHECK_FALSE(allocate(node, {"GPU-1.0"}, answer).ok());
+  node.kubelet->others.use("tune", "vitamin.dev/share", "GPU-1.0");  // its own
   CHECK(sees_healthy(*reader, 8));
   call.TryCancel();
 }

@@ -362,6 +362,8 @@ void DraDriver::look() {
   }
   if (status) tell_again();
   say_absent();
+  if (auto devices = other_devices(options_.pod_resources, {}))
+    device_plugins_ = std::move(*devices);
   std::vector<ClaimableGpu> gpus;
   if (status) {
     for (const ClaimableGpu& gpu : gpus_here()) {
@@ -376,24 +378,35 @@ void DraDriver::look() {
   say_once(told_api_, published ? "" : published.error().message, "the GPUs are published");
 }
 
+// Those that neither a device plugin nor another driver offers. `slices`: a list of them.
+std::vector<ClaimableGpu> DraDriver::only_here(const std::vector<ClaimableGpu>& gpus,
+                                               const json& slices) {
+  const auto published = published_by_others(slices);
+  std::map<std::string, std::string> others;
+  std::vector<ClaimableGpu> free;
+  for (const ClaimableGpu& gpu : gpus) {
+    const auto slice = published.find(gpu.uuid);
+    std::string why = offered_as(device_plugins_, gpu.uuid);
+    if (!why.empty()) why = "offered as " + why;
+    if (slice != published.end()) why = "published by " + slice->second;
+    if (why.empty()) {
+      free.push_back(gpu);
+      continue;
+    }
+    if (others_[gpu.uuid] != why)
+      say(fmt::format("{} is also {}, so not published by {}. Take it away from one of the two",
+                      gpu.uuid, why, kDriver));
+    others[gpu.uuid] = why;
+  }
+  others_ = std::move(others);
+  return free;
+}
+
 hal::Status DraDriver::publish(const std::vector<ClaimableGpu>& gpus) {
   const std::string slices = std::string(kResourceApi) + "/resourceslices";
   const auto list = api_.get(slices + "?fieldSelector=spec.nodeName%3D" + options_.node);
   if (!list) return tl::unexpected(list.error());
-  const auto others = published_by_others(*list);
-  std::vector<ClaimableGpu> free;
-  for (const ClaimableGpu& gpu : gpus) {
-    const auto other = others.find(gpu.uuid);
-    if (other == others.end()) {
-      free.push_back(gpu);
-    } else if (!others_.contains(gpu.uuid)) {
-      say(
-          fmt::format("{} is also published by {}, so not by {}. Take it away from one of the two "
-                      "drivers",
-                      gpu.uuid, other->second, kDriver));
-    }
-  }
-  others_ = others;
+  const std::vector<ClaimableGpu> free = only_here(gpus, *list);
   const std::string name = options_.node + "-" + kDriver;
   const json* now = nullptr;
   if (const auto items = list->find("items"); items != list->end())

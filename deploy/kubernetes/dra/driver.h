@@ -23,6 +23,7 @@
 #include "deploy/kubernetes/container.h"
 #include "deploy/kubernetes/dra/api_server.h"
 #include "deploy/kubernetes/dra/claim.h"
+#include "deploy/kubernetes/others.h"
 #include "deploy/kubernetes/shares.h"
 #include "dra_plugin.grpc.pb.h"
 #include "plugin_registration.grpc.pb.h"
@@ -42,6 +43,9 @@ struct DriverOptions {
   std::string gpu_kind = "nvidia.com/gpu";  // CDI kind of the vendor's GPUs; empty: none
   std::string config;                       // vitamin.toml; empty: the usual one
   ContainerSettings container;
+  // Socket where the kubelet says what device plugins offer and pods have of them; empty, or
+  // nothing there: not asked.
+  std::string pod_resources;
   ApiServer::Options api;
   std::uint32_t every_ms = 5000;  // between two checks of GPUs, vitamind and the slice
 };
@@ -87,6 +91,8 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   void look();
   hal::Status check_memory(const AllocatedClaim& claim) const;
   void tell_again();
+  std::vector<ClaimableGpu> only_here(const std::vector<ClaimableGpu>& gpus,
+                                      const nlohmann::json& slices);
   hal::Status publish(const std::vector<ClaimableGpu>& gpus);
   hal::Status write_slice(nlohmann::ordered_json wanted, bool is_new);
   std::vector<ClaimableGpu> gpus_here() const;
@@ -101,7 +107,8 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   std::string daemon_;                         // which life of vitamind answers; empty: none
   std::string absence_;                        // tools::absence_code() of vitamind's last status
   std::set<std::string> absent_;               // of options_.gpus, each said once
-  std::map<std::string, std::string> others_;  // GPUs that other drivers publish, with the driver
+  OtherDevices device_plugins_;                // what they offer
+  std::map<std::string, std::string> others_;  // GPUs that are not published, with the reason
   nlohmann::json written_, answered_;   // spec of the slice, as sent and as the API server keeps it
   std::string told_daemon_, told_api_;  // the last problems, each said once
   std::atomic<bool> stopping_ = false;

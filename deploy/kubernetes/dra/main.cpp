@@ -71,6 +71,9 @@ int main(int argc, char** argv) {
   app.add_option("--api-server", options.api.url, "URL (default: that of the cluster it runs in)");
   app.add_option("--token", options.api.token_file, "File of the service account's token");
   app.add_option("--ca", options.api.ca_file, "File of the API server's certificate authority");
+  app.add_option("--pod-resources", options.pod_resources,
+                 "The kubelet's socket that says what device plugins offer: such a GPU is not "
+                 "published");
   app.add_option("--every", options.every_ms, "Milliseconds between two checks of all GPUs")
       ->capture_default_str()
       ->check(CLI::Range(10, 60'000));

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stand-ins for the kubelet and the API server, by their published protocols."""
 import collections
+import concurrent.futures
 import copy
 import http.server
 import importlib
@@ -82,6 +83,46 @@ class DraKubelet:
     def unprepare(self, *claims):
         return self._call("NodeUnprepareResources", self.dra.NodeUnprepareResourcesRequest(),
                           self.dra.NodeUnprepareResourcesResponse, claims)
+
+
+class PodResources:
+    """What the kubelet says of the devices of its node and of the pods that have them."""
+
+    def __init__(self, socket):
+        self.messages = messages("pod_resources")
+        self.offered = {}  # IDs of devices, by resource
+        self.pods = {}  # by (namespace, name): the same
+        self.asked = 0
+        self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+        self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(
+            "v1.PodResourcesLister", {"List": self._method("ListPodResources", self._list),
+                                      "GetAllocatableResources": self._method(
+                                          "AllocatableResources", self._allocatable)})])
+        self.server.add_insecure_port(f"unix://{socket}")
+        self.server.start()
+
+    def close(self):
+        self.server.stop(None).wait()
+
+    def _method(self, name, function):
+        return grpc.unary_unary_rpc_method_handler(
+            function, getattr(self.messages, f"{name}Request").FromString,
+            getattr(self.messages, f"{name}Response").SerializeToString)
+
+    def _allocatable(self, *_):
+        answer = self.messages.AllocatableResourcesResponse()
+        for resource, ids in self.offered.items():
+            answer.devices.add(resource_name=resource, device_ids=ids)
+        return answer
+
+    def _list(self, *_):
+        self.asked += 1
+        answer = self.messages.ListPodResourcesResponse()
+        for (namespace, name), devices in self.pods.items():
+            container = answer.pod_resources.add(namespace=namespace, name=name).containers.add()
+            for resource, ids in devices.items():
+                container.devices.add(resource_name=resource, device_ids=ids)
+        return answer
 
 
 # Rules of the API server beyond names and types, as its documentation of each field states them.

@@ -9,7 +9,7 @@ import tempfile
 import unittest
 import uuid
 
-from cluster import ApiServer, DraKubelet
+from cluster import ApiServer, DraKubelet, PodResources
 from machine import BUILD
 from time_limit import time_limit, wait_until
 
@@ -62,6 +62,8 @@ class DraTest(unittest.TestCase):
         self.api = ApiServer()
         self.addCleanup(lambda: self.api.close())
         self.kubelet = DraKubelet(self.directory / "registry")
+        self.devices = PodResources(self.directory / "pods.sock")
+        self.addCleanup(self.devices.close)
 
     def start(self, name, *words, known_as=None):
         with open(self.directory / f"{known_as or name}.log", "a", encoding="utf-8") as log:
@@ -85,6 +87,7 @@ class DraTest(unittest.TestCase):
                    "--cdi-directory", self.directory / "cdi", "--socket", self.socket,
                    "--libraries", BUILD / "lib", "--config", self.directory / "vitamin.toml",
                    "--nvidia-gpus", self.directory / "gpus", "--every", 20,
+                   "--pod-resources", self.directory / "pods.sock",
                    *(f"--gpu={gpu}" for gpu in gpus), *more, known_as=known_as)
 
     def start_all(self, **options):
