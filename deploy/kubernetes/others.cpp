@@ -20,7 +20,7 @@ void limit(grpc::ClientContext& call) {
 
 }  // namespace
 
-std::optional<OtherDevices> other_devices(const std::string& socket,
+std::optional<PodResources> pod_resources(const std::string& socket,
                                           std::span<const std::string> own) {
   if (socket.empty()) return std::nullopt;
   grpc::ChannelArguments arguments;
@@ -35,18 +35,23 @@ std::optional<OtherDevices> other_devices(const std::string& socket,
     return std::nullopt;
   limit(second);
   if (!kubelet->List(&second, v1::ListPodResourcesRequest(), &pods).ok()) return std::nullopt;
-  OtherDevices others;
+  PodResources known;
   const auto add = [&](const v1::ContainerDevices& devices, const std::string& note) {
     const std::string& resource = devices.resource_name();
     if (std::find(own.begin(), own.end(), resource) != own.end()) return;
-    for (const std::string& id : devices.device_ids()) others.emplace(id, resource + note);
+    for (const std::string& id : devices.device_ids()) known.others.emplace(id, resource + note);
   };
   for (const v1::ContainerDevices& devices : offered.devices()) add(devices, "");
-  for (const v1::PodResources& pod : pods.pod_resources())
-    for (const v1::ContainerResources& container : pod.containers())
+  for (const v1::PodResources& pod : pods.pod_resources()) {
+    const std::string name = pod.namespace_() + "/" + pod.name();
+    for (const v1::ContainerResources& container : pod.containers()) {
       for (const v1::ContainerDevices& devices : container.devices())
-        add(devices, " (in use by pod " + pod.namespace_() + "/" + pod.name() + ")");
-  return others;
+        add(devices, " (in use by pod " + name + ")");
+      for (const v1::DynamicResource& claim : container.dynamic_resources())
+        known.claims[{claim.claim_namespace(), claim.claim_name()}].insert(name);
+    }
+  }
+  return known;
 }
 
 std::string offered_as(const OtherDevices& others, const std::string& uuid) {

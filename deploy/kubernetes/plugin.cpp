@@ -199,10 +199,10 @@ void Plugin::say_offered(const NodeGpu& gpu) const {
 
 // A kubelet that does not answer (before 1.28, or not mounted) leaves what was known.
 void Plugin::ask_what_others_offer() {
-  auto others = other_devices(options_.pod_resources, options_.own_resources);
-  if (!others) return;
+  auto known = pod_resources(options_.pod_resources, options_.own_resources);
+  if (!known) return;
   const std::lock_guard lock(mutex_);
-  others_ = std::move(*others);
+  others_ = std::move(known->others);
 }
 
 bool Plugin::register_once() {

@@ -42,11 +42,6 @@ class Published(DraTest):
         self.processes.pop("vitamin").wait(time_limit(30))
         self.assertEqual(self.api.slice_of()["metadata"]["resourceVersion"], version)
 
-    def looks(self, more=5):
-        """Waits until the driver has looked some more times."""
-        enough = self.api.reads["slices"] + more
-        wait_until(lambda: self.api.reads["slices"] >= enough, what="further looks of the driver")
-
     def test_a_slice_is_written_once_however_the_api_server_writes_its_quantities(self):
         self.start_all(gpus=("GPU-1=125Gi",))
         self.assertEqual(self.api.slice_of()["spec"]["devices"][0]["capacity"]["memory"]["value"],
@@ -313,7 +308,32 @@ class Prepared(DraTest):
         self.start_driver()
         self.kubelet.register()
         self.assertEqual(self.prepared(claim), first)
-        self.assertEqual(self.log().count("is damaged; removed"), 1)
+        self.assertEqual(self.log().count("is damaged"), 1)
+
+    def test_a_claim_of_a_running_pod_whose_file_is_damaged_is_not_forgotten(self):
+        self.start_all()
+        claim = self.api.add_claim(claim_of("a", 60, memory="2Gi"))
+        gone = self.api.add_claim(claim_of("b", 10))
+        uid = claim["metadata"]["uid"]
+        self.prepared(claim)
+        self.prepared(gone)
+        self.end("vitamin-dra-driver")
+        for each in (claim, gone):
+            (self.directory / f"plugin/claim-{each['metadata']['uid']}.json").write_text("{")
+        del self.api.claims["team-a", "b"]
+        self.devices.claims["team-a", "pod-1"] = [("team-a", "other"), ("team-a", "a")]
+        self.api.add_claim(claim_of("other", 5))
+        # The kubelet prepares nothing for a pod that runs.
+        self.start_driver()
+        wait_until(lambda: "claim team-a/a was read again" in self.log(), what="the claim")
+        self.end("vitamind")
+        self.start_daemon()
+        wait_until(lambda: self.claims() == {f"{uid}.0": 60}, what="that vitamind is told again")
+        self.assertEqual(self.status()["claims"][0]["memory"], 2 << 30)
+        self.kubelet.register()
+        for each in (claim, gone):
+            self.assertEqual(self.kubelet.unprepare(each)[each["metadata"]["uid"]].error, "")
+        self.assertEqual(list((self.directory / "plugin").glob("*.json")), [])
 
     def test_a_pod_that_joins_a_claim_later_can_use_it(self):
         self.start_all()

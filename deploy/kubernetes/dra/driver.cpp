@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -35,6 +36,11 @@ void say(const std::string& line) {
 void say_once(std::string& told, const std::string& problem, const char* well) {
   if (problem != told) say(problem.empty() ? well : problem);
   told = problem;
+}
+
+// Of a call of the API server: there was no answer.
+bool is_silent(const hal::Error& error) {
+  return error.code == hal::Errc::kUnavailable && error.native == 0;
 }
 
 // It becomes a part of file names.
@@ -122,9 +128,11 @@ void DraDriver::read_prepared() {
       const std::string uid = claim.uid;
       prepared_.emplace(uid, Prepared{std::move(claim), ""});
     } catch (const json::exception&) {
-      // The kubelet prepares it again.
-      say(entry.path().native() + " is damaged; removed");
-      fs::remove(entry.path(), none);
+      const std::string stem = entry.path().stem();
+      if (const std::string uid = stem.substr(std::strlen(kStatePrefix)); is_uid(uid))
+        damaged_.insert(uid);
+      say(entry.path().native() +
+          " is damaged: its claim is read from the API server again if a pod has it");
     }
   }
   if (!prepared_.empty()) say(fmt::format("{} claims were prepared before", prepared_.size()));
@@ -195,6 +203,7 @@ grpc::Status DraDriver::NodeUnprepareResources(
 
 // --- claims ----------------------------------------------------------------------------------
 
+// `uid`: which one it must be; empty: any.
 hal::Result<AllocatedClaim> DraDriver::read_claim(const std::string& of_namespace,
                                                   const std::string& name, const std::string& uid) {
   const auto object =
@@ -205,7 +214,7 @@ hal::Result<AllocatedClaim> DraDriver::read_claim(const std::string& of_namespac
   for (const config::WorkloadClass& each : loaded.configuration.classes)
     classes.push_back({each.name, each.tpot_ns});
   auto claim = allocated_claim(*object, options_.node, gpus_here(), classes);
-  if (claim && claim->uid != uid)
+  if (claim && !uid.empty() && claim->uid != uid)
     return hal::fail(hal::Errc::kUnavailable, "it was deleted, and another one has its name");
   return claim;
 }
@@ -224,12 +233,12 @@ hal::Status DraDriver::prepare(const dra_api::Claim& wanted) {
   Prepared prepared{std::move(*claim), ""};
   auto written = tell(prepared);
   if (written) written = write_cdi(prepared.claim);
-  if (written)
-    written = write_file(state_file(prepared.claim.uid), to_json(prepared.claim).dump(2) + "\n");
+  if (written) written = keep(prepared.claim);
   if (!written) {
     (void)unprepare(prepared.claim.uid);  // what of it was told
     return written;
   }
+  damaged_.erase(prepared.claim.uid);
   prepared_[prepared.claim.uid] = std::move(prepared);
   return {};
 }
@@ -266,7 +275,12 @@ hal::Status DraDriver::unprepare(const std::string& uid) {
       return hal::fail(hal::Errc::kUnavailable, "cannot remove " + file + ": " + error.message());
   }
   prepared_.erase(uid);
+  damaged_.erase(uid);
   return {};
+}
+
+hal::Status DraDriver::keep(const AllocatedClaim& claim) const {
+  return write_file(state_file(claim.uid), to_json(claim).dump(2) + "\n");
 }
 
 hal::Status DraDriver::write_cdi(const AllocatedClaim& claim) const {
@@ -327,6 +341,30 @@ void DraDriver::say_absent() {
                       options_.nvidia_gpus));
 }
 
+// Of the claims that pods have, those whose file is damaged: tell_again() tells them then.
+void DraDriver::recover_damaged() {
+  const std::lock_guard lock(mutex_);
+  if (damaged_.empty()) return not_damaged_.clear();
+  std::set<ClaimName> known = not_damaged_;
+  for (const auto& [uid, prepared] : prepared_)
+    known.insert({prepared.claim.of_namespace, prepared.claim.name});
+  for (const auto& [name, pods] : kubelet_.claims) {
+    if (damaged_.empty()) return;
+    if (known.contains(name)) continue;
+    auto claim = read_claim(name.first, name.second, "");
+    if (!claim && is_silent(claim.error())) return;
+    if (!claim || !damaged_.contains(claim->uid)) {
+      not_damaged_.insert(name);
+      continue;
+    }
+    if (!keep(*claim)) return;
+    const std::string uid = claim->uid;
+    say(fmt::format("claim {}/{} was read again", name.first, name.second));
+    prepared_.emplace(uid, Prepared{std::move(*claim), ""});
+    damaged_.erase(uid);
+  }
+}
+
 // After a restart of vitamind every claim; else pods that a claim was reserved for later, of which
 // the kubelet says nothing.
 void DraDriver::tell_again() {
@@ -338,11 +376,10 @@ void DraDriver::tell_again() {
     const bool may_change = !before.of_one_pod || before.pods.empty();
     const auto now = answers && may_change ? read_claim(before.of_namespace, before.name, uid)
                                            : tl::unexpected(hal::Error{});
-    if (may_change)
-      answers = now || now.error().code != hal::Errc::kUnavailable || now.error().native != 0;
+    if (may_change) answers = now || !is_silent(now.error());
     if (now && now->pods != before.pods) {
       prepared.claim.pods = now->pods;
-      if (!write_file(state_file(uid), to_json(prepared.claim).dump(2) + "\n")) continue;
+      if (!keep(prepared.claim)) continue;
       told = false;
     }
     if (told) continue;
@@ -360,10 +397,10 @@ void DraDriver::look() {
     if (status) absence_ = tools::absence_code(*status);
     daemon_ = status ? fmt::format("{}", (*status)["daemon"]["epoch"].dump()) : "";
   }
+  if (auto known = pod_resources(options_.pod_resources, {})) kubelet_ = std::move(*known);
+  recover_damaged();
   if (status) tell_again();
   say_absent();
-  if (auto devices = other_devices(options_.pod_resources, {}))
-    device_plugins_ = std::move(*devices);
   std::vector<ClaimableGpu> gpus;
   if (status) {
     for (const ClaimableGpu& gpu : gpus_here()) {
@@ -386,7 +423,7 @@ std::vector<ClaimableGpu> DraDriver::only_here(const std::vector<ClaimableGpu>& 
   std::vector<ClaimableGpu> free;
   for (const ClaimableGpu& gpu : gpus) {
     const auto slice = published.find(gpu.uuid);
-    std::string why = offered_as(device_plugins_, gpu.uuid);
+    std::string why = offered_as(kubelet_.others, gpu.uuid);
     if (!why.empty()) why = "offered as " + why;
     if (slice != published.end()) why = "published by " + slice->second;
     if (why.empty()) {

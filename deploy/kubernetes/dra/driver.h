@@ -4,7 +4,9 @@
 // (a CDI specification, and a word to vitamind about share, memory and class), and forgets them.
 //
 // What was prepared is kept in a file for each claim, so that another life of this process answers
-// the same, and is told to vitamind again whenever that one was restarted.
+// the same, and is told to vitamind again whenever that one was restarted. A claim whose file is
+// damaged is read from the API server again when the kubelet says that a pod has it: for pods that
+// run the kubelet prepares nothing again.
 //
 // Threads: gRPC calls from threads of its own; run() is one thread. One mutex is held for the whole
 // of a prepare or unprepare: two of one claim never run at the same time.
@@ -84,12 +86,14 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   hal::Status unprepare(const std::string& uid);
   hal::Result<AllocatedClaim> read_claim(const std::string& of_namespace, const std::string& name,
                                          const std::string& uid);
+  hal::Status keep(const AllocatedClaim& claim) const;
   hal::Status write_cdi(const AllocatedClaim& claim) const;
   hal::Status tell(Prepared& prepared);
 
   void read_prepared();
   void look();
   hal::Status check_memory(const AllocatedClaim& claim) const;
+  void recover_damaged();
   void tell_again();
   std::vector<ClaimableGpu> only_here(const std::vector<ClaimableGpu>& gpus,
                                       const nlohmann::json& slices);
@@ -107,7 +111,9 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   std::string daemon_;                         // which life of vitamind answers; empty: none
   std::string absence_;                        // tools::absence_code() of vitamind's last status
   std::set<std::string> absent_;               // of options_.gpus, each said once
-  OtherDevices device_plugins_;                // what they offer
+  std::set<std::string> damaged_;              // UIDs of claims whose file cannot be read
+  std::set<ClaimName> not_damaged_;            // names of other claims that pods have
+  PodResources kubelet_;                       // what it said last
   std::map<std::string, std::string> others_;  // GPUs that are not published, with the reason
   nlohmann::json written_, answered_;   // spec of the slice, as sent and as the API server keeps it
   std::string told_daemon_, told_api_;  // the last problems, each said once

@@ -92,6 +92,7 @@ class PodResources:
         self.messages = messages("pod_resources")
         self.offered = {}  # IDs of devices, by resource
         self.pods = {}  # by (namespace, name): the same
+        self.claims = {}  # (namespace, name) of claims, by those of a pod
         self.asked = 0
         self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
         self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(
@@ -122,6 +123,11 @@ class PodResources:
             container = answer.pod_resources.add(namespace=namespace, name=name).containers.add()
             for resource, ids in devices.items():
                 container.devices.add(resource_name=resource, device_ids=ids)
+        for (namespace, name), claims in self.claims.items():
+            container = answer.pod_resources.add(namespace=namespace, name=name).containers.add()
+            for claim_namespace, claim_name in claims:
+                container.dynamic_resources.add(claim_namespace=claim_namespace,
+                                                claim_name=claim_name)
         return answer
 
 

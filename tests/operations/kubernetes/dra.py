@@ -96,6 +96,11 @@ class DraTest(unittest.TestCase):
         self.kubelet.register()
         wait_until(lambda: self.api.published() is not None, what="a slice")
 
+    def looks(self, more=5):
+        """Waits until the driver has looked some more times."""
+        enough = self.devices.asked + more
+        wait_until(lambda: self.devices.asked >= enough, what="further looks of the driver")
+
     def log(self, of="vitamin-dra-driver"):
         return (self.directory / f"{of}.log").read_text()
 
