@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import unittest
+import uuid
 
 from machine import BUILD, tool
 from time_limit import time_limit, wait_until
@@ -334,6 +335,25 @@ class Prepared(DraTest):
         for each in (claim, gone):
             self.assertEqual(self.kubelet.unprepare(each)[each["metadata"]["uid"]].error, "")
         self.assertEqual(list((self.directory / "plugin").glob("*.json")), [])
+
+    def test_a_claim_that_vitamind_refuses_is_one_line(self):
+        self.start_all()
+        claim = self.api.add_claim(claim_of("a", 60))
+        self.prepared(claim)
+        self.end("vitamin-dra-driver")
+        kept = self.directory / f"plugin/claim-{claim['metadata']['uid']}.json"
+        more = {**json.loads(kept.read_text()), "uid": str(uuid.uuid4()), "name": "b"}
+        kept.with_name(f"claim-{more['uid']}.json").write_text(json.dumps(more))
+        self.start_driver()
+        wait_until(lambda: "claim team-a/b: device GPU-1 is over-committed" in self.log(),
+                   what="a line about the second claim")
+        self.looks()
+        self.assertEqual(self.log().count("is over-committed"), 1)
+        self.kubelet.register()
+        self.kubelet.unprepare(claim)
+        wait_until(lambda: "claim team-a/b: vitamind knows it now" in self.log(),
+                   what="that vitamind takes it")
+        self.assertEqual(self.claims(), {f"{more['uid']}.0": 60})
 
     def test_a_pod_that_joins_a_claim_later_can_use_it(self):
         self.start_all()

@@ -33,7 +33,7 @@ void say(const std::string& line) {
 }
 
 // A problem when it is a new one, and when there is none any more. `told`: the last one.
-void say_once(std::string& told, const std::string& problem, const char* well) {
+void say_once(std::string& told, const std::string& problem, const std::string& well) {
   if (problem != told) say(problem.empty() ? well : problem);
   told = problem;
 }
@@ -126,7 +126,7 @@ void DraDriver::read_prepared() {
       AllocatedClaim claim = from_json(json::parse(file));
       if (!is_uid(claim.uid)) continue;
       const std::string uid = claim.uid;
-      prepared_.emplace(uid, Prepared{std::move(claim), ""});
+      prepared_.emplace(uid, Prepared{std::move(claim), "", ""});
     } catch (const json::exception&) {
       const std::string stem = entry.path().stem();
       if (const std::string uid = stem.substr(std::strlen(kStatePrefix)); is_uid(uid))
@@ -230,7 +230,7 @@ hal::Status DraDriver::prepare(const dra_api::Claim& wanted) {
   auto claim = read_claim(wanted.namespace_(), wanted.name(), wanted.uid());
   if (!claim) return tl::unexpected(claim.error());
   if (const auto fits = check_memory(*claim); !fits) return fits;
-  Prepared prepared{std::move(*claim), ""};
+  Prepared prepared{std::move(*claim), "", ""};
   auto written = tell(prepared);
   if (written) written = write_cdi(prepared.claim);
   if (written) written = keep(prepared.claim);
@@ -360,7 +360,7 @@ void DraDriver::recover_damaged() {
     if (!keep(*claim)) return;
     const std::string uid = claim->uid;
     say(fmt::format("claim {}/{} was read again", name.first, name.second));
-    prepared_.emplace(uid, Prepared{std::move(*claim), ""});
+    prepared_.emplace(uid, Prepared{std::move(*claim), "", ""});
     damaged_.erase(uid);
   }
 }
@@ -383,8 +383,10 @@ void DraDriver::tell_again() {
       told = false;
     }
     if (told) continue;
-    if (const auto done = tell(prepared); !done)
-      say(fmt::format("claim {}/{}: {}", before.of_namespace, before.name, done.error().message));
+    const std::string name = fmt::format("claim {}/{}", before.of_namespace, before.name);
+    const auto done = tell(prepared);
+    say_once(prepared.problem, done ? "" : name + ": " + done.error().message,
+             name + ": vitamind knows it now");
   }
 }
 

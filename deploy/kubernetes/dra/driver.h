@@ -66,7 +66,8 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
  private:
   struct Prepared {
     AllocatedClaim claim;
-    std::string told;  // to which life of vitamind; empty: none
+    std::string told;     // to which life of vitamind; empty: none
+    std::string problem;  // why vitamind refused it, said once
   };
 
   grpc::Status NodePrepareResources(grpc::ServerContext*,
