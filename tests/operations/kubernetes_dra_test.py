@@ -50,6 +50,20 @@ class Published(DraTest):
         self.looks()
         self.assertEqual(self.api.slice_of()["metadata"]["resourceVersion"], "1")
 
+    def test_slices_are_read_when_something_changes_here_and_after_a_registration(self):
+        self.start_daemon()
+        self.start_driver(api_every=3600000)
+        wait_until(lambda: self.api.published() == ["GPU-1", "GPU-2"], what="both GPUs")
+        self.looks()
+        self.assertEqual(self.api.reads["slices"], 1)
+        self.devices.offered["nvidia.com/gpu"] = ["GPU-1"]
+        wait_until(lambda: self.api.published() == ["GPU-2"], what="one GPU less")
+        self.looks()
+        self.assertEqual(self.api.reads["slices"], 2)
+        self.api.slices.clear()  # as a kubelet does that starts
+        self.kubelet.register()
+        wait_until(lambda: self.api.published() == ["GPU-2"], what="a slice again")
+
     def test_an_api_server_without_the_feature_gate_is_one_line(self):
         self.api.consumable_capacity = False
         self.start_all()
@@ -363,6 +377,19 @@ class Prepared(DraTest):
         wait_until(lambda: self.status()["claims"][0]["pods"] == ["pod-1", "pod-2"],
                    what="that vitamind knows the second pod")
 
+    def test_a_claim_is_read_again_when_the_kubelet_names_another_pod(self):
+        self.start_all(api_every=3600000)
+        claim = self.api.add_claim(claim_of("a", 60))
+        self.prepared(claim)
+        self.devices.claims["team-a", "pod-1"] = [("team-a", "a")]
+        self.looks()
+        reads = self.api.reads["claims"]
+        self.looks()
+        self.assertEqual(self.api.reads["claims"], reads)
+        claim["status"]["reservedFor"].append({"resource": "pods", "name": "x", "uid": "pod-2"})
+        self.devices.claims["team-a", "x"] = [("team-a", "a")]
+        wait_until(lambda: self.status()["claims"][0]["pods"] == ["pod-1", "pod-2"],
+                   what="that vitamind knows the second pod")
 
     def test_a_claim_of_one_pod_is_read_once(self):
         self.start_all()

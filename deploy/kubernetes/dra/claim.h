@@ -22,6 +22,7 @@ inline constexpr const char* kResourceApi = "/apis/resource.k8s.io/v1";
 struct ClaimableGpu {
   std::string uuid;
   std::uint64_t memory = 0;  // bytes; 0: not said, and no capacity
+  bool operator==(const ClaimableGpu&) const = default;
 };
 
 // "UUID" or "UUID=BYTES", the bytes as a quantity: "141Gi". Error: a text that is neither.

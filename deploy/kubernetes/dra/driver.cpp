@@ -27,6 +27,8 @@ namespace {
 
 constexpr const char* kClaimKind = "vitamin.dev/claim";
 constexpr const char* kStatePrefix = "claim-";
+// A kubelet that starts deletes the slices of its node while drivers register with it.
+constexpr std::chrono::minutes kAfterRegistration(1);
 
 void say(const std::string& line) {
   std::fprintf(stderr, "vitamin-dra-driver: %s\n", line.c_str());
@@ -126,7 +128,7 @@ void DraDriver::read_prepared() {
       AllocatedClaim claim = from_json(json::parse(file));
       if (!is_uid(claim.uid)) continue;
       const std::string uid = claim.uid;
-      prepared_.emplace(uid, Prepared{std::move(claim), "", ""});
+      prepared_.emplace(uid, Prepared{.claim = std::move(claim)});
     } catch (const json::exception&) {
       const std::string stem = entry.path().stem();
       if (const std::string uid = stem.substr(std::strlen(kStatePrefix)); is_uid(uid))
@@ -153,6 +155,7 @@ grpc::Status DraDriver::GetInfo(grpc::ServerContext* /*call*/,
 grpc::Status DraDriver::NotifyRegistrationStatus(
     grpc::ServerContext* /*call*/, const pluginregistration::RegistrationStatus* status,
     pluginregistration::RegistrationStatusResponse* /*answer*/) {
+  registered_ = true;
   say(status->plugin_registered() ? "registered with the kubelet"
                                   : "the kubelet does not register it: " + status->error());
   return grpc::Status::OK;
@@ -230,7 +233,7 @@ hal::Status DraDriver::prepare(const dra_api::Claim& wanted) {
   auto claim = read_claim(wanted.namespace_(), wanted.name(), wanted.uid());
   if (!claim) return tl::unexpected(claim.error());
   if (const auto fits = check_memory(*claim); !fits) return fits;
-  Prepared prepared{std::move(*claim), "", ""};
+  Prepared prepared{.claim = std::move(*claim)};
   auto written = tell(prepared);
   if (written) written = write_cdi(prepared.claim);
   if (written) written = keep(prepared.claim);
@@ -360,9 +363,16 @@ void DraDriver::recover_damaged() {
     if (!keep(*claim)) return;
     const std::string uid = claim->uid;
     say(fmt::format("claim {}/{} was read again", name.first, name.second));
-    prepared_.emplace(uid, Prepared{std::move(*claim), "", ""});
+    prepared_.emplace(uid, Prepared{.claim = std::move(*claim)});
     damaged_.erase(uid);
   }
+}
+
+// Whether the kubelet knows the pods that have the claim, and these are those of the last read.
+bool DraDriver::is_read_lately(const Prepared& prepared) const {
+  const auto pods = kubelet_.claims.find({prepared.claim.of_namespace, prepared.claim.name});
+  return pods != kubelet_.claims.end() && pods->second == prepared.pods &&
+         Clock::now() < prepared.next_read;
 }
 
 // After a restart of vitamind every claim; else pods that a claim was reserved for later, of which
@@ -373,10 +383,16 @@ void DraDriver::tell_again() {
   for (auto& [uid, prepared] : prepared_) {
     const AllocatedClaim& before = prepared.claim;
     bool told = prepared.told == daemon_;
-    const bool may_change = !before.of_one_pod || before.pods.empty();
+    const bool may_change =
+        (!before.of_one_pod || before.pods.empty()) && !is_read_lately(prepared);
     const auto now = answers && may_change ? read_claim(before.of_namespace, before.name, uid)
                                            : tl::unexpected(hal::Error{});
     if (may_change) answers = now || !is_silent(now.error());
+    if (now) {
+      const auto pods = kubelet_.claims.find({before.of_namespace, before.name});
+      prepared.pods = pods != kubelet_.claims.end() ? pods->second : std::set<std::string>();
+      prepared.next_read = Clock::now() + milliseconds(options_.api_every_ms);
+    }
     if (now && now->pods != before.pods) {
       prepared.claim.pods = now->pods;
       if (!keep(prepared.claim)) continue;
@@ -413,21 +429,22 @@ void DraDriver::look() {
       if (!drained) gpus.push_back(gpu);
     }
   }
+  const auto now = Clock::now();
+  if (registered_.exchange(false)) often_until_ = now + kAfterRegistration;
+  if (now < next_list_ && now >= often_until_ && only_here(gpus) == in_slice_) return;
   const auto published = publish(gpus);
   say_once(told_api_, published ? "" : published.error().message, "the GPUs are published");
 }
 
-// Those that neither a device plugin nor another driver offers. `slices`: a list of them.
-std::vector<ClaimableGpu> DraDriver::only_here(const std::vector<ClaimableGpu>& gpus,
-                                               const json& slices) {
-  const auto published = published_by_others(slices);
+// Those that neither a device plugin nor another driver offers.
+std::vector<ClaimableGpu> DraDriver::only_here(const std::vector<ClaimableGpu>& gpus) {
   std::map<std::string, std::string> others;
   std::vector<ClaimableGpu> free;
   for (const ClaimableGpu& gpu : gpus) {
-    const auto slice = published.find(gpu.uuid);
+    const auto slice = slices_.find(gpu.uuid);
     std::string why = offered_as(kubelet_.others, gpu.uuid);
     if (!why.empty()) why = "offered as " + why;
-    if (slice != published.end()) why = "published by " + slice->second;
+    if (slice != slices_.end()) why = "published by " + slice->second;
     if (why.empty()) {
       free.push_back(gpu);
       continue;
@@ -445,22 +462,34 @@ hal::Status DraDriver::publish(const std::vector<ClaimableGpu>& gpus) {
   const std::string slices = std::string(kResourceApi) + "/resourceslices";
   const auto list = api_.get(slices + "?fieldSelector=spec.nodeName%3D" + options_.node);
   if (!list) return tl::unexpected(list.error());
-  const std::vector<ClaimableGpu> free = only_here(gpus, *list);
+  slices_ = published_by_others(*list);
+  std::vector<ClaimableGpu> free = only_here(gpus);
   const std::string name = options_.node + "-" + kDriver;
   const json* now = nullptr;
   if (const auto items = list->find("items"); items != list->end())
     for (const json& slice : *items)
       if (slice["metadata"]["name"] == name) now = &slice;
-  if (now == nullptr) return write_slice(resource_slice(options_.node, free, 1), true);
-  const json& spec = (*now)["spec"];
+  const auto written = now == nullptr ? write_slice(resource_slice(options_.node, free, 1), true)
+                                      : update_slice(*now, free);
+  if (!written) return written;
+  in_slice_ = std::move(free);
+  next_list_ = Clock::now() + milliseconds(options_.api_every_ms);
+  return check_sharing(answered_);
+}
+
+hal::Status DraDriver::update_slice(const json& now, const std::vector<ClaimableGpu>& gpus) {
+  const json& spec = now["spec"];
   const auto generation = spec["pool"].value("generation", std::uint64_t{0});
-  ordered_json wanted = resource_slice(options_.node, free, generation);
+  ordered_json wanted = resource_slice(options_.node, gpus, generation);
   const json wanted_spec = wanted["spec"];
   // The API server writes quantities in its own way, and drops fields of features that are off.
-  if (wanted_spec == spec || (spec == answered_ && wanted_spec == written_))
-    return check_sharing(spec);
+  if (wanted_spec == spec || (spec == answered_ && wanted_spec == written_)) {
+    answered_ = spec;
+    written_ = wanted_spec;
+    return {};
+  }
   wanted["spec"]["pool"]["generation"] = generation + 1;
-  wanted["metadata"]["resourceVersion"] = (*now)["metadata"].value("resourceVersion", "");
+  wanted["metadata"]["resourceVersion"] = now["metadata"].value("resourceVersion", "");
   return write_slice(std::move(wanted), false);
 }
 
@@ -480,7 +509,7 @@ hal::Status DraDriver::write_slice(ordered_json wanted, bool is_new) {
   if (!answer) return tl::unexpected(answer.error());
   written_ = wanted["spec"];
   answered_ = answer->value("spec", json());
-  return check_sharing(answered_);
+  return {};
 }
 
 hal::Status DraDriver::run() {

@@ -15,6 +15,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -49,7 +50,10 @@ struct DriverOptions {
   // nothing there: not asked.
   std::string pod_resources;
   ApiServer::Options api;
-  std::uint32_t every_ms = 5000;  // between two checks of GPUs, vitamind and the slice
+  std::uint32_t every_ms = 5000;  // between two checks of GPUs, vitamind and the kubelet
+  // Between two reads of slices and of a claim while nothing changes on the node: the API server
+  // answers the drivers of all nodes.
+  std::uint32_t api_every_ms = 60'000;
 };
 
 class DraDriver final : public dra_api::DRAPlugin::Service,
@@ -64,10 +68,13 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   void stop() { stopping_.store(true); }
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Prepared {
     AllocatedClaim claim;
-    std::string told;     // to which life of vitamind; empty: none
-    std::string problem;  // why vitamind refused it, said once
+    std::string told = {};            // to which life of vitamind; empty: none
+    std::string problem = {};         // why vitamind refused it, said once
+    std::set<std::string> pods = {};  // that had it, by the kubelet, when it was read
+    Clock::time_point next_read = {};
   };
 
   grpc::Status NodePrepareResources(grpc::ServerContext*,
@@ -96,9 +103,10 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   hal::Status check_memory(const AllocatedClaim& claim) const;
   void recover_damaged();
   void tell_again();
-  std::vector<ClaimableGpu> only_here(const std::vector<ClaimableGpu>& gpus,
-                                      const nlohmann::json& slices);
+  std::vector<ClaimableGpu> only_here(const std::vector<ClaimableGpu>& gpus);
+  bool is_read_lately(const Prepared& prepared) const;
   hal::Status publish(const std::vector<ClaimableGpu>& gpus);
+  hal::Status update_slice(const nlohmann::json& now, const std::vector<ClaimableGpu>& gpus);
   hal::Status write_slice(nlohmann::ordered_json wanted, bool is_new);
   std::vector<ClaimableGpu> gpus_here() const;
   void say_absent();
@@ -116,6 +124,10 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   std::set<ClaimName> not_damaged_;            // names of other claims that pods have
   PodResources kubelet_;                       // what it said last
   std::map<std::string, std::string> others_;  // GPUs that are not published, with the reason
+  std::map<std::string, std::string> slices_;  // GPUs in slices of others, with their driver
+  std::vector<ClaimableGpu> in_slice_;         // GPUs that the slice has
+  Clock::time_point next_list_, often_until_;
+  std::atomic<bool> registered_ = false;  // since the last look
   nlohmann::json written_, answered_;   // spec of the slice, as sent and as the API server keeps it
   std::string told_daemon_, told_api_;  // the last problems, each said once
   std::atomic<bool> stopping_ = false;

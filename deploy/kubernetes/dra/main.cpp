@@ -77,6 +77,10 @@ int main(int argc, char** argv) {
   app.add_option("--every", options.every_ms, "Milliseconds between two checks of all GPUs")
       ->capture_default_str()
       ->check(CLI::Range(10, 60'000));
+  app.add_option("--api-every", options.api_every_ms,
+                 "Milliseconds between two reads of slices and claims while nothing changes here")
+      ->capture_default_str()
+      ->check(CLI::Range(10, 3'600'000));
   if (const auto ended = config::read_command_line(app, argc, argv, VITAMIN_VERSION)) return *ended;
   if (options.node.empty()) return refuse("which node is this? Give --node or NODE_NAME");
   if (options.api.url.empty())

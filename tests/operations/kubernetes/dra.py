@@ -81,13 +81,13 @@ class DraTest(unittest.TestCase):
                    "--quiet", "--config", self.directory / "vitamin.toml")
         wait_until(self.status, what="vitamind")
 
-    def start_driver(self, *more, gpus=("GPU-1=16Gi", "GPU-2"), known_as=None):
+    def start_driver(self, *more, gpus=("GPU-1=16Gi", "GPU-2"), known_as=None, api_every=20):
         self.start("vitamin-dra-driver", "--api-server", self.api.url, "--registry",
                    self.directory / "registry", "--directory", self.directory / "plugin",
                    "--cdi-directory", self.directory / "cdi", "--socket", self.socket,
                    "--libraries", BUILD / "lib", "--config", self.directory / "vitamin.toml",
                    "--nvidia-gpus", self.directory / "gpus", "--every", 20,
-                   "--pod-resources", self.directory / "pods.sock",
+                   "--pod-resources", self.directory / "pods.sock", "--api-every", api_every,
                    *(f"--gpu={gpu}" for gpu in gpus), *more, known_as=known_as)
 
     def start_all(self, **options):
