@@ -59,6 +59,12 @@ class Kernels(Programs):
     def test_every_kernel_is_right_on_a_masked_stream(self):
         self.check("kernels", "--mask=8,16", lines=16)
 
+    def test_copies_of_rectangles_and_boxes_are_right(self):
+        for part in ("gfx90a", "gfx1030"):
+            trace = self.new_file("trace")
+            self.check("copies", lines=2, _TRACE=trace, **{"": part})
+            self.assertTrue(any(line[""] == "copy" for line in read_trace(trace)))
+
     def test_results_do_not_depend_on_the_mask_when_the_kernel_is_ordered(self):
         names = ("vector_add", "reduction", "gemm", "softmax", "layernorm")
         results = {tuple(self.check("kernels", f"--mask={mask}", *names, lines=5))

@@ -4,6 +4,7 @@
 // (drivers/gpu/drm/amd/amdkfd/kfd_chardev.c, kfd_events.c, kfd_process_queue_manager.c).
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -11,6 +12,8 @@
 
 namespace vitamin::tests {
 namespace {
+
+using soft::amdgpu::machine;
 
 TEST_CASE("the_program_brings_the_event_page_and_may_do_so_once") {
   acquire();
@@ -173,6 +176,79 @@ TEST_CASE("a_copy_queue_runs_what_its_doorbell_announces") {
   kfd_ioctl_destroy_queue_args destroy{.queue_id = a.queue_id, .pad = 0};
   CHECK(call(0x03, destroy) == 0);
   CHECK(call(0x03, destroy) == -EINVAL);
+}
+
+// A copy queue that was created, its packets and its doorbell.
+struct CopyQueue {
+  UserQueue memory;
+  kfd_ioctl_create_queue_args created = memory.arguments();
+
+  CopyQueue() { REQUIRE(call(0x02, created) == 0); }
+  ~CopyQueue() {
+    kfd_ioctl_destroy_queue_args destroy{.queue_id = created.queue_id, .pad = 0};
+    CHECK(call(0x03, destroy) == 0);
+  }
+  std::uint32_t* words() { return reinterpret_cast<std::uint32_t*>(memory.ring); }
+  void announce(std::uint64_t bytes) {
+    const std::uint64_t slot = (created.doorbell_offset & 0xffffffff) / sizeof(std::uint64_t);
+    __atomic_store_n(&DeviceFiles::instance().doorbells(0)[slot], bytes, __ATOMIC_RELEASE);
+  }
+  std::uint64_t read() const { return __atomic_load_n(&memory.read, __ATOMIC_ACQUIRE); }
+};
+
+void put_address(std::uint32_t* words, const void* address) {
+  words[0] = static_cast<std::uint32_t>(reinterpret_cast<std::uint64_t>(address));
+  words[1] = static_cast<std::uint32_t>(reinterpret_cast<std::uint64_t>(address) >> 32);
+}
+
+TEST_CASE("a_sub_window_copy_moves_the_rows_of_a_box_and_nothing_else") {
+  acquire();
+  CopyQueue queue;
+  // 3 x 2 x 2 elements of 4 bytes: from (1, 2, 0) of slices of 8 x 6 to (2, 0, 1) of 5 x 4.
+  std::vector<std::uint32_t> from(3 * 8 * 6), to(3 * 5 * 4, 7), expected = to;
+  for (std::uint32_t at = 0; at < from.size(); ++at) from[at] = 100 + at;
+  for (unsigned z = 0; z < 2; ++z)
+    for (unsigned y = 0; y < 2; ++y)
+      for (unsigned x = 0; x < 3; ++x)
+        expected[(z + 1) * 5 * 4 + y * 5 + x + 2] = from[z * 8 * 6 + (y + 2) * 8 + x + 1];
+  std::uint32_t* const packet = queue.words();
+  packet[0] = 1 | 4 << 8 | 2u << 29;
+  put_address(packet + 1, from.data());
+  packet[3] = 1 | 2 << 16;
+  packet[4] = 0 | (8 - 1) << 13;
+  packet[5] = 8 * 6 - 1;
+  put_address(packet + 6, to.data());
+  packet[8] = 2 | 0 << 16;
+  packet[9] = 1 | (5 - 1) << 13;
+  packet[10] = 5 * 4 - 1;
+  packet[11] = (3 - 1) | (2 - 1) << 16;
+  packet[12] = 2 - 1;
+  queue.announce(13 * 4);
+  while (queue.read() != 13 * 4) {
+    REQUIRE_FALSE(machine().gpus[0]->lost);
+    std::this_thread::yield();
+  }
+  CHECK(to == expected);
+}
+
+TEST_CASE("nothing_behind_an_unknown_copy_packet_is_executed") {
+  acquire();
+  std::uint32_t from = 1, to = 0;
+  {
+    CopyQueue queue;
+    std::uint32_t* const packet = queue.words();
+    packet[0] = 1 | 7 << 8;
+    packet[1] = 1;  // a linear copy, if it were a packet
+    packet[2] = sizeof to - 1;
+    put_address(packet + 4, &from);
+    put_address(packet + 6, &to);
+    queue.announce(8 * 4);
+    while (!machine().gpus[0]->lost) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    CHECK(queue.read() == 0);
+    CHECK(to == 0);
+  }
+  machine().gpus[0]->lost = false;  // the other cases have the same GPU
 }
 
 TEST_CASE("cu_masks_are_whole_words_of_a_queue_that_is_there") {

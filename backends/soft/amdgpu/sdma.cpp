@@ -21,6 +21,7 @@ enum Operation : std::uint32_t {
   kTimestamp = 13,
   kCacheControl = 17,
 };
+enum CopyOperation : std::uint32_t { kLinear = 0, kWindow = 4 };
 
 std::uint64_t address_at(const std::uint32_t* packet, unsigned word) {
   const std::uint64_t address = packet[word] | static_cast<std::uint64_t>(packet[word + 1]) << 32;
@@ -30,6 +31,39 @@ std::uint64_t address_at(const std::uint32_t* packet, unsigned word) {
 template <class T>
 T* pointer_at(const std::uint32_t* packet, unsigned word) {
   return reinterpret_cast<T*>(address_at(packet, word));
+}
+
+// One side of a sub-window copy, in elements of 1 << `element` bytes. The packet holds pitch and
+// slice less one.
+struct Window {
+  std::uint8_t* base;
+  unsigned element;
+  std::uint64_t x, y, z, pitch, slice;
+
+  Window(const std::uint32_t* packet, unsigned word)
+      : base(pointer_at<std::uint8_t>(packet, word)),
+        element(packet[0] >> 29),
+        x(packet[word + 2] & 0x3fff),
+        y(packet[word + 2] >> 16 & 0x3fff),
+        z(packet[word + 3] & 0x7ff),
+        pitch((packet[word + 3] >> 13) + 1ull),
+        slice((packet[word + 4] & 0xfffffff) + 1ull) {}
+
+  std::uint8_t* row(std::uint64_t rows, std::uint64_t slices) const {
+    return base + (((z + slices) * slice + (y + rows) * pitch + x) << element);
+  }
+};
+
+// Bytes copied.
+std::size_t copy_window(const std::uint32_t* packet) {
+  const Window from(packet, 1), to(packet, 6);
+  const std::size_t row_bytes = ((packet[11] & 0x3fff) + std::size_t{1}) << from.element;
+  const std::uint64_t rows = (packet[11] >> 16 & 0x3fff) + 1ull;
+  const std::uint64_t slices = (packet[12] & 0x7ff) + 1ull;
+  for (std::uint64_t slice = 0; slice < slices; ++slice)
+    for (std::uint64_t row = 0; row < rows; ++row)
+      std::memmove(to.row(row, slice), from.row(row, slice), row_bytes);
+  return row_bytes * rows * slices;
 }
 
 bool holds(std::uint32_t relation, std::uint32_t value, std::uint32_t reference) {
@@ -63,7 +97,7 @@ void Queue::run_copies(Machine& machine) {
       continue;
     }
     backoff.reset();
-    while (read < written && !stopped()) {
+    while (read < written && !stopped() && !gpu_.lost) {
       const auto* packet = reinterpret_cast<const std::uint32_t*>(ring_ + read % bytes_);
       read += std::uint64_t{run_copy_packet(machine, packet)} * sizeof(std::uint32_t);
       __atomic_store_n(read_index_, read, __ATOMIC_RELEASE);
@@ -71,13 +105,18 @@ void Queue::run_copies(Machine& machine) {
   }
 }
 
+// Words of the packet. 0: it stays where it is, and the GPU is lost.
 std::uint32_t Queue::run_copy_packet(Machine& machine, const std::uint32_t* packet) {
   const std::uint32_t operation = packet[0] & 0xff, sub = packet[0] >> 8 & 0xff;
   switch (operation) {
     case kNop:
       return 1;
     case kCopy: {
-      if (sub != 0) break;
+      if (sub == kWindow) {
+        machine.trace.line("copy queue=%u bytes=%zu", id_, copy_window(packet));
+        return 13;
+      }
+      if (sub != kLinear) break;
       const std::size_t bytes = (packet[1] & 0x3fffffff) + std::size_t{1};
       std::memmove(pointer_at<void>(packet, 5), pointer_at<void>(packet, 3), bytes);
       machine.trace.line("copy queue=%u bytes=%zu", id_, bytes);
@@ -125,7 +164,7 @@ std::uint32_t Queue::run_copy_packet(Machine& machine, const std::uint32_t* pack
                "software AMD GPU: copy queue %u holds an unknown packet (operation %u.%u, %#x)\n",
                id_, operation, sub, packet[0]);
   machine.lose(gpu_, "an unknown copy packet");
-  return 1;
+  return 0;
 }
 
 }  // namespace vitamin::soft::amdgpu
