@@ -23,6 +23,7 @@ namespace {
 
 namespace isa = soft::amdgpu::isa;
 using soft::amdgpu::find_part;
+using soft::amdgpu::kSystemBytes;
 using soft::amdgpu::kVideoBytes;
 using soft::amdgpu::machine;
 using soft::amdgpu::Settings;
@@ -212,6 +213,53 @@ TEST_CASE("allocations_that_make_no_sense_are_refused") {
   map.n_success = 0;
   map.device_ids_array_ptr = 16;
   CHECK(call(0x18, map) == -EFAULT);
+}
+
+TEST_CASE("sizes_that_wrap_or_exceed_the_machines_memory_are_refused_and_take_nothing") {
+  acquire();
+  kfd_ioctl_get_available_memory_args before{}, after{};
+  before.gpu_id = after.gpu_id = kGpu;
+  const Buffer other(8192);
+  REQUIRE(other.map() == 0);
+  REQUIRE(call(0x23, before) == 0);
+  constexpr std::uint64_t kTooLarge[] = {kSystemBytes * 3, ~0ull - 8191, ~0ull - 4095, ~0ull};
+  for (const std::uint32_t flags :
+       {KFD_IOC_ALLOC_MEM_FLAGS_VRAM, KFD_IOC_ALLOC_MEM_FLAGS_GTT,
+        KFD_IOC_ALLOC_MEM_FLAGS_GTT | KFD_IOC_ALLOC_MEM_FLAGS_AQL_QUEUE_MEM,
+        KFD_IOC_ALLOC_MEM_FLAGS_USERPTR})
+    for (const std::uint64_t bytes : kTooLarge) {
+      kfd_ioctl_alloc_memory_of_gpu_args a{};
+      a.va_addr = reinterpret_cast<std::uint64_t>(other.at);
+      a.mmap_offset = a.va_addr;
+      a.gpu_id = kGpu;
+      a.flags = flags;
+      a.size = bytes;
+      CAPTURE(flags);
+      CAPTURE(bytes);
+      CHECK(call(0x16, a) == -ENOMEM);
+    }
+  REQUIRE(call(0x23, after) == 0);
+  CHECK(after.available == before.available);
+  static_cast<std::uint32_t*>(other.at)[2047] = 1;  // SIGBUS where the file has become shorter
+  CHECK(other.unmap() == 0);
+  CHECK(other.free() == 0);
+}
+
+TEST_CASE("system_memory_is_given_until_there_is_none_and_comes_back") {
+  acquire();
+  kfd_ioctl_alloc_memory_of_gpu_args a{};
+  a.gpu_id = kGpu;
+  a.flags = KFD_IOC_ALLOC_MEM_FLAGS_GTT;
+  a.size = kSystemBytes / 2;
+  REQUIRE(call(0x16, a) == 0);
+  kfd_ioctl_alloc_memory_of_gpu_args second = a;
+  second.size = kSystemBytes / 2 + 4096;
+  CHECK(call(0x16, second) == -ENOMEM);
+  kfd_ioctl_free_memory_of_gpu_args free{.handle = a.handle};
+  CHECK(call(0x17, free) == 0);
+  REQUIRE(call(0x16, second) == 0);
+  free.handle = second.handle;
+  CHECK(call(0x17, free) == 0);
 }
 
 TEST_CASE("doorbells_and_registers_are_pages_of_the_driver") {

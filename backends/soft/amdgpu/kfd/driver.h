@@ -97,6 +97,9 @@ class Driver {
   Answer bound(const Gpu& gpu, Answer otherwise) const;
   Buffer* find_buffer(std::uint64_t handle);
   std::uint64_t add_buffer(const Buffer& buffer);
+  // The count that the buffer is charged to; null: to none.
+  std::uint64_t* used_bytes(const Buffer& buffer);
+  bool has_room_for(const Buffer& buffer);
   // More of the file behind the render nodes: where it begins. Nothing: there is no more.
   std::optional<std::uint64_t> add_memory(std::uint64_t bytes);
   Answer map(Buffer& buffer, unsigned gpu);
@@ -114,6 +117,7 @@ class Driver {
   // Of the file behind the render nodes. No buffer lies at its beginning: 0 is no mmap offset.
   std::uint64_t memory_bytes_ = 1 << 20;
   std::map<unsigned, std::uint64_t> used_;    // bytes of video memory, by GPU
+  std::uint64_t used_system_ = 0;             // bytes of GTT and of registered memory
   std::map<std::uint32_t, unsigned> queues_;  // GPU of each
   std::uint64_t event_page_ = 0;              // its handle; 0: not set
   bool own_event_page_ = false;               // the driver's own is used

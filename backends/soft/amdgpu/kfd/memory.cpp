@@ -54,11 +54,26 @@ std::uint64_t Driver::add_buffer(const Buffer& buffer) {
 }
 
 std::optional<std::uint64_t> Driver::add_memory(std::uint64_t bytes) {
+  constexpr std::uint64_t kFileBytesMax = 1ull << 62;
+  if (bytes > kFileBytesMax - memory_bytes_) return std::nullopt;
   const std::uint64_t begin = memory_bytes_, end = begin + bytes;
   if (::ftruncate(DeviceFiles::instance().memory(), static_cast<off_t>(end)) != 0)
     return std::nullopt;
   memory_bytes_ = end;
   return begin;
+}
+
+std::uint64_t* Driver::used_bytes(const Buffer& buffer) {
+  if (buffer.has(kVram)) return &used_[buffer.gpu];
+  return buffer.has(kGtt) || buffer.has(kUser) ? &used_system_ : nullptr;
+}
+
+// As the kernel's amdgpu_amdkfd_reserve_mem_limit: the memory of a GPU, and of the system for what
+// is outside of it.
+bool Driver::has_room_for(const Buffer& buffer) {
+  const std::uint64_t* const used = used_bytes(buffer);
+  return used == nullptr ||
+         buffer.bytes <= (buffer.has(kVram) ? kVideoBytes : kSystemBytes) - *used;
 }
 
 Answer Driver::alloc_memory(kfd_ioctl_alloc_memory_of_gpu_args& a) {
@@ -76,22 +91,25 @@ Answer Driver::alloc_memory(kfd_ioctl_alloc_memory_of_gpu_args& a) {
   }
   const std::lock_guard lock(mutex_);
   if (const Answer answer = bound(*gpu, -ENODEV); answer != 0) return answer;
-  if (buffer.has(kVram) || buffer.has(kGtt)) {
-    // Half of it twice, for queues whose packets may wrap around.
-    if (buffer.has(kAqlQueue)) buffer.bytes /= 2;
-    buffer.bytes = whole_pages(buffer.bytes);
-    if (buffer.has(kVram) && used_[gpu->number] + buffer.bytes > kVideoBytes) return -ENOMEM;
+  const bool ours = buffer.has(kVram) || buffer.has(kGtt);
+  // Half of it twice, for queues whose packets may wrap around.
+  if (ours && buffer.has(kAqlQueue)) buffer.bytes /= 2;
+  // Before whole_pages(), where large sizes wrap around.
+  if (!has_room_for(buffer)) return -ENOMEM;
+  if (ours) {
+    buffer.bytes = whole_pages(buffer.bytes);  // the limits are whole pages
     const auto offset = add_memory(buffer.bytes);
     if (!offset) return -ENOMEM;
     buffer.file = DeviceFiles::instance().memory();
     buffer.offset = mmap_offset = *offset;
-    if (buffer.has(kVram)) used_[gpu->number] += buffer.bytes;
   } else if (buffer.has(kUser)) {
     if (a.mmap_offset == 0 || a.mmap_offset % kPageBytes != 0) return -EINVAL;
+    if (!may_be_user(a.mmap_offset) || !may_be_user(a.mmap_offset + a.size)) return -EFAULT;
     buffer.user = a.mmap_offset;
   } else if (!buffer.has(kDoorbell) && !buffer.has(kRegisters)) {
     return -EINVAL;
   }
+  if (std::uint64_t* const used = used_bytes(buffer)) *used += buffer.bytes;
   a.handle = add_buffer(buffer);
   a.mmap_offset = mmap_offset;
   return 0;
@@ -106,10 +124,11 @@ Answer Driver::free_memory(kfd_ioctl_free_memory_of_gpu_args& a) {
   if (buffer->file >= 0 && buffer->file_is_ours) {
     ::fallocate(buffer->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                 static_cast<off_t>(buffer->offset), static_cast<off_t>(buffer->bytes));
-    if (buffer->has(kVram)) used_[buffer->gpu] -= buffer->bytes;
   } else if (buffer->file >= 0) {
     ::close(buffer->file);
   }
+  std::uint64_t* const used = buffer->file_is_ours ? used_bytes(*buffer) : nullptr;
+  if (used != nullptr) *used -= buffer->bytes;
   buffers_.erase(a.handle);
   return 0;
 }
