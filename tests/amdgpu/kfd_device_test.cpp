@@ -213,6 +213,13 @@ TEST_CASE("allocations_that_make_no_sense_are_refused") {
   map.n_success = 0;
   map.device_ids_array_ptr = 16;
   CHECK(call(0x18, map) == -EFAULT);
+  kfd_ioctl_unmap_memory_from_gpu_args unmap{};
+  unmap.handle = map.handle;
+  for (const std::uint32_t devices : {(1u << 20) + 1, 0xffffffffu}) {
+    map.n_devices = unmap.n_devices = devices;  // more than the kernel allocates for one call
+    CHECK(call(0x18, map) == -ENOMEM);
+    CHECK(call(0x19, unmap) == -ENOMEM);
+  }
 }
 
 TEST_CASE("sizes_that_wrap_or_exceed_the_machines_memory_are_refused_and_take_nothing") {

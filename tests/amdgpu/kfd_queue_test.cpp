@@ -79,6 +79,10 @@ TEST_CASE("events_wake_who_waits_and_reset_themselves_when_told") {
   CHECK(call(0x0c, wait) == -EINVAL);
   wait.events_ptr = 16;
   CHECK(call(0x0c, wait) == -EFAULT);
+  for (const std::uint32_t events : {100'000u, 0x7fffffffu, 0xffffffffu}) {
+    wait.num_events = events;  // more than the kernel allocates for one call
+    CHECK(call(0x0c, wait) == -ENOMEM);
+  }
 }
 
 TEST_CASE("there_are_as_many_events_as_the_page_has_words") {

@@ -9,6 +9,12 @@
 #include "backends/soft/amdgpu/kfd/files.h"
 
 namespace vitamin::soft::amdgpu::kfd {
+namespace {
+
+constexpr std::size_t kWaiterBytes = 56;  // the kernel's struct kfd_event_waiter
+constexpr std::size_t kEventsOfWaitMax = kKernelArrayBytes / kWaiterBytes;
+
+}  // namespace
 
 Answer Driver::create_event(kfd_ioctl_create_event_args& a) {
   const std::lock_guard lock(mutex_);
@@ -43,6 +49,7 @@ Answer Driver::reset_event(kfd_ioctl_reset_event_args& a) {
 }
 
 Answer Driver::wait_events(kfd_ioctl_wait_events_args& a) {
+  if (a.num_events > kEventsOfWaitMax) return -ENOMEM;
   std::vector<kfd_event_data> data(a.num_events);
   if (!copy_in(data.data(), a.events_ptr, data.size() * sizeof data[0])) return -EFAULT;
   std::vector<std::uint32_t> ids;

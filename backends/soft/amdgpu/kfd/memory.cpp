@@ -136,6 +136,7 @@ Answer Driver::free_memory(kfd_ioctl_free_memory_of_gpu_args& a) {
 Answer Driver::devices(std::uint64_t handle, std::uint64_t array, std::uint32_t count,
                        std::uint32_t done, std::vector<std::uint32_t>& ids) const {
   if (find_gpu(gpu_id_of(handle)) == nullptr || count == 0 || done > count) return -EINVAL;
+  if (count > kKernelArrayBytes / sizeof ids[0]) return -ENOMEM;
   ids.resize(count);
   return copy_in(ids.data(), array, count * sizeof ids[0]) ? 0 : -EFAULT;
 }

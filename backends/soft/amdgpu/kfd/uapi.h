@@ -39,6 +39,10 @@ struct IpcExportHandle {  // AMDKFD_IOC_IPC_EXPORT_HANDLE, 0x81
 static_assert(sizeof(ExportDmabuf) == 16 && sizeof(IpcImportHandle) == 48 &&
               sizeof(IpcExportHandle) == 32);
 
+// The largest array that the kernel allocates for a call (KMALLOC_MAX_SIZE of x86-64); a call that
+// names a larger one gets ENOMEM.
+inline constexpr std::size_t kKernelArrayBytes = 4 << 20;
+
 // The kernel's own number for "operation is not supported"; no header for programs has it.
 inline constexpr int kNotSupported = 524;
 
