@@ -209,16 +209,35 @@ hipError_t launch_driver_config(EntryPoint<decltype(hipDrvLaunchKernelEx)> entry
   return launch_on_own_stream(config->stream, entry.per_thread, launch.kernel, call);
 }
 
-hipError_t launch_multi_device(EntryPoint<hipError_t(hipLaunchParams*, int, unsigned)> entry,
-                               hipLaunchParams* launches, int count, unsigned flags) {
-  if (launches == nullptr || count <= 0) return entry.real(launches, count, flags);
-  std::vector<hipLaunchParams> there(launches, launches + count);
+namespace {
+
+// `call` with the launches on the streams that they run on here.
+template <class Launch, class Call>
+hipError_t launch_on_each(const Launch* launches, std::size_t count, Call&& call) {
+  std::vector<Launch> there(launches, launches + count);
   std::vector<Destination> destinations;
-  for (hipLaunchParams& launch : there) {
+  for (Launch& launch : there) {
     destinations.push_back(destination_of(launch.stream, false));
     if (destinations.back().route == Route::kManaged) launch.stream = destinations.back().native();
   }
-  return across(destinations, [&] { return entry.real(there.data(), count, flags); });
+  return across(destinations, [&] { return call(there.data()); });
+}
+
+}  // namespace
+
+hipError_t launch_multi_device(EntryPoint<hipError_t(hipLaunchParams*, int, unsigned)> entry,
+                               hipLaunchParams* launches, int count, unsigned flags) {
+  if (launches == nullptr || count <= 0) return entry.real(launches, count, flags);
+  return launch_on_each(launches, static_cast<std::size_t>(count),
+                        [&](hipLaunchParams* there) { return entry.real(there, count, flags); });
+}
+
+hipError_t launch_modules_multi_device(
+    EntryPoint<decltype(hipModuleLaunchCooperativeKernelMultiDevice)> entry, ModuleLaunch* launches,
+    unsigned count, unsigned flags) {
+  if (launches == nullptr || count == 0) return entry.real(launches, count, flags);
+  return launch_on_each(launches, count,
+                        [&](ModuleLaunch* there) { return entry.real(there, count, flags); });
 }
 
 // --- the launch interface of HIP 1 ---------------------------------------------------------------

@@ -92,6 +92,9 @@ hipError_t launch_driver_config(EntryPoint<decltype(hipDrvLaunchKernelEx)> entry
                                 void** arguments, void** extra);
 hipError_t launch_multi_device(EntryPoint<hipError_t(hipLaunchParams*, int, unsigned)> entry,
                                hipLaunchParams* launches, int count, unsigned flags);
+hipError_t launch_modules_multi_device(
+    EntryPoint<decltype(hipModuleLaunchCooperativeKernelMultiDevice)> entry, ModuleLaunch* launches,
+    unsigned count, unsigned flags);
 hipError_t configure_call(EntryPoint<decltype(::hipConfigureCall)> entry, dim3 grid, dim3 block,
                           std::size_t shared_bytes, hipStream_t stream);
 hipError_t launch_by_pointer(EntryPoint<decltype(::hipLaunchByPtr)> entry, const void* stub);

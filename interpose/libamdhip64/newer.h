@@ -28,6 +28,20 @@ struct DriverLaunchConfig {
   unsigned attribute_count;
 };
 
+// hipFunctionLaunchParams (5.5).
+struct ModuleLaunch {
+  hipFunction_t function;
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+  hipStream_t stream;
+  void** arguments;
+};
+// hipGraphNodeParams (5.5), as far as it is read: `event` where the type says that it is one.
+struct GraphNodeParams {
+  int type;
+  int reserved[3];
+  hipEvent_t event;
+};
+
 extern "C" {
 
 // Overloaded in C++.
@@ -96,17 +110,55 @@ hipError_t hipDeviceGraphMemTrim(int);
 hipError_t hipModuleLaunchCooperativeKernel(hipFunction_t, unsigned, unsigned, unsigned, unsigned,
                                             unsigned, unsigned, unsigned, hipStream_t, void**);
 
-// 6.0: the structure is not that of hipGetDeviceProperties.
+hipError_t hipModuleLaunchCooperativeKernelMultiDevice(ModuleLaunch*, unsigned, unsigned);
+hipError_t hipGraphAddNode(hipGraphNode_t*, hipGraph_t, const hipGraphNode_t*, std::size_t,
+                           GraphNodeParams*);
+
+// 6.0
+hipError_t hipMemcpyFromArray_spt(void*, hipArray_const_t, std::size_t, std::size_t, std::size_t,
+                                  hipMemcpyKind);
+hipError_t hipStreamGetCaptureInfo_v2_spt(hipStream_t, hipStreamCaptureStatus*, unsigned long long*,
+                                          hipGraph_t*, const hipGraphNode_t**, std::size_t*);
+// The structure is not that of hipGetDeviceProperties.
 hipError_t hipGetDevicePropertiesR0600(void*, int);
 // 6.1: the last argument points to an enumeration that is only handed on.
 hipError_t hipGetProcAddress(const char*, void**, int, std::uint64_t, void*);
+hipError_t hipGraphInstantiateWithParams(hipGraphExec_t*, hipGraph_t, void*);
+hipError_t hipStreamBeginCaptureToGraph(hipStream_t, hipGraph_t, const hipGraphNode_t*, const void*,
+                                        std::size_t, hipStreamCaptureMode);
+// 6.2
+hipError_t hipMemcpyAtoD(hipDeviceptr_t, hipArray*, std::size_t, std::size_t);
+hipError_t hipMemcpyDtoA(hipArray*, std::size_t, hipDeviceptr_t, std::size_t);
+hipError_t hipMemcpyAtoA(hipArray*, std::size_t, hipArray*, std::size_t, std::size_t);
+hipError_t hipMemcpyAtoHAsync(void*, hipArray*, std::size_t, std::size_t, hipStream_t);
+hipError_t hipMemcpyHtoAAsync(hipArray*, std::size_t, const void*, std::size_t, hipStream_t);
+hipError_t hipMemcpy2DArrayToArray(hipArray*, std::size_t, std::size_t, hipArray_const_t,
+                                   std::size_t, std::size_t, std::size_t, std::size_t,
+                                   hipMemcpyKind);
+hipError_t hipGraphNodeSetParams(hipGraphNode_t, GraphNodeParams*);
+hipError_t hipGraphExecNodeSetParams(hipGraphExec_t, hipGraphNode_t, GraphNodeParams*);
 // 6.4
 hipError_t hipEventRecordWithFlags(hipEvent_t, hipStream_t, unsigned);
 hipError_t hipStreamBatchMemOp(hipStream_t, unsigned, void*, unsigned);
 // 6.5
 hipError_t hipLaunchKernelExC(const RuntimeLaunchConfig*, const void*, void**);
 hipError_t hipDrvLaunchKernelEx(const DriverLaunchConfig*, hipFunction_t, void**, void**);
-// 7.1
+// 7.1: attributes, operations and parameters are only handed on.
+hipError_t hipMemcpyBatchAsync(void**, void**, std::size_t*, std::size_t, void*, std::size_t*,
+                               std::size_t, std::size_t*, hipStream_t);
+hipError_t hipMemcpy3DBatchAsync(std::size_t, void*, std::size_t*, unsigned long long, hipStream_t);
+hipError_t hipMemcpy3DPeer(void*);
+hipError_t hipMemcpy3DPeerAsync(void*, hipStream_t);
+hipError_t hipMemPrefetchAsync_v2(const void*, std::size_t, hipMemLocation, unsigned, hipStream_t);
+hipError_t hipMemsetD2D8(hipDeviceptr_t, std::size_t, unsigned char, std::size_t, std::size_t);
+hipError_t hipMemsetD2D16(hipDeviceptr_t, std::size_t, unsigned short, std::size_t, std::size_t);
+hipError_t hipMemsetD2D32(hipDeviceptr_t, std::size_t, unsigned, std::size_t, std::size_t);
+hipError_t hipMemsetD2D8Async(hipDeviceptr_t, std::size_t, unsigned char, std::size_t, std::size_t,
+                              hipStream_t);
+hipError_t hipMemsetD2D16Async(hipDeviceptr_t, std::size_t, unsigned short, std::size_t,
+                               std::size_t, hipStream_t);
+hipError_t hipMemsetD2D32Async(hipDeviceptr_t, std::size_t, unsigned, std::size_t, std::size_t,
+                               hipStream_t);
 hipError_t hipGetDriverEntryPoint(const char*, void**, unsigned long long, void*);
 hipError_t hipGetDriverEntryPoint_spt(const char*, void**, unsigned long long, void*);
 

@@ -60,6 +60,9 @@ using StreamCallback = hipStreamCallback_t;
 using Graph = hipGraph_t;
 using GraphExec = hipGraphExec_t;
 using GraphNode = hipGraphNode_t;
+inline NativeEvent recorded_event(GraphNodeParams* node) {
+  return node != nullptr && node->type == hipGraphNodeTypeEventRecord ? node->event : nullptr;
+}
 // No caller asks for more (graphs.cpp).
 template <class... Rest>
 std::uint64_t instantiation_flags(Rest...) {

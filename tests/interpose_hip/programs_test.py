@@ -48,6 +48,21 @@ class Programs(software_amd.Programs):
             self.assertEqual(launches["bound"], launches["seen"], report["totals"])
         return report["totals"]
 
+    def runtime_with(self, source):
+        """A directory with the real runtime behind a library of this C source."""
+        directory = self.new_file("runtime")
+        directory.mkdir()
+        empty = directory / "empty.c"
+        empty.write_text("")
+        make = [os.environ["CXX"], "-x", "c", "-shared", "-fPIC"]
+        real = directory / "libreal_runtime.so"
+        subprocess.run([*make, empty, f"-Wl,-soname,{real.name}", "-o", real], check=True)
+        subprocess.run([*make, source, "-x", "none", "-Wl,-soname,libamdhip64.so.5,--no-as-needed",
+                        real, "-o", directory / "libamdhip64.so.5"], check=True)
+        real.unlink()
+        real.symlink_to(os.environ["RUNTIME"])
+        return directory
+
     def trace(self, run, *command, **settings):
         file = self.new_file("trace")
         run(*command, VITAMIN_SOFT_AMDGPU_TRACE=str(file), **settings)
@@ -123,6 +138,28 @@ class NullStream(Programs):
 
     def test_streams_with_a_mask_of_the_programs_own_answer_as_natively(self):
         self.check("masked")
+
+
+class NewerFunctions(Programs):
+    """Functions that came after HIP 5.2, over a runtime that has some of them."""
+
+    def check(self, check):
+        source = pathlib.Path(__file__).with_name("newer_runtime.c")
+        path = {"LD_LIBRARY_PATH": str(self.runtime_with(source))}
+        native = self.native("newer", check, **path)
+        self.assertEqual((native.returncode, "WRONG" in native.stdout), (0, False),
+                         native.stdout + native.stderr)
+        result, report = self.shared("newer", check, **path)
+        self.assertEqual((result.returncode, result.stdout), (0, native.stdout), result.stderr)
+        return report["totals"]["launches"]
+
+    def test_copies_without_a_stream_follow_the_null_stream(self):
+        launches = self.check("synchronous_copies")
+        self.assertEqual(launches["bound"], 80, launches)
+
+    def test_launches_of_a_capture_into_a_graph_are_captured(self):
+        launches = self.check("capture_to_graph")
+        self.assertEqual((launches["captured"], launches["bound"]), (2, 0), launches)
 
 
 class Memory(Programs):
@@ -406,23 +443,10 @@ class Obstacles(Programs):
         self.assertIn(native.stderr, result.stderr)
         self.assertIn("no launch was seen: ", result.stderr)
 
-    def older_runtime(self):
-        """A directory with the real runtime behind a library that says it is HIP 5.1."""
-        directory = self.new_file("older")
-        directory.mkdir()
-        source = directory / "older.c"
-        source.write_text("int hipRuntimeGetVersion(int* v) { *v = 50130000; return 0; }\n")
-        make = [os.environ["CXX"], "-x", "c", source, "-shared", "-fPIC", "-x", "none"]
-        real = directory / "libreal_runtime.so"
-        subprocess.run([*make, f"-Wl,-soname,{real.name}", "-o", real], check=True)
-        subprocess.run([*make, "-Wl,-soname,libamdhip64.so.5,--no-as-needed", real,
-                        "-o", directory / "libamdhip64.so.5"], check=True)
-        real.unlink()
-        real.symlink_to(os.environ["RUNTIME"])
-        return directory
-
     def test_a_runtime_that_is_too_old_is_left_alone(self):
-        path = {"LD_LIBRARY_PATH": str(self.older_runtime())}
+        source = self.directory / "older.c"
+        source.write_text("int hipRuntimeGetVersion(int* v) { *v = 50130000; return 0; }\n")
+        path = {"LD_LIBRARY_PATH": str(self.runtime_with(source))}
         native = self.native("streams", **path)
         self.assertEqual(native.returncode, 0, native.stdout + native.stderr)
         result, report = self.shared("streams", **path)

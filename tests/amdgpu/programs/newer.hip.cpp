@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Functions that came after HIP 5.2, asked for by name, as a program does that was written for a
+// newer runtime. tests/interpose_hip/newer_runtime.c stands for arrays with memory of the host.
+#include <dlfcn.h>
+
+#include "program.h"
+
+namespace {
+
+template <class Function>
+Function* found(const char* name) {
+  auto* const function = reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
+  if (function == nullptr) {
+    std::printf("the runtime has no %s\n", name);
+    std::exit(2);
+  }
+  return function;
+}
+
+__global__ void work_then_set(int* value, int rounds, int result) {
+  int x = result;
+  for (int i = 0; i < rounds; ++i) x = x * 1664525 + 1013904223;
+  *value = x == 12345 ? -1 : result;
+}
+__global__ void add(int* value, int by) { atomicAdd(value, by); }
+
+// More than are submitted at once.
+void launch_many(int* value, int last) {
+  constexpr int kLaunches = 40, kRounds = 20'000;
+  for (int i = kLaunches - 1; i >= 0; --i) work_then_set<<<1, 1>>>(value, kRounds, last + i);
+}
+
+// Copies without a stream follow what the NULL stream holds.
+void synchronous_copies() {
+  DeviceArray<int> value(std::vector<int>(1)), other(std::vector<int>(1));
+  int host = 0, second = 5;
+  auto* const host_array = reinterpret_cast<hipArray*>(&host);
+  auto* const second_array = reinterpret_cast<hipArray*>(&second);
+  const auto to_array =
+      found<hipError_t(hipArray*, std::size_t, void*, std::size_t)>("hipMemcpyDtoA");
+  const auto from_array =
+      found<hipError_t(void*, hipArray*, std::size_t, std::size_t)>("hipMemcpyAtoD");
+  launch_many(value.data(), 7);
+  HIP_OK(to_array(host_array, 0, value.data(), sizeof host));
+  report("a copy to an array has what the kernels before it wrote", host == 7);
+  launch_many(value.data(), 8);
+  HIP_OK(from_array(value.data(), second_array, 0, sizeof second));
+  report("a copy from an array comes after the kernels before it", value.host()[0] == 5);
+}
+
+void capture_to_graph() {
+  const auto begin =
+      found<hipError_t(hipStream_t, hipGraph_t, const hipGraphNode_t*, const void*, std::size_t,
+                       hipStreamCaptureMode)>("hipStreamBeginCaptureToGraph");
+  hipStream_t stream = nullptr;
+  HIP_OK(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
+  DeviceArray<int> value(std::vector<int>(1));
+  hipGraph_t graph = nullptr;
+  HIP_OK(hipGraphCreate(&graph, 0));
+  HIP_OK(begin(stream, graph, nullptr, nullptr, 0, hipStreamCaptureModeGlobal));
+  for (int i = 0; i < 2; ++i) add<<<1, 64, 0, stream>>>(value.data(), 1);
+  HIP_OK(hipStreamEndCapture(stream, &graph));
+  hipGraphExec_t ready = nullptr;
+  HIP_OK(hipGraphInstantiate(&ready, graph, nullptr, nullptr, 0));
+  HIP_OK(hipGraphLaunch(ready, stream));
+  HIP_OK(hipStreamSynchronize(stream));
+  report("what was captured runs when the graph is launched", value.host()[0] == 128);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  return run_checks(
+      {{"synchronous_copies", synchronous_copies}, {"capture_to_graph", capture_to_graph}}, count,
+      arguments);
+}
