@@ -235,6 +235,28 @@ TEST_CASE("a_sub_window_copy_moves_the_rows_of_a_box_and_nothing_else") {
   CHECK(to == expected);
 }
 
+TEST_CASE("a_gpu_has_as_many_copy_queues_as_the_topology_says") {
+  acquire();
+  std::vector<UserQueue> queues(kfd::kCopyEngines * kfd::kQueuesPerCopyEngine + 1);
+  std::vector<std::uint32_t> created;
+  const auto create = [&](UserQueue& queue) {
+    kfd_ioctl_create_queue_args a = queue.arguments();
+    const Answer answer = call(0x02, a);
+    if (answer == 0) created.push_back(a.queue_id);
+    return answer;
+  };
+  for (std::size_t at = 0; at + 1 < queues.size(); ++at) REQUIRE(create(queues[at]) == 0);
+  CHECK(create(queues.back()) == -ENOMEM);
+  kfd_ioctl_destroy_queue_args destroy{.queue_id = created.back(), .pad = 0};
+  created.pop_back();
+  REQUIRE(call(0x03, destroy) == 0);
+  CHECK(create(queues.back()) == 0);
+  for (const std::uint32_t id : created) {
+    destroy.queue_id = id;
+    CHECK(call(0x03, destroy) == 0);
+  }
+}
+
 TEST_CASE("nothing_behind_an_unknown_copy_packet_is_executed") {
   acquire();
   std::uint32_t from = 1, to = 0;

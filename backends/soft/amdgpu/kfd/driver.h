@@ -25,6 +25,9 @@ using Answer = long;
 inline constexpr std::uint32_t kFirstGpuId = 1001;
 constexpr std::uint32_t gpu_id(unsigned gpu) { return kFirstGpuId + gpu; }
 
+// Copy engines of each GPU. They are not over-subscribed: each queue has a place of its own.
+inline constexpr unsigned kCopyEngines = 2, kQueuesPerCopyEngine = 8;
+
 // A buffer object. Its place in a file is what is mapped at `va` when a GPU maps it.
 struct Buffer {
   std::uint32_t gpu = 0, flags = 0;
@@ -36,6 +39,11 @@ struct Buffer {
   std::uint32_t mapped = 0;  // a bit for each GPU
 
   bool has(std::uint32_t flag) const { return (flags & flag) != 0; }
+};
+
+struct QueueRecord {
+  unsigned gpu = 0;
+  bool copy = false;
 };
 
 class Driver {
@@ -116,11 +124,11 @@ class Driver {
   std::uint32_t next_buffer_ = 1;
   // Of the file behind the render nodes. No buffer lies at its beginning: 0 is no mmap offset.
   std::uint64_t memory_bytes_ = 1 << 20;
-  std::map<unsigned, std::uint64_t> used_;    // bytes of video memory, by GPU
-  std::uint64_t used_system_ = 0;             // bytes of GTT and of registered memory
-  std::map<std::uint32_t, unsigned> queues_;  // GPU of each
-  std::uint64_t event_page_ = 0;              // its handle; 0: not set
-  bool own_event_page_ = false;               // the driver's own is used
+  std::map<unsigned, std::uint64_t> used_;  // bytes of video memory, by GPU
+  std::uint64_t used_system_ = 0;           // bytes of GTT and of registered memory
+  std::map<std::uint32_t, QueueRecord> queues_;
+  std::uint64_t event_page_ = 0;  // its handle; 0: not set
+  bool own_event_page_ = false;   // the driver's own is used
 };
 
 }  // namespace vitamin::soft::amdgpu::kfd

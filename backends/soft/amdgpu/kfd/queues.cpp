@@ -41,6 +41,10 @@ Answer Driver::create_queue(kfd_ioctl_create_queue_args& a) {
   const std::lock_guard lock(mutex_);
   if (const Answer answer = bound(*gpu, -ESRCH); answer != 0) return answer;
   if (queues_.size() + 1 >= kQueuesMax) return -ENOMEM;
+  const auto copy_queues = std::count_if(queues_.begin(), queues_.end(), [&](const auto& entry) {
+    return entry.second.copy && entry.second.gpu == gpu->number;
+  });
+  if (copy && copy_queues >= kCopyEngines * kQueuesPerCopyEngine) return -ENOMEM;
   const QueueMemory memory{.ring = reinterpret_cast<void*>(a.ring_base_address),
                            .bytes = a.ring_size,
                            .read_index = reinterpret_cast<std::uint64_t*>(a.read_pointer_address),
@@ -57,7 +61,7 @@ Answer Driver::create_queue(kfd_ioctl_create_queue_args& a) {
     default:
       return -EIO;  // the GPU is lost
   }
-  queues_.emplace(a.queue_id, gpu->number);
+  queues_.emplace(a.queue_id, QueueRecord{.gpu = gpu->number, .copy = copy});
   a.doorbell_offset = doorbells_of(gpu->number) + doorbell * sizeof(std::uint64_t);
   return 0;
 }

@@ -102,9 +102,9 @@ std::string gpu_properties(const Part& part, unsigned gpu, unsigned links) {
                 {"domain", 0},
                 {"drm_render_minor", kFirstMinor + gpu},
                 {"hive_id", 0},
-                {"num_sdma_engines", 2},
+                {"num_sdma_engines", kCopyEngines},
                 {"num_sdma_xgmi_engines", 0},
-                {"num_sdma_queues_per_engine", 8},
+                {"num_sdma_queues_per_engine", kQueuesPerCopyEngine},
                 {"num_cp_queues", 24},
                 {"max_engine_clk_fcompute", 1700},
                 {"local_mem_size", 0},  // always, since the banks tell it
