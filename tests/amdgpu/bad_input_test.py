@@ -106,6 +106,47 @@ class BadInput(Direct):
             "part, which all GPUs of the process are: gfx90a, gfx1030"])
 
 
+class Paths(Direct):
+    """Whichever function of libc a program asks with, the driver's files are there."""
+
+    def test_every_way_to_open_a_device_file_opens_it(self):
+        answers, said = self.python("""
+import ctypes, os
+libc = ctypes.CDLL(None)
+for path in (b"/dev/kfd", b"/dev/dri/renderD128", b"/sys/class/kfd/kfd/topology/system_properties"):
+    for name in ("open", "open64", "__open_2", "__open64_2"):
+        print(getattr(libc, name)(path, os.O_RDONLY) >= 0)
+    for name in ("openat", "openat64", "__openat_2", "__openat64_2"):
+        print(getattr(libc, name)(-100, path, os.O_RDONLY) >= 0)
+""")
+        self.assertEqual((answers, said), (["True"] * 24, []))
+
+    def test_questions_about_a_path_find_the_driver(self):
+        answers, said = self.python("""
+import ctypes, os, stat
+libc = ctypes.CDLL(None)
+for path in ("/dev/kfd", "/dev/dri/renderD128"):
+    status = os.stat(path)
+    print(stat.S_ISCHR(status.st_mode), stat.S_ISCHR(os.lstat(path).st_mode),
+          os.access(path, os.R_OK | os.W_OK), not os.access(path, os.X_OK),
+          os.access(path, os.R_OK, effective_ids=True), *(
+              getattr(libc, name)(1, path.encode(), ctypes.create_string_buffer(512)) == 0
+              for name in ("__xstat", "__xstat64", "__lxstat", "__lxstat64")), *(
+              getattr(libc, name)(path.encode(), ctypes.create_string_buffer(512)) == 0
+              for name in ("stat64", "lstat64")))
+print(os.major(os.stat("/dev/dri/renderD128").st_rdev) == 226,
+      os.minor(os.stat("/dev/dri/renderD128").st_rdev) == 128)
+nodes = "/sys/class/kfd/kfd/topology/nodes"
+print(os.path.isdir(nodes), os.path.isfile(nodes + "/1/properties"),
+      os.access(nodes + "/1/properties", os.R_OK), os.stat(nodes + "/1/name").st_size > 0)
+for absent in ("/dev/dri/renderD129", "/dev/dri/renderD128x", nodes + "/2", "/dev/kfd2"):
+    print(not os.path.exists(absent), not os.access(absent, os.F_OK))
+print(os.path.isdir("/dev"), os.path.isdir("/tmp"), os.path.exists("/dev/null"))
+""")
+        self.assertEqual((set(answers), said), ({"True"}, []))
+        self.assertEqual(len(answers), 2 * 11 + 2 + 4 + 8 + 3)
+
+
 class Fork(Direct):
     def in_child(self, statement, **settings):
         return self.python(OPEN + f"""

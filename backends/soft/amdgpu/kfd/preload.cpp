@@ -1,67 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is exported: functions of libc by which programs reach the driver. A path or descriptor of
-// the driver is answered here, every other one by libc.
+// Exported functions of libc by which programs reach the driver. A path or descriptor of the driver
+// is answered here, every other one by libc. Questions about a path: status.cpp.
 #include <dirent.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
 
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <string>
-#include <string_view>
 
 #include "backends/soft/amdgpu/kfd/driver.h"
 #include "backends/soft/amdgpu/kfd/files.h"
+#include "backends/soft/amdgpu/kfd/preload.h"
 #include "backends/soft/amdgpu/kfd/sysfs.h"
-
-#define VITAMIN_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace vitamin::soft::amdgpu::kfd {
 namespace {
 
-template <class Function>
-Function* next(const char* name) {
-  auto* const found = reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
-  if (found == nullptr) {
-    std::fprintf(stderr, "software AMD GPU: %s\n", ::dlerror());
-    std::abort();
-  }
-  return found;
-}
-
-constexpr int kElsewhere = -2;  // not a path of the driver's
-
 // A descriptor of a device file, -1 and errno, or kElsewhere.
 int open_device(const char* path, int flags) {
-  constexpr std::string_view kRender = "/dev/dri/renderD";
-  const std::string_view name(path);
-  if (name == "/dev/kfd") {
-    if (machine().gpus.empty()) return errno = ENXIO, -1;
-    if (Driver::instance().is_of_parent()) {
-      std::fprintf(stderr,
-                   "software AMD GPU: process %d is a child of a fork of a process that uses the "
-                   "driver and cannot open /dev/kfd (ENODEV): call exec first\n",
-                   ::getpid());
-      return errno = ENODEV, -1;
-    }
-    return DeviceFiles::instance().open_kfd(flags);
+  switch (const DeviceNode device = device_of(path); device.kind) {
+    case DeviceFile::kNone:
+      return kElsewhere;
+    case DeviceFile::kAbsent:
+      return errno = device.error, -1;
+    case DeviceFile::kRender:
+      return DeviceFiles::instance().open_render(device.minor, flags);
+    case DeviceFile::kKfd:
+      break;
   }
-  if (!name.starts_with(kRender)) return kElsewhere;
-  const auto minor = static_cast<unsigned>(std::strtoul(path + kRender.size(), nullptr, 10));
-  if (minor < kFirstMinor || minor >= kFirstMinor + machine().gpus.size())
-    return errno = ENOENT, -1;
-  return DeviceFiles::instance().open_render(minor, flags);
-}
-
-// A path outside /dev and /sys costs two comparisons and no allocation.
-bool may_be_ours(const char* path) {
-  return path != nullptr &&
-         (std::strncmp(path, "/dev/", 5) == 0 || std::strncmp(path, "/sys/", 5) == 0);
+  if (Driver::instance().is_of_parent()) {
+    std::fprintf(stderr,
+                 "software AMD GPU: process %d is a child of a fork of a process that uses the "
+                 "driver and cannot open /dev/kfd (ENODEV): call exec first\n",
+                 ::getpid());
+    return errno = ENODEV, -1;
+  }
+  return DeviceFiles::instance().open_kfd(flags);
 }
 
 template <class Real>
@@ -129,6 +106,46 @@ VITAMIN_EXPORT int openat(int directory, const char* path, int flags, ...) {
         return real(directory, name, with, its_mode);
       },
       path, flags, mode);
+}
+
+VITAMIN_EXPORT int openat64(int directory, const char* path, int flags, ...) {
+  static OpenAt* const real = kfd::next<OpenAt>("openat64");
+  std::va_list list;
+  va_start(list, flags);
+  const unsigned mode = kfd::mode_of(flags, list);
+  va_end(list);
+  return kfd::open_any(
+      [directory](const char* name, int with, unsigned its_mode) {
+        return real(directory, name, with, its_mode);
+      },
+      path, flags, mode);
+}
+
+// What the names above become with _FORTIFY_SOURCE where there is no mode.
+VITAMIN_EXPORT int __open_2(const char* path, int flags) {
+  static auto* const real = kfd::next<int(const char*, int)>("__open_2");
+  return kfd::open_any([](const char* name, int with, unsigned) { return real(name, with); }, path,
+                       flags, 0);
+}
+
+VITAMIN_EXPORT int __open64_2(const char* path, int flags) {
+  static auto* const real = kfd::next<int(const char*, int)>("__open64_2");
+  return kfd::open_any([](const char* name, int with, unsigned) { return real(name, with); }, path,
+                       flags, 0);
+}
+
+VITAMIN_EXPORT int __openat_2(int directory, const char* path, int flags) {
+  static auto* const real = kfd::next<int(int, const char*, int)>("__openat_2");
+  return kfd::open_any(
+      [directory](const char* name, int with, unsigned) { return real(directory, name, with); },
+      path, flags, 0);
+}
+
+VITAMIN_EXPORT int __openat64_2(int directory, const char* path, int flags) {
+  static auto* const real = kfd::next<int(int, const char*, int)>("__openat64_2");
+  return kfd::open_any(
+      [directory](const char* name, int with, unsigned) { return real(directory, name, with); },
+      path, flags, 0);
 }
 
 VITAMIN_EXPORT FILE* fopen(const char* path, const char* mode) {
