@@ -85,6 +85,35 @@ TEST_CASE("events_wake_who_waits_and_reset_themselves_when_told") {
   }
 }
 
+TEST_CASE("a_wait_for_an_event_that_is_destroyed_meanwhile_fails") {
+  Answer answer = 0;
+  std::uint32_t result = 0;
+  // Again where the event was gone before the wait began.
+  for (int attempt = 0; attempt < 50 && answer != -EIO; ++attempt) {
+    kfd_ioctl_create_event_args event{};
+    REQUIRE(call(0x08, event) == 0);
+    kfd_event_data data{};
+    data.event_id = event.event_id;
+    std::thread waiter([&] {
+      kfd_ioctl_wait_events_args wait{.events_ptr = reinterpret_cast<std::uint64_t>(&data),
+                                      .num_events = 1,
+                                      .wait_for_all = 0,
+                                      .timeout = 0xffffffff,
+                                      .wait_result = 9};
+      do answer = call(0x0c, wait);
+      while (answer == 0);
+      result = wait.wait_result;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    kfd_ioctl_destroy_event_args destroy{.event_id = event.event_id, .pad = 0};
+    CHECK(call(0x09, destroy) == 0);
+    waiter.join();
+    CHECK((answer == -EIO || answer == -EINVAL));
+    CHECK(result == KFD_IOC_WAIT_RESULT_FAIL);
+  }
+  CHECK(answer == -EIO);
+}
+
 TEST_CASE("there_are_as_many_events_as_the_page_has_words") {
   std::vector<std::uint32_t> made;
   kfd_ioctl_create_event_args event{};

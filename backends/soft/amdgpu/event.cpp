@@ -24,25 +24,25 @@ std::optional<std::uint32_t> Events::create(bool manual_reset, std::uint32_t lim
     ++id;
   }
   if (id >= limit) return std::nullopt;
-  events_[id].manual_reset = manual_reset;
+  events_[id] = std::make_shared<Event>(Event{.manual_reset = manual_reset});
   return id;
 }
 
 bool Events::destroy(std::uint32_t id) {
   const std::lock_guard lock(mutex_);
-  return events_.erase(id) != 0;
-}
-
-bool Events::exists(std::uint32_t id) {
-  const std::lock_guard lock(mutex_);
-  return events_.contains(id);
+  const auto found = events_.find(id);
+  if (found == events_.end()) return false;
+  found->second->destroyed = true;
+  events_.erase(found);
+  changed_.notify_all();
+  return true;
 }
 
 bool Events::raise(std::uint32_t id) {
   const std::lock_guard lock(mutex_);
   const auto found = events_.find(id);
   if (found == events_.end()) return false;
-  Event& event = found->second;
+  Event& event = *found->second;
   ++event.raised;
   event.signalled = event.manual_reset || event.waiters == 0;
   changed_.notify_all();
@@ -53,43 +53,47 @@ bool Events::reset(std::uint32_t id) {
   const std::lock_guard lock(mutex_);
   const auto found = events_.find(id);
   if (found == events_.end()) return false;
-  found->second.signalled = false;
+  found->second->signalled = false;
   return true;
 }
 
-bool Events::wait(std::span<const std::uint32_t> events, bool all, std::uint32_t milliseconds) {
+Events::Wait Events::wait(std::span<const std::uint32_t> events, bool all,
+                          std::uint32_t milliseconds) {
   struct Waited {
-    std::uint32_t id;
-    std::uint64_t raised_before;
-    bool activated;
+    std::shared_ptr<Event> event;
+    std::uint64_t raised_before = 0;
+    bool activated = false;
   };
   std::vector<Waited> waited;
   std::unique_lock lock(mutex_);
-  const auto find = [&](std::uint32_t id) {
-    const auto found = events_.find(id);
-    return found == events_.end() ? nullptr : &found->second;
-  };
   for (const std::uint32_t id : events) {
-    Event* const event = find(id);
-    if (event == nullptr) continue;
-    waited.push_back({id, event->raised, event->signalled});
-    if (!event->manual_reset) event->signalled = false;
-    ++event->waiters;
+    const auto found = events_.find(id);
+    if (found == events_.end()) return Wait::kNoEvent;
+    waited.push_back({.event = found->second});
   }
-  const auto activated = [&](Waited& each) {
-    const Event* const event = find(each.id);  // null: destroyed meanwhile
-    each.activated |= event != nullptr && event->raised != each.raised_before;
-    return each.activated;
-  };
-  const auto ready = [&] {
-    return all ? std::all_of(waited.begin(), waited.end(), activated)
-               : std::any_of(waited.begin(), waited.end(), activated);
+  for (Waited& each : waited) {
+    each.raised_before = each.event->raised;
+    each.activated = each.event->signalled;
+    if (!each.event->manual_reset) each.event->signalled = false;
+    ++each.event->waiters;
+  }
+  // The kernel's test_event_condition: in the order in which the call names the events.
+  const auto state = [&] {
+    std::size_t activated = 0;
+    for (Waited& each : waited) {
+      if (each.event->destroyed) return Wait::kDestroyed;
+      each.activated |= each.event->raised != each.raised_before;
+      if (each.activated && !all) return Wait::kComplete;
+      activated += each.activated ? 1 : 0;
+    }
+    return activated == waited.size() ? Wait::kComplete : Wait::kTimedOut;
   };
   const std::chrono::milliseconds asked(milliseconds);
-  const bool woken = changed_.wait_for(lock, std::min(asked, kLongestSleep), ready);
-  for (const Waited& each : waited)
-    if (Event* const event = find(each.id)) --event->waiters;
-  return woken || asked > kLongestSleep;
+  changed_.wait_for(lock, std::min(asked, kLongestSleep),
+                    [&] { return state() != Wait::kTimedOut; });
+  const Wait result = state();
+  for (const Waited& each : waited) --each.event->waiters;
+  return result == Wait::kTimedOut && asked > kLongestSleep ? Wait::kComplete : result;
 }
 
 }  // namespace vitamin::soft::amdgpu

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -22,20 +23,25 @@ class Events {
   bool destroy(std::uint32_t id);
   bool raise(std::uint32_t id);
   bool reset(std::uint32_t id);
-  bool exists(std::uint32_t id);
-  // False: timed out. May return true before an event was raised, as after a signal.
-  bool wait(std::span<const std::uint32_t> events, bool all, std::uint32_t milliseconds);
+  enum class Wait : std::uint8_t {
+    kComplete,  // also before an event was raised, as after a signal
+    kTimedOut,
+    kDestroyed,  // one of the events, during the wait
+    kNoEvent,    // one of the numbers names none
+  };
+  Wait wait(std::span<const std::uint32_t> events, bool all, std::uint32_t milliseconds);
 
  private:
   struct Event {
     bool manual_reset = false, signalled = false;
     std::uint64_t raised = 0;  // times
     unsigned waiters = 0;
+    bool destroyed = false;
   };
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::uint32_t, Event> events_;
+  std::map<std::uint32_t, std::shared_ptr<Event>> events_;  // waits hold what they wait for
 };
 
 }  // namespace vitamin::soft::amdgpu

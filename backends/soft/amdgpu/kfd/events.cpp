@@ -54,11 +54,21 @@ Answer Driver::wait_events(kfd_ioctl_wait_events_args& a) {
   if (!copy_in(data.data(), a.events_ptr, data.size() * sizeof data[0])) return -EFAULT;
   std::vector<std::uint32_t> ids;
   for (const kfd_event_data& each : data) ids.push_back(each.event_id);
-  for (const std::uint32_t id : ids)
-    if (!machine_.events.exists(id)) return -EINVAL;
-  const bool woken = machine_.events.wait(ids, a.wait_for_all != 0, a.timeout);
-  a.wait_result = woken ? KFD_IOC_WAIT_RESULT_COMPLETE : KFD_IOC_WAIT_RESULT_TIMEOUT;
-  return 0;
+  switch (machine_.events.wait(ids, a.wait_for_all != 0, a.timeout)) {
+    case Events::Wait::kComplete:
+      a.wait_result = KFD_IOC_WAIT_RESULT_COMPLETE;
+      return 0;
+    case Events::Wait::kTimedOut:
+      a.wait_result = KFD_IOC_WAIT_RESULT_TIMEOUT;
+      return 0;
+    case Events::Wait::kDestroyed:
+      a.wait_result = KFD_IOC_WAIT_RESULT_FAIL;
+      return -EIO;
+    case Events::Wait::kNoEvent:
+      break;
+  }
+  a.wait_result = KFD_IOC_WAIT_RESULT_FAIL;
+  return -EINVAL;
 }
 
 }  // namespace vitamin::soft::amdgpu::kfd
