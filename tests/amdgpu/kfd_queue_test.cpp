@@ -2,9 +2,13 @@
 //
 // What the fake kernel driver answers about events and queues, against Linux 6.1
 // (drivers/gpu/drm/amd/amdkfd/kfd_chardev.c, kfd_events.c, kfd_process_queue_manager.c).
+#include <hsa/amd_hsa_queue.h>
+#include <hsa/amd_hsa_signal.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -304,6 +308,53 @@ TEST_CASE("nothing_behind_an_unknown_copy_packet_is_executed") {
     CHECK(to == 0);
   }
   machine().gpus[0]->lost = false;  // the other cases have the same GPU
+}
+
+// What a compute queue of one vendor packet of this format does with it.
+struct VendorPacket {
+  std::int64_t completion = 1, error = 0;
+  std::uint64_t read = 0;
+
+  explicit VendorPacket(std::uint8_t format) {
+    UserQueue memory;
+    amd_queue_t shared{};
+    amd_signal_t done{}, inactive{};
+    done.value = 1;
+    shared.queue_inactive_signal.handle = reinterpret_cast<std::uint64_t>(&inactive);
+    kfd_ioctl_create_queue_args a = memory.arguments();
+    a.queue_type = KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
+    a.read_pointer_address = reinterpret_cast<std::uint64_t>(&shared.read_dispatch_id);
+    a.write_pointer_address = reinterpret_cast<std::uint64_t>(&shared.write_dispatch_id);
+    REQUIRE(call(0x02, a) == 0);
+    memory.ring[2] = format;  // behind the header of type 0
+    const auto signal = reinterpret_cast<std::uint64_t>(&done);
+    std::memcpy(memory.ring + 56, &signal, sizeof signal);
+    auto* const index = const_cast<std::uint64_t*>(&shared.write_dispatch_id);
+    __atomic_store_n(index, 1, __ATOMIC_RELEASE);
+    const auto value = [](const amd_signal_t& of) {
+      return __atomic_load_n(const_cast<const std::int64_t*>(&of.value), __ATOMIC_ACQUIRE);
+    };
+    while (value(done) == 1 && value(inactive) == 0) std::this_thread::yield();
+    kfd_ioctl_destroy_queue_args destroy{.queue_id = a.queue_id, .pad = 0};
+    CHECK(call(0x03, destroy) == 0);
+    completion = value(done);
+    error = value(inactive);
+    read = const_cast<std::uint64_t&>(shared.read_dispatch_id);
+  }
+};
+
+TEST_CASE("a_vendor_packet_of_an_unknown_format_stops_its_queue") {
+  acquire();
+  for (const std::uint8_t format : {std::uint8_t{1}, std::uint8_t{2}}) {
+    const VendorPacket known(format);
+    CHECK(known.completion == 0);
+    CHECK(known.error == 0);
+    CHECK(known.read == 1);
+  }
+  const VendorPacket unknown(9);
+  CHECK(unknown.completion == 1);
+  CHECK(unknown.error != 0);
+  CHECK(unknown.read == 0);
 }
 
 TEST_CASE("cu_masks_are_whole_words_of_a_queue_that_is_there") {

@@ -30,7 +30,8 @@ struct BarrierValuePacket {
   std::uint64_t reserved3, reserved4, completion_signal;
 };
 static_assert(sizeof(BarrierValuePacket) == kPacketBytes);
-constexpr std::uint8_t kBarrierValue = 2;
+// Formats of vendor packets. A command buffer of the runtime's flushes caches, which are none here.
+constexpr std::uint8_t kCommandBuffer = 1, kBarrierValue = 2;
 
 std::int64_t signal_value(std::uint64_t handle) {
   return __atomic_load_n(
@@ -117,16 +118,20 @@ bool Queue::run_packet(Machine& machine, std::uint8_t* packet) {
     return true;
   }
   if (type == HSA_PACKET_TYPE_VENDOR_SPECIFIC) {
-    // Besides the value barrier the runtime sends command buffers that flush caches.
     const auto& vendor = *reinterpret_cast<BarrierValuePacket*>(packet);
+    if (vendor.format != kCommandBuffer && vendor.format != kBarrierValue)
+      return refuse_packet("vendor packet of the unknown format", vendor.format);
     if (vendor.format == kBarrierValue) wait_until(*this, [&] { return value_reached(vendor); });
     if (stopped()) return false;
     machine.trace.line("vendor queue=%u format=%u", id_, unsigned{vendor.format});
     complete_signal(machine, vendor.completion_signal, start);
     return true;
   }
-  std::fprintf(stderr, "software AMD GPU: queue %u holds a packet of the unknown type %u\n", id_,
-               type);
+  return refuse_packet("packet of the unknown type", type);
+}
+
+bool Queue::refuse_packet(const char* what, unsigned number) {
+  std::fprintf(stderr, "software AMD GPU: queue %u holds a %s %u\n", id_, what, number);
   abandon(kIllegalInstruction);
   return false;
 }

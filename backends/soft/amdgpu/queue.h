@@ -62,6 +62,7 @@ class Queue {
 
  private:
   bool run_packet(Machine& machine, std::uint8_t* packet);
+  bool refuse_packet(const char* what, unsigned number);                         // false
   std::uint32_t run_copy_packet(Machine& machine, const std::uint32_t* packet);  // dwords
   void abandon(std::uint32_t error);  // marks the queue inactive and signals `error` to the runtime
 
