@@ -161,6 +161,10 @@ class NewerFunctions(Programs):
         launches = self.check("capture_to_graph")
         self.assertEqual((launches["captured"], launches["bound"]), (2, 0), launches)
 
+    def test_entry_points_that_the_runtime_is_asked_for_are_bound(self):
+        launches = self.check("proc_address")
+        self.assertEqual((launches["seen"], launches["bound"]), (10, 10), launches)
+
 
 class Memory(Programs):
     """Objects that are made and destroyed again and again leave no more than they do natively."""

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an interposer is easily wrong about: graphs, doors past the linker, the thread's last error,
+// What an interposer is easily wrong about: graphs, look-ups by name, the thread's last error,
 // times between events, devices that are not there, events and memory of other processes.
 #include <dlfcn.h>
 
@@ -81,7 +81,10 @@ void built_graph() {
 
 // Entry points that the program asks the loader for are bound as those that it is linked with.
 void asked_for_by_name() {
-  void* library = ::dlopen("libamdhip64.so.5", RTLD_NOW | RTLD_LOCAL);
+  void* library = nullptr;
+  for (const char* name : {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"})
+    if (library == nullptr) library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (library == nullptr) return report("the library that the program is linked with", false);
   const auto launch =
       reinterpret_cast<decltype(&hipLaunchKernel)>(::dlsym(library, "hipLaunchKernel"));
   const auto fill = reinterpret_cast<decltype(&hipMemsetAsync)>(::dlsym(library, "hipMemsetAsync"));

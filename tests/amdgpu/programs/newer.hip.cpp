@@ -68,10 +68,35 @@ void capture_to_graph() {
   report("what was captured runs when the graph is launched", value.host()[0] == 128);
 }
 
+// Launches and fills by addresses that the runtime itself gave are bound as those by name.
+void proc_address() {
+  const auto ask =
+      found<hipError_t(const char*, void**, int, std::uint64_t, void*)>("hipGetProcAddress");
+  void *launch_address = nullptr, *fill_address = nullptr;
+  int launch_status = -1, fill_status = -1;
+  HIP_OK(ask("hipLaunchKernel", &launch_address, 502, 0, &launch_status));
+  HIP_OK(ask("hipMemsetAsync", &fill_address, 502, 0, &fill_status));
+  const auto launch = reinterpret_cast<decltype(&hipLaunchKernel)>(launch_address);
+  const auto fill = reinterpret_cast<decltype(&hipMemsetAsync)>(fill_address);
+  if (launch == nullptr || fill == nullptr) return report("addresses by the runtime", false);
+  DeviceArray<int> value(std::vector<int>(1));
+  int* where = value.data();
+  int by = 1;
+  void* arguments[] = {&where, &by};
+  hipStream_t stream = nullptr;
+  HIP_OK(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
+  HIP_OK(fill(where, 1, sizeof(int), stream));
+  for (int i = 0; i < 10; ++i)
+    HIP_OK(launch(reinterpret_cast<const void*>(add), dim3(1), dim3(64), arguments, 0, stream));
+  HIP_OK(hipStreamSynchronize(stream));
+  report("entry points that the runtime was asked for", value.host()[0] == 0x01010101 + 640);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
-  return run_checks(
-      {{"synchronous_copies", synchronous_copies}, {"capture_to_graph", capture_to_graph}}, count,
-      arguments);
+  return run_checks({{"synchronous_copies", synchronous_copies},
+                     {"capture_to_graph", capture_to_graph},
+                     {"proc_address", proc_address}},
+                    count, arguments);
 }
