@@ -59,22 +59,29 @@ void for_each_export(const link_map& object, Visit visit) {
 
 }  // namespace
 
-void report_drift() {
+void report_drift(bool driver_is_newer) {
   static constinit std::atomic<bool> done{false};
-  if (std::getenv("VITAMIN_DEBUG") == nullptr || done.exchange(true)) return;
+  const bool debug = std::getenv("VITAMIN_DEBUG") != nullptr;
+  if ((!debug && !driver_is_newer) || done.exchange(true)) return;
   const link_map* driver = nullptr;
   void* handle = nullptr;
   for (const char* library : kLibraries)
     if (handle == nullptr) handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
   if (handle == nullptr || dlinfo(handle, RTLD_DI_LINKMAP, &driver) != 0) return;
+  constexpr std::size_t kNamed = 5;  // without VITAMIN_DEBUG
   std::string found;
+  std::size_t count = 0;
   for_each_export(*driver, [&](const char* name) {
-    if (is_new(name)) found.append(found.empty() ? "" : " ").append(name);
+    if (is_new(name) && (++count <= kNamed || debug))
+      found.append(found.empty() ? "" : " ").append(name);
   });
-  if (found.empty())
+  if (count == 0 && debug)
     note("the driver exports no stream-ordered function that is not classified");
-  else
-    warn(Problem::kUnclassified, "not classified, passed unordered if called: %s", found.c_str());
+  if (count == 0) return;
+  if (count > kNamed && !debug) found.append(" ...");
+  warn(Problem::kUnclassified, "%snot classified, passed unordered if called: %zu function%s (%s)",
+       driver_is_newer ? "the driver is newer than this release knows; " : "", count,
+       count == 1 ? "" : "s", found.c_str());
 }
 
 }  // namespace vitamin::interpose

@@ -58,7 +58,7 @@ void note_runtime(hipError_t answer) {
   process.init_status.store(answer, std::memory_order_relaxed);
   if (answer != hipSuccess) return;
   process.reach(stats::Stage::kReady);
-  report_drift();
+  report_drift(newer_than_known());
 }
 
 hipMemPool_t pool_of(const Context& context, hipStream_t) {

@@ -21,6 +21,8 @@ bool since(int major, int minor) { return runtime_version() >= hip::hip_version(
 
 }  // namespace
 
+bool newer_than_known() { return since(7, 3); }
+
 bool memory_types_renumbered() { return since(6, 0); }
 
 // HIP_RETURN (clr, hipamd/src/hip_internal.hpp) stores each call's answer, in every tag from

@@ -9,6 +9,9 @@
 
 namespace vitamin::interpose {
 
+// Whether the runtime is newer than the headers that runtime.def was written from: up to 7.2.
+bool newer_than_known();
+
 // hipMemoryType was numbered anew in 6.0: what was device memory is page-locked since.
 bool memory_types_renumbered();
 

@@ -79,7 +79,7 @@ CUresult init(EntryPoint<CUresult(unsigned)> entry, unsigned flags) {
   if (answer != CUDA_SUCCESS) return answer;
   process.reach(stats::Stage::kReady);
   start_managing();  // a child that is forked from now on finds a driver that refuses every call
-  report_drift();
+  report_drift(false);
   return answer;
 }
 

@@ -458,6 +458,20 @@ class Obstacles(Programs):
         self.assertIn("libamdhip64 is too old (version 50130000)", result.stderr)
         self.assertEqual(report["totals"]["launches"]["bound"], 0, report["totals"])
 
+    def test_a_runtime_that_is_newer_than_any_known_is_named_with_what_it_adds(self):
+        version = "int hipRuntimeGetVersion(int* v) { *v = 80000000; return 0; }\n"
+        source = self.directory / "newer.c"
+        for added, lines in (("int hipMemcpyTomorrowAsync(void) { return 0; }\n", 1), ("", 0)):
+            source.write_text(version + added)
+            result, _ = self.shared("kernels", "vector_add",
+                                    LD_LIBRARY_PATH=str(self.runtime_with(source)))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            said = [line for line in result.stderr.splitlines() if "VIT-506" in line]
+            self.assertEqual(len(said), lines, result.stderr)
+            if lines:
+                self.assertIn("newer than this release knows", said[0])
+                self.assertIn("1 function (hipMemcpyTomorrowAsync)", said[0])
+
     def test_doctor_names_the_devices_and_that_they_are_software(self):
         result = self.run_command([VITAMIN, "doctor"], {"VITAMIN_SOFT_AMDGPU_COUNT": "2"})
         self.assertRegex(result.stdout, r"(?m)^ok +hip +\S+libamdhip64\.so\.5, HIP 5\.2")
