@@ -13,6 +13,7 @@
 #include "daemon/json_text.h"
 #include "daemon/log.h"
 #include "daemon/protocol/fd.h"
+#include "hal/file_memory.h"
 
 namespace vitamin::daemon {
 
@@ -60,22 +61,26 @@ nlohmann::json Accounting::records() const {
   return nlohmann::json::array_t(records_.begin(), records_.end());
 }
 
-// Opens the file for each record, so that it may be moved away at any time. Writes a line at once.
+// Opens the file for each record, so that it may be moved away at any time. Writes all of a line or
+// nothing: a part of one, as of a full disk, would spoil the next record, too.
 void Accounting::append(const std::string& file, const std::string& line) {
+  const hal::FileSignalGuard guard;
   const protocol::Fd opened(
       ::open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640));
+  struct stat before {};
+  const bool regular = opened && ::fstat(opened.get(), &before) == 0 && S_ISREG(before.st_mode);
+  const auto size = static_cast<std::size_t>(before.st_size);
   const ssize_t bytes = opened ? ::write(opened.get(), line.data(), line.size()) : -1;
   const int error = bytes < 0 ? errno : ENOSPC;
   const bool written = bytes == static_cast<ssize_t>(line.size());
+  const bool whole = written || bytes <= 0 || !regular || hal::set_file_size(opened.get(), size);
   if (!written && !failed_)
     log::warn(
-        "the record of a client that ended cannot be written to {}: {}; `vitamin accounting` "
+        "the record of a client that ended cannot be written to {}: {}{}; `vitamin accounting` "
         "shows the last {} clients",
-        file, std::strerror(error), kRecords);
+        file, std::strerror(error), whole ? "" : ", and a part of it stays there", kRecords);
   failed_ = !written;
-  struct stat about {};
-  if (written && ::fstat(opened.get(), &about) == 0 && S_ISREG(about.st_mode) &&
-      static_cast<std::uint64_t>(about.st_size) >= kFileBytes)
+  if (written && regular && size + line.size() >= kFileBytes)
     ::rename(file.c_str(), (file + ".1").c_str());
 }
 

@@ -4,10 +4,13 @@
 #include "daemon/server/accounting.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <string>
+#include <vector>
 
 #include "tests/scheduler/fixture.h"
 
@@ -114,6 +117,32 @@ TEST_CASE("the file of records is renamed when it is large") {
   CHECK(now.st_size < before.st_size);
   ::unlink(file.c_str());
   ::unlink((file + ".1").c_str());
+}
+
+TEST_CASE("a record for which the disk has no room leaves no part of a line") {
+  const std::string file = "accounting_full_test." + std::to_string(::getpid());
+  Accounting accounting;
+  const auto end = [&](int client) { accounting.ended({}, {}, {{"client", client}}, 1, file); };
+  end(1);
+  struct stat now {};
+  REQUIRE(::stat(file.c_str(), &now) == 0);
+  // A file that may not grow further takes as much of a line as there is room for.
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit full{static_cast<rlim_t>(now.st_size) + 10, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &full) == 0);
+  end(2);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  end(3);
+  std::ifstream lines(file);
+  std::vector<int> clients;
+  for (std::string line; std::getline(lines, line);) {
+    const auto record = nlohmann::json::parse(line, nullptr, false);
+    CHECK(record.is_object());
+    if (record.is_object()) clients.push_back(record["client"]);
+  }
+  CHECK(clients == std::vector{1, 3});
+  ::unlink(file.c_str());
 }
 
 }  // namespace
