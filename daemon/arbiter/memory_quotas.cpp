@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/arbiter/memory_quotas.h"
 
+#include <poll.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "daemon/config/value.h"
@@ -10,10 +16,7 @@ namespace vitamin::daemon {
 
 namespace {
 
-constexpr std::size_t kMostGroups = 512;  // each has a descriptor
-// How long a group without processes is kept: a process that was told of a ledger may not have used
-// it yet.
-constexpr std::uint64_t kToCome = 60'000'000'000;
+constexpr std::size_t kMostGroups = 512, kMostProcesses = 4096;  // each has a descriptor
 
 std::uint64_t bytes_of(const config::MemoryBound& bound, std::uint64_t total) {
   if (bound.percent == 0) return bound.bytes;
@@ -30,7 +33,7 @@ std::uint64_t bytes_of(const std::string& memory, std::uint64_t total) {
 struct MemoryQuotas::Group {
   std::string device, workload_class, whose;  // workload_class empty: of a step or claim
   std::uint64_t total = 0;
-  std::uint64_t handed_ns = 0;  // when it was last handed to a process
+  std::size_t joined = 0;  // processes that were handed it and live
   protocol::Fd file{};
   protocol::MappedLedger ledger{};
 
@@ -58,38 +61,82 @@ struct MemoryQuotas::Group {
   }
 };
 
-MemoryQuotas::MemoryQuotas() = default;
+MemoryQuotas::MemoryQuotas() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {}
 MemoryQuotas::~MemoryQuotas() = default;
 
-std::uint64_t MemoryQuotas::owner(const Member& member) {
-  return protocol::owner_of(member.process);
+// --- members -------------------------------------------------------------------------------------
+
+hal::Result<std::uint64_t> MemoryQuotas::enter(const Member& member, protocol::Fd pidfd) {
+  remove_ended();
+  std::uint64_t owner = protocol::owner_of(member.process);
+  // Its number may have been another process's by then.
+  pollfd ended{pidfd.get(), POLLIN, 0};
+  if (::poll(&ended, 1, 0) != 0) return hal::fail(hal::Errc::kUnavailable, "the process has ended");
+  if (owner == 0) owner = protocol::unseen_owner(++unseen_);
+  if (processes_.contains(owner)) return owner;
+  if (processes_.size() >= kMostProcesses)
+    return hal::fail(hal::Errc::kUnavailable,
+                     "vitamind has as many processes with quotas as it may");
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = owner;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, pidfd.get(), &event) != 0)
+    return hal::fail(hal::Errc::kUnavailable, "the end of the process cannot be watched", errno);
+  processes_[owner].pidfd = std::move(pidfd);
+  return owner;
 }
 
-hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(const config::WorkloadClass& workload,
+void MemoryQuotas::remove_ended() {
+  std::array<epoll_event, 64> events;
+  int count = 0;
+  do {
+    count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+    for (int i = 0; i < count; ++i) remove(events[static_cast<std::size_t>(i)].data.u64);
+  } while (count == static_cast<int>(events.size()));
+}
+
+void MemoryQuotas::remove(std::uint64_t owner) {
+  const auto process = processes_.find(owner);
+  for (const std::string& key : process->second.groups) {
+    const auto of = groups_.find(key);
+    of->second->ledger->release(owner);
+    if (--of->second->joined == 0) groups_.erase(of);
+  }
+  // A forked child may have the descriptor for a moment, so that closing it does not end the watch.
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, process->second.pidfd.get(), nullptr);
+  processes_.erase(process);
+}
+
+// --- groups --------------------------------------------------------------------------------------
+
+hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(std::uint64_t owner,
+                                                     const config::WorkloadClass& workload,
                                                      const Member& member, const std::string& uuid,
-                                                     std::uint64_t total, std::uint64_t now_ns) {
+                                                     std::uint64_t total) {
   std::string whose = group_name(workload.memory_of, workload, member);
   std::string key = workload.name + '\n' + whose + '\n' + uuid;
   // A later process may have the same id.
-  if (workload.memory_of == config::GroupOf::kProcess) key += std::to_string(owner(member));
-  return bound(std::move(key), {uuid, workload.name, std::move(whose), total},
-               bytes_of(workload.memory, total), now_ns);
+  if (workload.memory_of == config::GroupOf::kProcess) key += '\n' + std::to_string(owner);
+  return bound(owner, std::move(key), {uuid, workload.name, std::move(whose), total},
+               bytes_of(workload.memory, total));
 }
 
-hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(const std::string& whose,
+hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(std::uint64_t owner, const std::string& whose,
                                                      const config::MemoryBound& memory,
-                                                     const std::string& uuid, std::uint64_t total,
-                                                     std::uint64_t now_ns) {
+                                                     const std::string& uuid, std::uint64_t total) {
   // No class has an empty name.
-  return bound('\n' + whose + '\n' + uuid, {uuid, "", whose, total}, bytes_of(memory, total),
-               now_ns);
+  return bound(owner, '\n' + whose + '\n' + uuid, {uuid, "", whose, total},
+               bytes_of(memory, total));
 }
 
-hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(std::string key, Group about,
-                                                     std::uint64_t quota, std::uint64_t now_ns) {
+hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(std::uint64_t owner, std::string key,
+                                                     Group about, std::uint64_t quota) {
+  remove_ended();
+  const auto process = processes_.find(owner);
+  if (process == processes_.end())
+    return hal::fail(hal::Errc::kUnavailable, "the process has ended");
   auto found = groups_.find(key);
   if (found == groups_.end()) {
-    if (groups_.size() >= kMostGroups) look_after(now_ns);
     if (groups_.size() >= kMostGroups)
       return hal::fail(hal::Errc::kUnavailable, "vitamind keeps as many quotas as it may");
     auto file = protocol::new_ledger();
@@ -100,10 +147,10 @@ hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(std::string key, Group abou
     auto group = std::make_unique<Group>(std::move(about));
     group->file = std::move(*file);
     group->ledger = std::move(*ledger);
-    found = groups_.emplace(std::move(key), std::move(group)).first;
+    found = groups_.emplace(key, std::move(group)).first;
   }
   Group& group = *found->second;
-  group.handed_ns = now_ns;
+  if (process->second.groups.insert(std::move(key)).second) ++group.joined;
   group.ledger->set_quota(quota);
   return Bound{group.file.get(), quota, group.whose};
 }
@@ -119,16 +166,8 @@ void MemoryQuotas::apply(const config::Configuration& configuration) {
   }
 }
 
-void MemoryQuotas::look_after(std::uint64_t now_ns) {
-  std::erase_if(groups_, [&](const auto& each) {
-    Group& group = *each.second;
-    group.ledger->return_dead(protocol::DeadOwners(*group.ledger));
-    return group.processes() == 0 && now_ns - group.handed_ns > kToCome;
-  });
-}
-
-nlohmann::json MemoryQuotas::status(std::uint64_t now_ns) {
-  look_after(now_ns);
+nlohmann::json MemoryQuotas::status() {
+  remove_ended();
   nlohmann::json all = nlohmann::json::array();
   for (const auto& [key, group] : groups_)
     all.push_back({{"device", group->device},
@@ -151,9 +190,8 @@ std::optional<std::uint64_t> MemoryQuotas::used_by(std::int32_t process,
   return used;
 }
 
-std::map<std::pair<std::string, std::string>, MemoryQuotas::Sum> MemoryQuotas::sums(
-    std::uint64_t now_ns) {
-  look_after(now_ns);
+std::map<std::pair<std::string, std::string>, MemoryQuotas::Sum> MemoryQuotas::sums() {
+  remove_ended();
   std::map<std::pair<std::string, std::string>, Sum> all;
   for (const auto& [key, group] : groups_) {
     Sum& sum = all[{group->device, group->workload_class}];

@@ -3,7 +3,13 @@
 // Quotas of device memory: of vitamin.toml's classes, of Slurm steps and of Kubernetes claims that
 // have one (daemon/jobs). For each group and device there is a ledger
 // (daemon/protocol/quota_ledger.h), in shared memory, in which the group's processes count their
-// memory themselves. The daemon tells a process its groups, and frees what dead processes had.
+// memory themselves.
+//
+// A process is a member of a group from when it asks for its quotas until it ends. The daemon holds
+// its pidfd, so the end is known at once, whatever ended it and in whatever pid namespace it was:
+//
+//   * A charge is returned when its process frees the memory or ends.
+//   * A group, with its ledger, ends with its last member.
 //
 // Every member can write its ledger, so quotas bind cooperating programs only. The daemon's end
 // drops its ledgers: clients go on with theirs, and processes that start later get new ones.
@@ -14,11 +20,13 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "daemon/config/configuration.h"
 #include "daemon/config/value.h"
 #include "daemon/jobs/groups.h"
+#include "daemon/protocol/fd.h"
 #include "hal/result.h"
 
 namespace vitamin::daemon {
@@ -28,41 +36,55 @@ class MemoryQuotas {
   MemoryQuotas();
   ~MemoryQuotas();
 
+  // A process that asks for its quotas: its owner number in ledgers. `pidfd`: of the member's
+  // process. The error is a sentence for the user.
+  hal::Result<std::uint64_t> enter(const Member& member, protocol::Fd pidfd);
+
   struct Bound {
     int file = -1;            // the ledger's descriptor, owned by this object
     std::uint64_t quota = 0;  // bytes
     std::string whose;        // "of user 1000"
   };
-  // The quota that the class sets for the member's group on a device of `total` bytes. The class
-  // has a memory quota.
-  hal::Result<Bound> bound(const config::WorkloadClass& workload, const Member& member,
-                           const std::string& uuid, std::uint64_t total, std::uint64_t now_ns);
+  // The quota that the class sets for the group of the member, which entered as `owner`, on a
+  // device that it says has `total` bytes. The class has a memory quota.
+  hal::Result<Bound> bound(std::uint64_t owner, const config::WorkloadClass& workload,
+                           const Member& member, const std::string& uuid, std::uint64_t total);
   // The quota of a step or claim; `whose`: "of job 12.0".
-  hal::Result<Bound> bound(const std::string& whose, const config::MemoryBound& memory,
-                           const std::string& uuid, std::uint64_t total, std::uint64_t now_ns);
+  hal::Result<Bound> bound(std::uint64_t owner, const std::string& whose,
+                           const config::MemoryBound& memory, const std::string& uuid,
+                           std::uint64_t total);
   // Applies the classes' quotas of another configuration.
   void apply(const config::Configuration& configuration);
-  // What each group has, after freeing what dead members had.
-  nlohmann::json status(std::uint64_t now_ns);
 
+  // Readable when a member has ended: then call remove_ended(). Below 0: there is none.
+  int descriptor() const { return epoll_.get(); }
+  // All functions that tell or hand out call it first.
+  void remove_ended();
+
+  // What each group has.
+  nlohmann::json status();
   struct Sum {
     std::uint64_t quota = 0, used = 0;
   };
   // Sums by device and class; class "": all steps and claims.
-  std::map<std::pair<std::string, std::string>, Sum> sums(std::uint64_t now_ns);
+  std::map<std::pair<std::string, std::string>, Sum> sums();
 
   // Bytes that the process has of the device; empty: it is in no ledger there.
   std::optional<std::uint64_t> used_by(std::int32_t process, const std::string& uuid) const;
 
-  // The member's owner number in ledgers; 0: the daemon cannot see the process.
-  static std::uint64_t owner(const Member& member);
-
  private:
   struct Group;
-  hal::Result<Bound> bound(std::string key, Group about, std::uint64_t quota, std::uint64_t now_ns);
-  void look_after(std::uint64_t now_ns);
+  struct Process {
+    protocol::Fd pidfd;
+    std::set<std::string> groups;  // keys in groups_
+  };
+  hal::Result<Bound> bound(std::uint64_t owner, std::string key, Group about, std::uint64_t quota);
+  void remove(std::uint64_t owner);
 
   std::map<std::string, std::unique_ptr<Group>> groups_;
+  std::map<std::uint64_t, Process> processes_;  // by owner number
+  protocol::Fd epoll_;                          // of their pidfds
+  std::uint64_t unseen_ = 0;                    // processes whose owner number was invented
 };
 
 }  // namespace vitamin::daemon

@@ -106,6 +106,8 @@ std::uint64_t owner_of(pid_t process) {
          (stat->start & kStartMask);
 }
 
+std::uint64_t unseen_owner(std::uint64_t n) { return kNotJudged | (n & kStartMask); }
+
 std::uint64_t own_owner(NativeQuotaLedger& ledger) {
   const std::uint64_t space = own_space();
   const std::uint64_t owner = owner_of(::getpid());

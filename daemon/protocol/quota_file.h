@@ -5,7 +5,8 @@
 //
 // An owner is a process id and the time at which that process started, as the kernel tells them. It
 // is judged only where those ids hold: in the pid namespace of the process that used the ledger
-// first. An owner of another namespace is never taken for dead by the members of its group.
+// first. An owner of another namespace is never taken for dead by the members of its group; for
+// vitamind's ledgers vitamind itself knows the end of each owner (daemon/arbiter/memory_quotas.h).
 #pragma once
 
 #include <sys/types.h>
@@ -36,7 +37,9 @@ hal::Result<MappedLedger> private_ledger();
 
 // Of a process that runs now; 0: there is none, or it cannot be seen.
 std::uint64_t owner_of(pid_t process);
-// The same as a member of the ledger's group: with a mark where others cannot judge it.
+// For the nth process that cannot be seen: no process is judged by it.
+std::uint64_t unseen_owner(std::uint64_t n);
+// Of this process, as a member of the ledger's group: with a mark where others cannot judge it.
 std::uint64_t own_owner(NativeQuotaLedger& ledger);
 pid_t process_of(std::uint64_t owner);
 // Whether that process is gone for sure. False for an owner that cannot be judged.

@@ -28,7 +28,7 @@ bool Server::bounds_memory() const {
 
 // "memory-quotas" asks whether there are any. "memory-quotas UUID BYTES CLASS PROGRAM" asks for
 // those of the sender on a device with BYTES of memory; CLASS "-": it names none.
-void Server::answer_memory_quotas(const Connection& client, const std::string& verb) {
+void Server::answer_memory_quotas(Connection& client, const std::string& verb) {
   std::istringstream words(verb);
   std::string name, uuid, said, program;
   std::uint64_t total = 0;
@@ -46,9 +46,24 @@ void Server::answer_memory_quotas(const Connection& client, const std::string& v
               sent.error().message);
 }
 
-hal::Status Server::send_quotas(const Connection& client, const std::string& uuid,
-                                std::uint64_t total, const std::string& said,
-                                const std::string& program) {
+// The groups of classes that bound the process's memory, at most `most`.
+std::vector<const config::WorkloadClass*> Server::memory_classes(
+    const config::WorkloadClass* workload, const protocol::Peer& peer, std::size_t most) {
+  std::vector<const config::WorkloadClass*> bounding;
+  if (workload != nullptr && !workload->memory.empty()) bounding.push_back(workload);
+  for (const config::WorkloadClass* const each : classes_.binding(peer.uid))
+    if (each != workload && !each->memory.empty() && each->memory_of != config::GroupOf::kProcess)
+      bounding.push_back(each);
+  if (bounding.size() > most) {
+    log::warn("process {} of user {} is in {} groups with a memory quota; the first {} bound it",
+              peer.pid, peer.uid, bounding.size() + kMostQuotas - most, kMostQuotas);
+    bounding.resize(most);
+  }
+  return bounding;
+}
+
+hal::Status Server::send_quotas(Connection& client, const std::string& uuid, std::uint64_t total,
+                                const std::string& said, const std::string& program) {
   const protocol::Peer& peer = client.peer;
   const std::string cgroup = cgroup_of(peer.pid);
   const Container container = container_of(cgroup);
@@ -59,8 +74,19 @@ hal::Status Server::send_quotas(const Connection& client, const std::string& uui
                                              : said;
   const config::WorkloadClass* const workload =
       classes_.of(told.empty() ? said : told, program, peer.uid);
+  // As for its share: the quota of its job, else of its claim.
+  std::optional<config::MemoryBound> of_job;
+  if (job != nullptr)
+    of_job = job->memory;
+  else if (part != nullptr && part->memory != 0)
+    of_job = config::MemoryBound{part->memory, 0};
+  const auto bounding = memory_classes(workload, peer, kMostQuotas - (of_job ? 1 : 0));
+  if (!of_job && bounding.empty()) return protocol::send_answer(client.socket, "owner 0\n");
+
   const Member member = member_of(peer, cgroup);
-  std::string text = "owner " + std::to_string(MemoryQuotas::owner(member)) + "\n";
+  const auto owner = memory_quotas_.enter(member, std::move(client.peer.pidfd));
+  if (!owner) return tl::unexpected(owner.error());
+  std::string text = "owner " + std::to_string(*owner) + "\n";
   std::vector<int> files;
   const auto add = [&](const hal::Result<MemoryQuotas::Bound>& bound) -> hal::Status {
     if (!bound) return tl::unexpected(bound.error());
@@ -68,36 +94,20 @@ hal::Status Server::send_quotas(const Connection& client, const std::string& uui
     files.push_back(bound->file);
     return {};
   };
-  // As for its share: the quota of its job, else of its claim.
-  std::optional<config::MemoryBound> of_job;
-  if (job != nullptr)
-    of_job = job->memory;
-  else if (part != nullptr && part->memory != 0)
-    of_job = config::MemoryBound{part->memory, 0};
   if (of_job) {
     const std::string whose =
         job != nullptr ? "of job " + std::string(step) : "of claim " + std::string(claimed);
-    if (auto added = add(memory_quotas_.bound(whose, *of_job, uuid, total, polled_ns_)); !added)
+    if (auto added = add(memory_quotas_.bound(*owner, whose, *of_job, uuid, total)); !added)
       return added;
   }
-  std::vector<const config::WorkloadClass*> bounding;
-  if (workload != nullptr && !workload->memory.empty()) bounding.push_back(workload);
-  for (const config::WorkloadClass* const each : classes_.binding(peer.uid))
-    if (each != workload && !each->memory.empty() && each->memory_of != config::GroupOf::kProcess)
-      bounding.push_back(each);
-  if (const std::size_t room = kMostQuotas - files.size(); bounding.size() > room) {
-    log::warn("process {} of user {} is in {} groups with a memory quota; the first {} bound it",
-              peer.pid, peer.uid, files.size() + bounding.size(), kMostQuotas);
-    bounding.resize(room);
-  }
   for (const config::WorkloadClass* const each : bounding)
-    if (auto added = add(memory_quotas_.bound(*each, member, uuid, total, polled_ns_)); !added)
+    if (auto added = add(memory_quotas_.bound(*owner, *each, member, uuid, total)); !added)
       return added;
   return protocol::send_answer(client.socket, text, files);
 }
 
 void Server::add_memory_metrics(PrometheusText& out) const {
-  const auto memory = memory_quotas_.sums(polled_ns_);
+  const auto memory = memory_quotas_.sums();
   const auto figure = [&](const char* name, const char* help, auto value) {
     out.family(name, "gauge", help);
     for (const auto& [where, sum] : memory)

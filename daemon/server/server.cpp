@@ -85,10 +85,12 @@ hal::Status Server::open() {
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   reload_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll_ || !stop_ || !reload_)
+  if (!epoll_ || !stop_ || !reload_ || memory_quotas_.descriptor() < 0)
     return hal::fail(hal::Errc::kOutOfMemory, "no more descriptors can be made", errno);
   liveness_watcher_ = std::make_unique<LivenessWatcher>();
-  for (const int fd : {stop_.get(), reload_.get(), liveness_watcher_->descriptor()}) watch(fd);
+  for (const int fd :
+       {stop_.get(), reload_.get(), liveness_watcher_->descriptor(), memory_quotas_.descriptor()})
+    watch(fd);
   pending_ = std::make_unique<PendingConnections>(std::move(*listener), settings_,
                                                   [this](int fd) { watch(fd); });
   const auto directory = std::filesystem::path(settings_.socket).parent_path();
@@ -343,6 +345,8 @@ void Server::poll_descriptors(int timeout_ms) {
       eventfd_t told = 0;
       ::eventfd_read(fd, &told);
       check_liveness(now_ns);
+    } else if (fd == memory_quotas_.descriptor()) {
+      memory_quotas_.remove_ended();
     } else if (const auto pidfd = by_pidfd_.find(fd); pidfd != by_pidfd_.end()) {
       ++counters_.deaths_by_pidfd;
       end_session(pidfd->second, now_ns);

@@ -154,10 +154,13 @@ class Server final : public GrantSink {
   void receive(FirstMessage first, std::uint64_t now_ns);
   void answer_next_tool(std::uint64_t now_ns);
   void admit(Connection client, const protocol::Hello& hello, std::uint64_t now_ns);
-  void answer(const Connection& tool, const std::string& verb);
-  void answer_memory_quotas(const Connection& client, const std::string& verb);
-  hal::Status send_quotas(const Connection& client, const std::string& uuid, std::uint64_t total,
+  void answer(Connection& tool, const std::string& verb);
+  void answer_memory_quotas(Connection& client, const std::string& verb);
+  hal::Status send_quotas(Connection& client, const std::string& uuid, std::uint64_t total,
                           const std::string& said, const std::string& program);
+  std::vector<const config::WorkloadClass*> memory_classes(const config::WorkloadClass* workload,
+                                                           const protocol::Peer& peer,
+                                                           std::size_t most);
   bool bounds_memory() const;
   void add_memory_metrics(PrometheusText& out) const;
   void add_usage_metrics(PrometheusText& out);
@@ -230,7 +233,7 @@ class Server final : public GrantSink {
   Claims claims_;
   std::map<std::string, std::uint32_t> group_numbers_;  // of classes' groups, by class and name
   std::uint32_t groups_begun_ = 0;
-  mutable MemoryQuotas memory_quotas_;  // reading them frees what dead processes had
+  mutable MemoryQuotas memory_quotas_;  // reading them removes members that have ended
   std::string configuration_problem_;   // of the last reload; empty: it succeeded
   std::uint64_t configured_ns_ = 0;     // when the configuration in force was read
   std::uint64_t reload_failed_ns_ = 0;  // when the last reload failed

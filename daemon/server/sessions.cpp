@@ -36,7 +36,7 @@ bool has_hung_up(const Connection& tool) {
 
 }  // namespace
 
-void Server::answer(const Connection& tool, const std::string& verb) {
+void Server::answer(Connection& tool, const std::string& verb) {
   if ((verb.starts_with("drain") || verb.starts_with("resume")) && has_hung_up(tool))
     return log::info("'{}' of process {} is withdrawn: it waited no longer for the answer", verb,
                      tool.peer.pid);

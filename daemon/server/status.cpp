@@ -214,7 +214,7 @@ json Server::status() const {
               {"clients", json::array()},
               {"jobs", jobs_.status()},
               {"claims", claims_.status()},
-              {"memory", memory_quotas_.status(polled_ns_)},
+              {"memory", memory_quotas_.status()},
               {"let_go_users", evicted_users()}};
   // Views of each device in each domain.
   std::map<std::pair<std::string, std::string>, std::size_t> in_use;

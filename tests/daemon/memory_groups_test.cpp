@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which processes share a quota of device memory (daemon/arbiter/memory_quotas.h).
+#include <doctest/doctest.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include <doctest/doctest.h>
-
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "daemon/arbiter/memory_quotas.h"
+#include "daemon/protocol/quota_file.h"
 
 namespace {
 
@@ -25,6 +28,43 @@ config::WorkloadClass of(GroupOf who, const char* memory = "1GiB") {
   made.memory_of = who;
   return made;
 }
+
+// The pidfd of a process of this test or of one above it.
+vitamin::protocol::Fd pidfd_of(pid_t process) {
+  return vitamin::protocol::Fd(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+}
+
+// The quota of a process that enters with this question.
+auto bound(daemon::MemoryQuotas& quotas, const config::WorkloadClass& workload,
+           const Member& member, const char* uuid = "GPU-1", std::uint64_t total = 2 * kGiB) {
+  using Bound = vitamin::hal::Result<daemon::MemoryQuotas::Bound>;
+  const auto owner = quotas.enter(member, pidfd_of(member.process));
+  return owner ? quotas.bound(*owner, workload, member, uuid, total)
+               : Bound(tl::unexpected(owner.error()));
+}
+
+// A process that does nothing until it is killed.
+class Child {
+ public:
+  Child() : pid_(::fork()) {
+    if (pid_ != 0) return;
+    for (;;) ::pause();
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child() {
+    if (pid_ != 0) kill();
+  }
+  void kill() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_;
+};
 
 TEST_CASE("processes of one group share a ledger on each device, and no others do") {
   const Member me{::getpid(), 1000, "", ""}, other{::getppid(), 1000, "", ""},
@@ -53,9 +93,9 @@ TEST_CASE("processes of one group share a ledger on each device, and no others d
        }) {
     CAPTURE(static_cast<int>(each.who));
     daemon::MemoryQuotas quotas;
-    const auto first = quotas.bound(of(each.who), each.first, "GPU-1", 2 * kGiB, 1);
-    const auto second = quotas.bound(of(each.who), each.second, "GPU-1", 2 * kGiB, 2);
-    const auto elsewhere = quotas.bound(of(each.who), each.first, "GPU-2", 2 * kGiB, 3);
+    const auto first = bound(quotas, of(each.who), each.first);
+    const auto second = bound(quotas, of(each.who), each.second);
+    const auto elsewhere = bound(quotas, of(each.who), each.first, "GPU-2");
     REQUIRE((first && second && elsewhere));
     CHECK((first->file == second->file) == each.together);
     CHECK(first->file != elsewhere->file);
@@ -67,37 +107,79 @@ TEST_CASE("processes of one group share a ledger on each device, and no others d
 TEST_CASE("a percentage is of the memory of the process's device") {
   daemon::MemoryQuotas quotas;
   const Member me{::getpid(), 1000, "", ""};
-  CHECK(quotas.bound(of(GroupOf::kUser, "50%"), me, "GPU-1", 2 * kGiB, 1)->quota == kGiB);
-  CHECK(quotas.bound(of(GroupOf::kUser, "50%"), me, "GPU-2", 8 * kGiB, 1)->quota == 4 * kGiB);
+  const config::WorkloadClass half = of(GroupOf::kUser, "50%");
+  CHECK(bound(quotas, half, me, "GPU-1", 2 * kGiB)->quota == kGiB);
+  CHECK(bound(quotas, half, me, "GPU-2", 8 * kGiB)->quota == 4 * kGiB);
 }
 
 TEST_CASE("the quota of a step or claim belongs to no class and survives a reload") {
   daemon::MemoryQuotas quotas;
   const Member me{::getpid(), 1000, "", "12"};
-  const auto bound = [&](const char* whose, const config::MemoryBound& memory) {
-    return quotas.bound(whose, memory, "GPU-1", 2 * kGiB, 1);
+  const auto owner = quotas.enter(me, pidfd_of(me.process));
+  REQUIRE(owner);
+  const auto of_step = [&](const char* whose, const config::MemoryBound& memory) {
+    return quotas.bound(*owner, whose, memory, "GPU-1", 2 * kGiB);
   };
-  const auto step = bound("of job 12.0", {kGiB, 0}), other = bound("of job 12.1", {0, 25});
-  const auto of_class = quotas.bound(of(GroupOf::kJob), me, "GPU-1", 2 * kGiB, 1);
+  const auto step = of_step("of job 12.0", {kGiB, 0}), other = of_step("of job 12.1", {0, 25});
+  const auto of_class = bound(quotas, of(GroupOf::kJob), me);
   REQUIRE((step && other && of_class));
   CHECK(step->file != other->file);
   CHECK(step->file != of_class->file);
   CHECK(other->quota == kGiB / 2);
-  CHECK(bound("of job 12.0", {kGiB / 4, 0})->file == step->file);
+  CHECK(of_step("of job 12.0", {kGiB / 4, 0})->file == step->file);
   quotas.apply({});  // without classes
-  for (const auto& each : quotas.status(2)) {
+  for (const auto& each : quotas.status()) {
     const bool of_a_class = each["class"] == "small";
     CHECK((each["quota"] == kGiB / 4 || each["quota"] == kGiB / 2) == !of_a_class);
   }
 }
 
-TEST_CASE("groups without processes make room for others") {
+TEST_CASE("what an ended process had is returned without a look at /proc, and others keep theirs") {
   daemon::MemoryQuotas quotas;
-  const std::uint64_t minute = 61'000'000'000;
-  for (std::uint32_t user = 0; user < 512; ++user)
-    REQUIRE(quotas.bound(of(GroupOf::kUser), {::getpid(), user, "", ""}, "GPU-1", kGiB, 1));
-  CHECK_FALSE(quotas.bound(of(GroupOf::kUser), {::getpid(), 5000, "", ""}, "GPU-1", kGiB, 2));
-  CHECK(quotas.bound(of(GroupOf::kUser), {::getpid(), 5000, "", ""}, "GPU-1", kGiB, minute));
+  const config::WorkloadClass together = of(GroupOf::kClass);
+  const Member me{::getpid(), 1000, "", ""};
+  const auto mine = bound(quotas, together, me);
+  REQUIRE(mine);
+  const auto ledger = vitamin::protocol::map_ledger(vitamin::protocol::Fd(::dup(mine->file)));
+  REQUIRE(ledger);
+  const auto charge = [&](std::uint64_t owner) {
+    const auto none_dead = [](std::uint64_t) { return false; };
+    (*ledger)->charge_unasked((*ledger)->claim(owner, none_dead), kGiB / 4);
+  };
+  charge(*quotas.enter(me, pidfd_of(me.process)));
+  Child seen, hidden;
+  for (const Member& member : {Member{seen.pid(), 1000, "", ""}, Member{0, 1000, "", ""}}) {
+    // A process of another pid namespace has no id here.
+    const auto owner =
+        quotas.enter(member, pidfd_of(member.process == 0 ? hidden.pid() : seen.pid()));
+    REQUIRE(owner);
+    REQUIRE(quotas.bound(*owner, together, member, "GPU-1", 2 * kGiB));
+    charge(*owner);
+  }
+  CHECK((*ledger)->add_up().used == 3 * (kGiB / 4));
+  seen.kill();
+  quotas.remove_ended();
+  CHECK((*ledger)->add_up().used == 2 * (kGiB / 4));
+  hidden.kill();
+  quotas.remove_ended();
+  CHECK((*ledger)->add_up().used == kGiB / 4);
+  CHECK(quotas.status()[0]["processes"] == 1);
+}
+
+TEST_CASE("a group ends with its last process") {
+  daemon::MemoryQuotas quotas;
+  for (int i = 0; i < 600; ++i) {  // more than there may be at once
+    Child child;
+    REQUIRE(bound(quotas, of(GroupOf::kProcess), {child.pid(), 1000, "", ""}));
+    CHECK(quotas.status().size() == 1);
+    child.kill();
+  }
+  CHECK(quotas.status().empty());
+  Child child;
+  const Member member{child.pid(), 1000, "", ""};
+  auto pidfd = pidfd_of(child.pid());
+  child.kill();
+  CHECK_FALSE(quotas.enter(member, std::move(pidfd)));
 }
 
 }  // namespace

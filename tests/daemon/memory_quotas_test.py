@@ -18,6 +18,7 @@ from harness import DaemonTest
 from time_limit import time_limit
 
 OK, NO_MEMORY = 0, 2
+ROOT = os.getuid() == 0
 MIB = 1 << 20
 
 
@@ -27,11 +28,11 @@ class Quotas(DaemonTest):
         file.write_text(text)
         return self.daemon("--config", str(file))
 
-    def program(self, daemon, enter=None, **environment):
+    def program(self, daemon, enter=None, ahead=(), **environment):
         errors = tempfile.TemporaryFile("w+")
         process = subprocess.Popen(
-            [os.environ["MEMORY"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-            text=True, preexec_fn=enter, env=os.environ | {
+            [*ahead, os.environ["MEMORY"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=errors, text=True, preexec_fn=enter, env=os.environ | {
                 "LD_PRELOAD": f"{os.environ['FIRST']} {os.environ['LIBRARY']}",
                 "LD_LIBRARY_PATH": os.environ["DRIVER"],
                 "VITAMIN_SOFT_LEDGER": os.path.join(self.directory.name, "ledger"),
@@ -85,12 +86,34 @@ class Quotas(DaemonTest):
         for name in ("quota", "used"):
             self.assertRegex(metrics, rf'(?m)^vitamin_memory_{name}_bytes{{UUID="GPU-[^"]+",'
                                       rf'class="small"}} {64 * MIB}$')
-        # A process that is killed at any point leaves nothing in the ledger, even without a daemon.
-        for program in (first, second):
-            program.kill()
-            program.wait()
+        # A process that is killed leaves nothing in the ledger; the last one takes it along.
+        second.kill()
+        second.wait()
         self.assertEqual((self.memory(daemon)[0]["used"], self.memory(daemon)[0]["processes"]),
-                         (0, 0))
+                         (40 * MIB, 1))
+        first.kill()
+        first.wait()
+        self.assertEqual(self.memory(daemon), [])
+
+    @unittest.skipUnless(ROOT, "a pid namespace is needed")
+    def test_what_a_process_of_another_pid_namespace_had_is_free_when_it_ends(self):
+        daemon = self.configured('[[class]]\nname = "small"\ncommand = "memory"\n'
+                                 'memory = "64MiB"\nmemory_of = "user"\n')
+        contained = ("unshare", "--pid", "--fork", "--kill-child")
+        killed, ended, survivor = (self.program(daemon, ahead=contained) for _ in range(3))
+        for program in (killed, ended):
+            self.assertEqual(self.ask(program, f"take cuMemAlloc {32 * MIB} a"), OK)
+        self.assertEqual(self.ask(survivor, "info"), [OK, 0, 64 * MIB])
+        self.assertEqual(self.ask(survivor, f"take cuMemAlloc {MIB} a"), NO_MEMORY)
+        killed.kill()
+        # vitamind is not asked for anything meanwhile.
+        self.until(lambda: self.ask(survivor, "info") == [OK, 32 * MIB, 64 * MIB])
+        self.assertEqual(self.ask(survivor, f"take cuMemAlloc {32 * MIB} a"), OK)
+        ended.stdin.close()
+        self.assertEqual(ended.wait(time_limit(20)), 0)
+        self.until(lambda: self.ask(survivor, "info") == [OK, 32 * MIB, 64 * MIB])
+        self.assertEqual(self.ask(self.program(daemon, ahead=contained), "info"),
+                         [OK, 32 * MIB, 64 * MIB])
 
     def status_with_nvml(self, daemon, device, processes, *options):
         library = pathlib.Path(self.directory.name, "libnvidia-ml.so.1")
