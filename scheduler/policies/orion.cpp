@@ -110,7 +110,7 @@ class Orion final : public AllocationPolicy {
 };
 
 constexpr Parameter kParameters[] = {
-    {"sms", "best effort that needs more waits (default 66)"},
+    {"sms", "best effort that needs more SMs waits (default 66)"},
     {"duration", "best-effort work in flight beside others (default 250us)"}};
 
 }  // namespace

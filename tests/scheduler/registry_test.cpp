@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <random>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -140,6 +141,26 @@ TEST_CASE("a policy takes the parameters that it describes, and no other") {
   undescribed.number("other", 0, 9, &value);
   constexpr Parameter kKnown[] = {{"known", ""}};
   CHECK(undescribed.error(kKnown) == "parameter 'other' is unknown");
+}
+
+TEST_CASE("what is said of a number has its unit, and of a duration its default with one") {
+  unsigned numbers = 0, durations = 0;
+  for (const PolicyDescription& policy : list())
+    for (const Parameter& parameter : policy.parameters) {
+      const std::string said =
+          refusal(std::string(policy.name) + ":" + std::string(parameter.name) + "=?");
+      const std::string meaning(parameter.meaning);
+      CAPTURE(meaning);
+      const bool number = said.find("not a number") != std::string::npos;
+      const bool duration = said.find("not a duration") != std::string::npos;
+      numbers += number;
+      durations += duration;
+      if (number)
+        CHECK(std::regex_search(meaning, std::regex("SMs|percent|launches|how many parts")));
+      if (duration) CHECK(std::regex_search(meaning, std::regex(R"(\(default \d+(us|ms|s)\)$)")));
+    }
+  CHECK(numbers >= 6);
+  CHECK(durations >= 3);
 }
 
 TEST_CASE("a parameter of the scheduler before is refused with what took its place") {
