@@ -16,7 +16,22 @@ namespace vitamin::daemon {
 
 namespace {
 
-constexpr std::size_t kMostGroups = 512, kMostProcesses = 4096;  // each has a descriptor
+// Whether there is room for one more among `all`, of which the user may have some. The error is a
+// sentence for the user.
+template <class All, class UserOf>
+hal::Status room(const All& all, std::size_t most, std::uint32_t user, std::size_t most_of_user,
+                 const UserOf& user_of, const char* what) {
+  const auto of_user = static_cast<std::size_t>(std::count_if(
+      all.begin(), all.end(), [&](const auto& each) { return user_of(each.second) == user; }));
+  if (of_user >= most_of_user)
+    return hal::fail(hal::Errc::kUnavailable, "user " + std::to_string(user) + " has as many " +
+                                                  what + " (" + std::to_string(of_user) +
+                                                  ") as one user may");
+  if (all.size() >= most)
+    return hal::fail(hal::Errc::kUnavailable,
+                     std::string("vitamind has as many ") + what + " as it may have");
+  return {};
+}
 
 std::uint64_t bytes_of(const config::MemoryBound& bound, std::uint64_t total) {
   if (bound.percent == 0) return bound.bytes;
@@ -33,6 +48,7 @@ std::uint64_t bytes_of(const std::string& memory, std::uint64_t total) {
 struct MemoryQuotas::Group {
   std::string device, workload_class, whose;  // workload_class empty: of a step or claim
   std::uint64_t total = 0;
+  std::uint32_t user = 0;  // of the first member
   std::size_t joined = 0;  // processes that were handed it and live
   protocol::Fd file{};
   protocol::MappedLedger ledger{};
@@ -73,16 +89,21 @@ hal::Result<std::uint64_t> MemoryQuotas::enter(const Member& member, protocol::F
   pollfd ended{pidfd.get(), POLLIN, 0};
   if (::poll(&ended, 1, 0) != 0) return hal::fail(hal::Errc::kUnavailable, "the process has ended");
   if (owner == 0) owner = protocol::unseen_owner(++unseen_);
-  if (processes_.contains(owner)) return owner;
-  if (processes_.size() >= kMostProcesses)
-    return hal::fail(hal::Errc::kUnavailable,
-                     "vitamind has as many processes with quotas as it may");
+  if (const auto known = processes_.find(owner); known != processes_.end()) {
+    known->second.user = member.user;  // it may have changed its user
+    return owner;
+  }
+  if (auto may = room(
+          processes_, kProcesses, member.user, kProcessesOfUser,
+          [](const Process& process) { return process.user; }, "processes with a memory quota");
+      !may)
+    return tl::unexpected(may.error());
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = owner;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, pidfd.get(), &event) != 0)
     return hal::fail(hal::Errc::kUnavailable, "the end of the process cannot be watched", errno);
-  processes_[owner].pidfd = std::move(pidfd);
+  processes_[owner] = {std::move(pidfd), member.user, {}};
   return owner;
 }
 
@@ -135,24 +156,31 @@ hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(std::uint64_t owner, std::s
   const auto process = processes_.find(owner);
   if (process == processes_.end())
     return hal::fail(hal::Errc::kUnavailable, "the process has ended");
-  auto found = groups_.find(key);
-  if (found == groups_.end()) {
-    if (groups_.size() >= kMostGroups)
-      return hal::fail(hal::Errc::kUnavailable, "vitamind keeps as many quotas as it may");
-    auto file = protocol::new_ledger();
-    if (!file) return tl::unexpected(file.error());
-    auto ledger = protocol::map_ledger(*file);
-    if (!ledger) return tl::unexpected(ledger.error());
-    const protocol::DeadOwners here(**ledger);  // owners are ids of this pid namespace
-    auto group = std::make_unique<Group>(std::move(about));
-    group->file = std::move(*file);
-    group->ledger = std::move(*ledger);
-    found = groups_.emplace(key, std::move(group)).first;
-  }
-  Group& group = *found->second;
-  if (process->second.groups.insert(std::move(key)).second) ++group.joined;
-  group.ledger->set_quota(quota);
-  return Bound{group.file.get(), quota, group.whose};
+  about.user = process->second.user;
+  const auto known = groups_.find(key);
+  const auto group = known != groups_.end() ? hal::Result<Group*>(known->second.get())
+                                            : begin_group(key, std::move(about));
+  if (!group) return tl::unexpected(group.error());
+  if (process->second.groups.insert(std::move(key)).second) ++(*group)->joined;
+  (*group)->ledger->set_quota(quota);
+  return Bound{(*group)->file.get(), quota, (*group)->whose};
+}
+
+hal::Result<MemoryQuotas::Group*> MemoryQuotas::begin_group(std::string key, Group about) {
+  if (auto may = room(
+          groups_, kGroups, about.user, kGroupsOfUser,
+          [](const auto& group) { return group->user; }, "memory quotas");
+      !may)
+    return tl::unexpected(may.error());
+  auto file = protocol::new_ledger();
+  if (!file) return tl::unexpected(file.error());
+  auto ledger = protocol::map_ledger(*file);
+  if (!ledger) return tl::unexpected(ledger.error());
+  const protocol::DeadOwners here(**ledger);  // owners are ids of this pid namespace
+  auto group = std::make_unique<Group>(std::move(about));
+  group->file = std::move(*file);
+  group->ledger = std::move(*ledger);
+  return groups_.emplace(std::move(key), std::move(group)).first->second.get();
 }
 
 void MemoryQuotas::apply(const config::Configuration& configuration) {

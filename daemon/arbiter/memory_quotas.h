@@ -11,6 +11,8 @@
 //   * A charge is returned when its process frees the memory or ends.
 //   * A group, with its ledger, ends with its last member.
 //
+// The number of groups and of members is bounded, for all users and for each one.
+//
 // Every member can write its ledger, so quotas bind cooperating programs only. The daemon's end
 // drops its ledgers: clients go on with theirs, and processes that start later get new ones.
 #pragma once
@@ -33,6 +35,10 @@ namespace vitamin::daemon {
 
 class MemoryQuotas {
  public:
+  // Each has a descriptor. A group counts for the user of its first member.
+  static constexpr std::size_t kGroups = 2048, kGroupsOfUser = 512;
+  static constexpr std::size_t kProcesses = 4096, kProcessesOfUser = 1024;
+
   MemoryQuotas();
   ~MemoryQuotas();
 
@@ -76,9 +82,11 @@ class MemoryQuotas {
   struct Group;
   struct Process {
     protocol::Fd pidfd;
+    std::uint32_t user = 0;
     std::set<std::string> groups;  // keys in groups_
   };
   hal::Result<Bound> bound(std::uint64_t owner, std::string key, Group about, std::uint64_t quota);
+  hal::Result<Group*> begin_group(std::string key, Group about);
   void remove(std::uint64_t owner);
 
   std::map<std::string, std::unique_ptr<Group>> groups_;

@@ -41,9 +41,12 @@ void Server::answer_memory_quotas(Connection& client, const std::string& verb) {
     std::getline(words, program);
     sent = send_quotas(client, uuid, total, said == "-" ? "" : said, program);
   }
-  if (!sent)
-    log::warn("the memory quotas of process {} cannot be sent: {}", client.peer.pid,
+  // The client asks again: one line is enough.
+  if (!sent && !quotas_failed_)
+    log::warn("process {} of user {} gets no memory quotas: {}", client.peer.pid, client.peer.uid,
               sent.error().message);
+  if (!sent) pending_->refuse(client, sent.error().message);
+  quotas_failed_ = !sent;
 }
 
 // The groups of classes that bound the process's memory, at most `most`.

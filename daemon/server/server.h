@@ -234,6 +234,7 @@ class Server final : public GrantSink {
   std::map<std::string, std::uint32_t> group_numbers_;  // of classes' groups, by class and name
   std::uint32_t groups_begun_ = 0;
   mutable MemoryQuotas memory_quotas_;  // reading them removes members that have ended
+  bool quotas_failed_ = false;  // the last request for memory quotas, so that it is logged once
   std::string configuration_problem_;   // of the last reload; empty: it succeeded
   std::uint64_t configured_ns_ = 0;     // when the configuration in force was read
   std::uint64_t reload_failed_ns_ = 0;  // when the last reload failed

@@ -182,4 +182,27 @@ TEST_CASE("a group ends with its last process") {
   CHECK_FALSE(quotas.enter(member, std::move(pidfd)));
 }
 
+TEST_CASE("a user has so many groups at most, which leaves room for other users") {
+  daemon::MemoryQuotas quotas;
+  const auto devices_of = [&](std::uint32_t user) {
+    std::size_t begun = 0;
+    std::string why;
+    for (int device = 0; why.empty(); ++device) {
+      const std::string uuid = "GPU-" + std::to_string(device);
+      const auto one = bound(quotas, of(GroupOf::kUser), {::getpid(), user, "", ""}, uuid.c_str());
+      if (one)
+        ++begun;
+      else
+        why = one.error().message;
+    }
+    CHECK(why ==
+          "user " + std::to_string(user) + " has as many memory quotas (512) as one user may");
+    return begun;
+  };
+  CHECK(devices_of(1000) == daemon::MemoryQuotas::kGroupsOfUser);
+  CHECK(devices_of(1001) == daemon::MemoryQuotas::kGroupsOfUser);
+  // A member of a group that there is needs no room.
+  CHECK(bound(quotas, of(GroupOf::kUser), {::getppid(), 1000, "", ""}, "GPU-0"));
+}
+
 }  // namespace
