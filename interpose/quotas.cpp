@@ -161,7 +161,7 @@ void DeviceQuotas::add(hal::Result<protocol::MappedLedger> ledger, std::uint64_t
     warn(Problem::kMemoryQuota,
          "the quota %s (%s) is more than device %s has (%s): the device bounds it", whose.c_str(),
          bytes_text(quota).c_str(), facts.uuid.c_str(), bytes_text(facts.total).c_str());
-  (*ledger)->set_quota(quota);
+  if (owner == 0) (*ledger)->set_quota(quota);  // vitamind sets it in its ledgers
   Account account{std::move(*ledger), 0, std::move(whose)};
   if (owner == 0) owner = protocol::own_owner(*account.ledger);
   account.slot = account.ledger->claim(owner, protocol::DeadOwners(*account.ledger));

@@ -62,6 +62,7 @@ class DeviceQuotas {
   static std::unique_ptr<DeviceQuotas> make(const MemoryFacts& facts);
   void add_run(const MemoryFacts& facts);
   void add_groups(const MemoryFacts& facts);
+  // `owner`: this process's number in a ledger of vitamind; 0: it is no ledger of vitamind.
   void add(hal::Result<protocol::MappedLedger> ledger, std::uint64_t quota, std::string whose,
            const MemoryFacts& facts, std::uint64_t owner = 0);
 

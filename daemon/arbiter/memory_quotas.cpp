@@ -33,6 +33,13 @@ hal::Status room(const All& all, std::size_t most, std::uint32_t user, std::size
   return {};
 }
 
+// Whether these are totals that programs may have of one device: NVML's leaves out what the driver
+// has for itself, or does not.
+bool alike(std::uint64_t one, std::uint64_t other) {
+  const std::uint64_t most = std::max(one, other);
+  return most - std::min(one, other) <= most / 8;
+}
+
 std::uint64_t bytes_of(const config::MemoryBound& bound, std::uint64_t total) {
   if (bound.percent == 0) return bound.bytes;
   return total / 100 * bound.percent + total % 100 * bound.percent / 100;
@@ -135,33 +142,48 @@ hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(std::uint64_t owner,
                                                      const Member& member, const std::string& uuid,
                                                      std::uint64_t total) {
   std::string whose = group_name(workload.memory_of, workload, member);
-  std::string key = workload.name + '\n' + whose + '\n' + uuid;
+  std::string prefix = workload.name + '\n' + whose + '\n' + uuid + '\n';
   // A later process may have the same id.
-  if (workload.memory_of == config::GroupOf::kProcess) key += '\n' + std::to_string(owner);
-  return bound(owner, std::move(key), {uuid, workload.name, std::move(whose), total},
-               bytes_of(workload.memory, total));
+  if (workload.memory_of == config::GroupOf::kProcess) prefix += std::to_string(owner) + '\n';
+  return bound(owner, prefix, {uuid, workload.name, std::move(whose), total},
+               config::memory_bound(workload.memory).value_or(config::MemoryBound{0, 100}));
 }
 
 hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(std::uint64_t owner, const std::string& whose,
                                                      const config::MemoryBound& memory,
                                                      const std::string& uuid, std::uint64_t total) {
   // No class has an empty name.
-  return bound(owner, '\n' + whose + '\n' + uuid, {uuid, "", whose, total},
-               bytes_of(memory, total));
+  return bound(owner, '\n' + whose + '\n' + uuid + '\n', {uuid, "", whose, total}, memory);
 }
 
-hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(std::uint64_t owner, std::string key,
-                                                     Group about, std::uint64_t quota) {
+// Keys are a prefix and the total that the group's first member said. A quota in bytes needs no
+// total, so one ledger serves all.
+std::string MemoryQuotas::key_of(const std::string& prefix, std::uint64_t total,
+                                 bool percent) const {
+  std::string any;
+  for (auto it = groups_.lower_bound(prefix); it != groups_.end() && it->first.starts_with(prefix);
+       ++it) {
+    if (alike(it->second->total, total)) return it->first;
+    if (any.empty()) any = it->first;
+  }
+  return percent || any.empty() ? prefix + std::to_string(total) : any;
+}
+
+hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(std::uint64_t owner, const std::string& prefix,
+                                                     Group about,
+                                                     const config::MemoryBound& memory) {
   remove_ended();
   const auto process = processes_.find(owner);
   if (process == processes_.end())
     return hal::fail(hal::Errc::kUnavailable, "the process has ended");
   about.user = process->second.user;
+  std::string key = key_of(prefix, about.total, memory.percent != 0);
   const auto known = groups_.find(key);
   const auto group = known != groups_.end() ? hal::Result<Group*>(known->second.get())
                                             : begin_group(key, std::move(about));
   if (!group) return tl::unexpected(group.error());
   if (process->second.groups.insert(std::move(key)).second) ++(*group)->joined;
+  const std::uint64_t quota = bytes_of(memory, (*group)->total);
   (*group)->ledger->set_quota(quota);
   return Bound{(*group)->file.get(), quota, (*group)->whose};
 }

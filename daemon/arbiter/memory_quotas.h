@@ -11,6 +11,10 @@
 //   * A charge is returned when its process frees the memory or ends.
 //   * A group, with its ledger, ends with its last member.
 //
+// A process says itself how much memory its device has, and a percentage is of that. So a group has
+// a ledger for each total, but for small differences: no process changes the quota of others by
+// what it says.
+//
 // The number of groups and of members is bounded, for all users and for each one.
 //
 // Every member can write its ledger, so quotas bind cooperating programs only. The daemon's end
@@ -85,7 +89,9 @@ class MemoryQuotas {
     std::uint32_t user = 0;
     std::set<std::string> groups;  // keys in groups_
   };
-  hal::Result<Bound> bound(std::uint64_t owner, std::string key, Group about, std::uint64_t quota);
+  hal::Result<Bound> bound(std::uint64_t owner, const std::string& prefix, Group about,
+                           const config::MemoryBound& memory);
+  std::string key_of(const std::string& prefix, std::uint64_t total, bool percent) const;
   hal::Result<Group*> begin_group(std::string key, Group about);
   void remove(std::uint64_t owner);
 

@@ -112,6 +112,35 @@ TEST_CASE("a percentage is of the memory of the process's device") {
   CHECK(bound(quotas, half, me, "GPU-2", 8 * kGiB)->quota == 4 * kGiB);
 }
 
+TEST_CASE("a process that lies about its device changes no quota of others") {
+  daemon::MemoryQuotas quotas;
+  const config::WorkloadClass half = of(GroupOf::kClass, "50%"), fixed = of(GroupOf::kUser);
+  const Member me{::getpid(), 1000, "", ""}, other{::getppid(), 1001, "", ""};
+  const auto quota_of = [&](const char* whose) {
+    for (const auto& group : quotas.status())
+      if (group["whose"] == whose) return group["quota"].get<std::uint64_t>();
+    return std::uint64_t{0};
+  };
+  const auto first = bound(quotas, half, me, "GPU-1", 8 * kGiB);
+  REQUIRE(first);
+  CHECK(quota_of("of class small") == 4 * kGiB);
+  for (const std::uint64_t lie : {std::uint64_t{0}, std::uint64_t{1}, kGiB, 800 * kGiB}) {
+    const auto liar = bound(quotas, half, other, "GPU-1", lie);
+    REQUIRE(liar);
+    CHECK(liar->file != first->file);
+  }
+  // Without what the driver has for itself: the same device.
+  const auto same = bound(quotas, half, other, "GPU-1", 8 * kGiB - (600 << 20));
+  REQUIRE(same);
+  CHECK(same->file == first->file);
+  CHECK(same->quota == 4 * kGiB);
+  // The quota of others is of no lie, and a quota in bytes does not need the total.
+  CHECK(vitamin::protocol::map_ledger(vitamin::protocol::Fd(::dup(first->file))).value()->quota() ==
+        4 * kGiB);
+  CHECK(bound(quotas, fixed, me, "GPU-1", 8 * kGiB)->file ==
+        bound(quotas, fixed, {::getppid(), 1000, "", ""}, "GPU-1", 1)->file);
+}
+
 TEST_CASE("the quota of a step or claim belongs to no class and survives a reload") {
   daemon::MemoryQuotas quotas;
   const Member me{::getpid(), 1000, "", "12"};
