@@ -2,6 +2,8 @@
 //
 // Answers processes that ask for their quotas of device memory.
 #include <algorithm>
+#include <map>
+#include <set>
 #include <sstream>
 #include <vector>
 
@@ -9,7 +11,7 @@
 #include "daemon/metrics/prometheus_text.h"
 #include "daemon/protocol/answer.h"
 #include "daemon/server/server.h"
-#include "runtime/clock.h"
+#include "runtime/problem.h"
 
 namespace vitamin::daemon {
 
@@ -107,6 +109,25 @@ hal::Status Server::send_quotas(Connection& client, const std::string& uuid, std
     if (auto added = add(memory_quotas_.bound(*owner, *each, member, uuid, total)); !added)
       return added;
   return protocol::send_answer(client.socket, text, files);
+}
+
+// A process that began without a quota has not counted its memory, so none can bound it later.
+void Server::warn_of_unbounded_memory() {
+  std::map<std::string, std::set<pid_t>> unbounded;  // by class
+  for (const auto& [id, session] : sessions_) {
+    const auto bounding =
+        memory_classes(settings_.configuration.find_class(session->entitlement.workload_class),
+                       session->peer, kMostQuotas);
+    if (session->peer.pid != 0 && !bounding.empty() &&
+        !memory_quotas_.used_by(session->peer.pid, session->device->info.uuid))
+      unbounded[bounding.front()->name].insert(session->peer.pid);
+  }
+  for (const auto& [name, processes] : unbounded)
+    log::warn(
+        "class '{}' has a memory quota, but {} processes that run, such as {}, began without one: "
+        "their memory is not bounded until they are started again [{}]",
+        name, processes.size(), *processes.begin(),
+        runtime::code_of(runtime::Problem::kMemoryQuota));
 }
 
 void Server::add_memory_metrics(PrometheusText& out) const {

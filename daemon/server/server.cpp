@@ -387,6 +387,7 @@ void Server::read_configuration() {
     mps_->apply(settings_.configuration);
     memory_quotas_.apply(settings_.configuration);
     apply_terms(polled_ns_);
+    warn_of_unbounded_memory();
     log::info("the configuration was read again ({} files)", loaded.files.size());
     return;
   }

@@ -161,6 +161,7 @@ class Server final : public GrantSink {
   std::vector<const config::WorkloadClass*> memory_classes(const config::WorkloadClass* workload,
                                                            const protocol::Peer& peer,
                                                            std::size_t most);
+  void warn_of_unbounded_memory();
   bool bounds_memory() const;
   void add_memory_metrics(PrometheusText& out) const;
   void add_usage_metrics(PrometheusText& out);

@@ -222,6 +222,30 @@ class Quotas(DaemonTest):
                 free = total - 40 * MIB
             self.assertEqual(self.ask(program, "info"), [OK, free, total])
 
+    def test_a_class_that_gains_a_quota_bounds_new_programs_and_the_log_names_others(self):
+        daemon = self.configured('[[class]]\nname = "small"\n')
+        before = self.program(daemon)
+        self.assertEqual(self.ask(before, f"take cuMemAlloc {100 * MIB} a"), OK)
+        self.until(lambda: daemon.status()["clients"])
+        pathlib.Path(self.directory.name, "vitamin.toml").write_text(
+            '[[class]]\nname = "small"\nmemory = "64MiB"\n')
+        daemon.process.send_signal(signal.SIGHUP)
+        self.until(lambda: "the configuration was read again" in daemon.log())
+        self.assertRegex(daemon.log(), r"class 'small' has a memory quota, but 1 processes that "
+                                       rf"run, such as {before.pid}, .*\[VIT-513\]")
+        self.assertEqual(self.ask(before, f"take cuMemAlloc {100 * MIB} b"), OK)
+        after = self.program(daemon)
+        self.assertEqual(self.ask(after, "info"), [OK, 64 * MIB, 64 * MIB])
+        # With a quota from the beginning nothing is said.
+        lines = daemon.log().count("VIT-513")
+        before.kill()
+        before.wait()
+        self.until(lambda: before.pid not in
+                   [client["process"] for client in daemon.status()["clients"]])
+        daemon.process.send_signal(signal.SIGHUP)
+        self.until(lambda: daemon.log().count("the configuration was read again") == 2)
+        self.assertEqual(daemon.log().count("VIT-513"), lines)
+
     def test_a_program_without_its_quota_ends_where_nothing_runs_without_vitamind(self):
         daemon = self.configured('[[class]]\nname = "small"\nmemory = "64MiB"\n')
         daemon.process.send_signal(signal.SIGSTOP)
