@@ -127,12 +127,15 @@ void MemoryQuotas::remove(std::uint64_t owner) {
   const auto process = processes_.find(owner);
   for (const std::string& key : process->second.groups) {
     const auto of = groups_.find(key);
+    if (const auto peak = of->second->ledger->peak_of(owner))
+      ended_.push_back({owner, of->second->device, *peak});
     of->second->ledger->release(owner);
     if (--of->second->joined == 0) groups_.erase(of);
   }
   // A forked child may have the descriptor for a moment, so that closing it does not end the watch.
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, process->second.pidfd.get(), nullptr);
   processes_.erase(process);
+  while (ended_.size() > kEnded) ended_.pop_front();
 }
 
 // --- groups --------------------------------------------------------------------------------------
@@ -230,14 +233,32 @@ nlohmann::json MemoryQuotas::status() {
   return all;
 }
 
-std::optional<std::uint64_t> MemoryQuotas::used_by(std::int32_t process,
+template <class Visit>
+void MemoryQuotas::for_each_group(std::uint64_t owner, const std::string& uuid, Visit visit) const {
+  const auto process = processes_.find(owner);
+  if (process == processes_.end()) return;
+  for (const std::string& key : process->second.groups)
+    if (const Group& group = *groups_.at(key); group.device == uuid) visit(group);
+}
+
+// It has the same in each ledger.
+std::optional<std::uint64_t> MemoryQuotas::used_by(std::uint64_t owner,
                                                    const std::string& uuid) const {
   std::optional<std::uint64_t> used;
-  const std::uint64_t owner = groups_.empty() ? 0 : protocol::owner_of(process);
-  for (const auto& [key, group] : groups_)
-    if (owner != 0 && group->device == uuid)
-      used = std::max(used, group->ledger->used_by(owner));  // it has the same in each ledger
+  for_each_group(owner, uuid,
+                 [&](const Group& group) { used = std::max(used, group.ledger->used_by(owner)); });
   return used;
+}
+
+std::optional<std::uint64_t> MemoryQuotas::peak_of(std::uint64_t owner,
+                                                   const std::string& uuid) const {
+  std::optional<std::uint64_t> peak;
+  for_each_group(owner, uuid,
+                 [&](const Group& group) { peak = std::max(peak, group.ledger->peak_of(owner)); });
+  for (const Ended& ended : ended_)
+    if (ended.owner == owner && ended.uuid == uuid)
+      peak = std::max(peak, std::optional(ended.peak));
+  return peak;
 }
 
 std::map<std::pair<std::string, std::string>, MemoryQuotas::Sum> MemoryQuotas::sums() {

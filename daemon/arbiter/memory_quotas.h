@@ -22,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -42,6 +43,7 @@ class MemoryQuotas {
   // Each has a descriptor. A group counts for the user of its first member.
   static constexpr std::size_t kGroups = 2048, kGroupsOfUser = 512;
   static constexpr std::size_t kProcesses = 4096, kProcessesOfUser = 1024;
+  static constexpr std::size_t kEnded = 1024;
 
   MemoryQuotas();
   ~MemoryQuotas();
@@ -79,8 +81,10 @@ class MemoryQuotas {
   // Sums by device and class; class "": all steps and claims.
   std::map<std::pair<std::string, std::string>, Sum> sums();
 
-  // Bytes that the process has of the device; empty: it is in no ledger there.
-  std::optional<std::uint64_t> used_by(std::int32_t process, const std::string& uuid) const;
+  // Bytes that a process has of the device, and the most that it had, by its owner number; empty:
+  // it is in no ledger there. The most is known of the last kEnded processes that ended, too.
+  std::optional<std::uint64_t> used_by(std::uint64_t owner, const std::string& uuid) const;
+  std::optional<std::uint64_t> peak_of(std::uint64_t owner, const std::string& uuid) const;
 
  private:
   struct Group;
@@ -93,12 +97,21 @@ class MemoryQuotas {
                            const config::MemoryBound& memory);
   std::string key_of(const std::string& prefix, std::uint64_t total, bool percent) const;
   hal::Result<Group*> begin_group(std::string key, Group about);
+  // Visits the groups of the device of which the process is a member.
+  template <class Visit>
+  void for_each_group(std::uint64_t owner, const std::string& uuid, Visit visit) const;
   void remove(std::uint64_t owner);
 
   std::map<std::string, std::unique_ptr<Group>> groups_;
   std::map<std::uint64_t, Process> processes_;  // by owner number
-  protocol::Fd epoll_;                          // of their pidfds
-  std::uint64_t unseen_ = 0;                    // processes whose owner number was invented
+  struct Ended {
+    std::uint64_t owner;
+    std::string uuid;
+    std::uint64_t peak;
+  };
+  std::deque<Ended> ended_;   // the newest last
+  protocol::Fd epoll_;        // of their pidfds
+  std::uint64_t unseen_ = 0;  // processes whose owner number was invented
 };
 
 }  // namespace vitamin::daemon

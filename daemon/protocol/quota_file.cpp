@@ -101,9 +101,12 @@ hal::Result<MappedLedger> private_ledger() {
 std::uint64_t owner_of(pid_t process) {
   if (process <= 0) return 0;
   const auto stat = hal::process_stat(process);
-  if (!stat) return 0;
-  return std::uint64_t{static_cast<std::uint32_t>(process)} << kStartBits |
-         (stat->start & kStartMask);
+  return stat ? owner_of(process, stat->start) : 0;
+}
+
+std::uint64_t owner_of(pid_t process, std::uint64_t start) {
+  if (process <= 0) return 0;
+  return std::uint64_t{static_cast<std::uint32_t>(process)} << kStartBits | (start & kStartMask);
 }
 
 std::uint64_t unseen_owner(std::uint64_t n) { return kNotJudged | (n & kStartMask); }

@@ -37,6 +37,8 @@ hal::Result<MappedLedger> private_ledger();
 
 // Of a process that runs now; 0: there is none, or it cannot be seen.
 std::uint64_t owner_of(pid_t process);
+// Of one that started then (hal::ProcessStat); 0 for 0.
+std::uint64_t owner_of(pid_t process, std::uint64_t start);
 // For the nth process that cannot be seen: no process is judged by it.
 std::uint64_t unseen_owner(std::uint64_t n);
 // Of this process, as a member of the ledger's group: with a mark where others cannot judge it.

@@ -50,6 +50,9 @@ struct alignas(64) QuotaSlot {
   Atomic<std::uint64_t> wanted;   // the same; of another generation than `used`: nothing
   Atomic<std::uint64_t> refused;  // charges, since the slot was claimed; for people
   Atomic<std::uint64_t> over;     // bytes of `used` that were charged without being admitted
+  // The most bytes that this owner had, which stay after its end until the slot is claimed again.
+  Atomic<std::uint64_t> peak_owner;
+  Atomic<std::uint64_t> peak;
 };
 
 // What a charge does after a pause: tries again; first empties the slots of dead processes; or is
@@ -86,13 +89,13 @@ class QuotaLedger {
   // over. kNoQuotaSlot: all are taken by owners that are not known to be dead.
   template <class Dead>
   std::size_t claim(std::uint64_t owner, Dead dead) {
-    if (const std::size_t i = find(owner); i != kNoQuotaSlot) return take(i);
+    if (const std::size_t i = find(owner); i != kNoQuotaSlot) return take(i, owner);
     return_dead(dead);
     for (std::size_t i = 0; i < kSlots; ++i) {
       reach(i + 1);
       std::uint64_t free = 0;
       if (slots_[i].owner.compare_exchange_strong(free, owner, std::memory_order_seq_cst))
-        return take(i);
+        return take(i, owner);
     }
     return kNoQuotaSlot;
   }
@@ -112,6 +115,14 @@ class QuotaLedger {
     const std::size_t i = find(owner);
     if (i == kNoQuotaSlot) return std::nullopt;
     return bytes_in(slots_[i].used.load(std::memory_order_seq_cst));
+  }
+
+  // The most that this owner had; nothing: it has no slot, or the slot was claimed since its end.
+  std::optional<std::uint64_t> peak_of(std::uint64_t owner) const {
+    for (std::size_t i = 0; i < end(); ++i)
+      if (slots_[i].peak_owner.load(std::memory_order_relaxed) == owner)
+        return slots_[i].peak.load(std::memory_order_relaxed);
+    return std::nullopt;
   }
 
   // Slots whose owner is gone are emptied. True: some had bytes.
@@ -164,7 +175,7 @@ class QuotaLedger {
       const std::uint64_t quota = this->quota();
       if (sum.used + sum.wanted <= quota) {
         // Counted twice for a moment, which makes others wait and refuses nothing to them.
-        mine.used.fetch_add(bytes, std::memory_order_seq_cst);
+        note_peak(mine, mine.used.fetch_add(bytes, std::memory_order_seq_cst) + bytes);
         mine.wanted.store(none, std::memory_order_seq_cst);
         return true;
       }
@@ -186,7 +197,7 @@ class QuotaLedger {
   void charge_unasked(std::size_t slot, std::uint64_t bytes) {
     slots_[slot].over.store(slots_[slot].over.load(std::memory_order_relaxed) + bytes,
                             std::memory_order_relaxed);
-    slots_[slot].used.fetch_add(bytes, std::memory_order_seq_cst);
+    note_peak(slots_[slot], slots_[slot].used.fetch_add(bytes, std::memory_order_seq_cst) + bytes);
   }
   // By the slot's owner: at most what was charged.
   void give_back(std::size_t slot, std::uint64_t bytes) {
@@ -214,14 +225,22 @@ class QuotaLedger {
     }
   }
   // The slot is this owner's: it begins with nothing, in a generation of its own.
-  std::size_t take(std::size_t i) {
+  std::size_t take(std::size_t i, std::uint64_t owner) {
     std::uint64_t used = slots_[i].used.load(std::memory_order_seq_cst);
     while (
         !slots_[i].used.compare_exchange_strong(used, emptied(used), std::memory_order_seq_cst)) {
     }
     slots_[i].refused.store(0, std::memory_order_relaxed);
     slots_[i].over.store(0, std::memory_order_relaxed);
+    if (slots_[i].peak_owner.load(std::memory_order_relaxed) != owner) {
+      slots_[i].peak.store(0, std::memory_order_relaxed);
+      slots_[i].peak_owner.store(owner, std::memory_order_relaxed);
+    }
     return i;
+  }
+  static void note_peak(Slot& mine, std::uint64_t used) {
+    if (bytes_in(used) > mine.peak.load(std::memory_order_relaxed))
+      mine.peak.store(bytes_in(used), std::memory_order_relaxed);
   }
   bool refuse(Slot& mine, std::uint64_t none) {
     mine.wanted.store(none, std::memory_order_seq_cst);

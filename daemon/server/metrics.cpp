@@ -141,6 +141,7 @@ void Server::add_usage_metrics(PrometheusText& out) {
   struct Now {
     UsageTotals totals;
     std::uint64_t clients = 0, sms = 0;
+    std::optional<std::uint64_t> memory;
   };
   std::map<UsageOwner, Now> all;
   for (const auto& [id, session] : sessions_)
@@ -151,17 +152,19 @@ void Server::add_usage_metrics(PrometheusText& out) {
     now.totals += used_by(*session, polled_ns_);
     now.sms += session->device->arbiter->usage(id, polled_ns_).sms();
     ++now.clients;
+    if (const auto memory = memory_of(*session)) now.memory = now.memory.value_or(0) + *memory;
   }
+  const auto labels = [](const UsageOwner& owner) -> PrometheusText::Labels {
+    return {{"UUID", owner.uuid},
+            {"user", owner.user},
+            {"class", owner.workload_class},
+            {"hpc_job", owner.job},
+            {"namespace", owner.pod_namespace},
+            {"pod", owner.pod}};
+  };
   const auto family = [&](const char* name, const char* type, const char* help, auto value) {
     out.family(name, type, help);
-    for (const auto& [owner, now] : all)
-      out.sample({{"UUID", owner.uuid},
-                  {"user", owner.user},
-                  {"class", owner.workload_class},
-                  {"hpc_job", owner.job},
-                  {"namespace", owner.pod_namespace},
-                  {"pod", owner.pod}},
-                 value(now));
+    for (const auto& [owner, now] : all) out.sample(labels(owner), value(now));
   };
   const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; };
   family("vitamin_usage_clients", "gauge", "Connected clients.",
@@ -169,6 +172,10 @@ void Server::add_usage_metrics(PrometheusText& out) {
   family("vitamin_usage_processors", "gauge",
          "SMs on which they have grants, of each client; shared SMs count for each.",
          [](const Now& now) { return static_cast<double>(now.sms); });
+  out.family("vitamin_usage_memory_bytes", "gauge",
+             "Device memory that they have, of those with a memory quota.");
+  for (const auto& [owner, now] : all)
+    if (now.memory) out.sample(labels(owner), static_cast<double>(*now.memory));
   family("vitamin_usage_sm_seconds_total", "counter",
          "SMs on which they had grants, times seconds.",
          [&](const Now& now) { return seconds(now.totals.sm_ns); });

@@ -118,8 +118,7 @@ void Server::warn_of_unbounded_memory() {
     const auto bounding =
         memory_classes(settings_.configuration.find_class(session->entitlement.workload_class),
                        session->peer, kMostQuotas);
-    if (session->peer.pid != 0 && !bounding.empty() &&
-        !memory_quotas_.used_by(session->peer.pid, session->device->info.uuid))
+    if (session->peer.pid != 0 && !bounding.empty() && !memory_of(*session))
       unbounded[bounding.front()->name].insert(session->peer.pid);
   }
   for (const auto& [name, processes] : unbounded)

@@ -167,6 +167,7 @@ class Server final : public GrantSink {
   void add_usage_metrics(PrometheusText& out);
   UsageOwner owner_of(const Session& session) const;
   UsageTotals used_by(const Session& session, std::uint64_t now_ns) const;
+  std::optional<std::uint64_t> memory_of(const Session& session) const;
   nlohmann::json usage_record(const Session& session, std::uint64_t now_ns) const;
   std::string execute(const std::string& verb, const protocol::Peer& peer);
   std::string execute_operator(const std::string& name, const std::string& rest);

@@ -13,6 +13,7 @@
 
 #include "daemon/arbiter/decisions.h"
 #include "daemon/config/schema.h"
+#include "daemon/protocol/quota_file.h"
 #include "daemon/server/server.h"
 #include "runtime/clock.h"
 
@@ -117,6 +118,11 @@ json usage_status(const UsageTotals& used) {
           {"operations", used.operations}};
 }
 
+// Of a process in ledgers of device memory; 0: it cannot be seen.
+std::uint64_t owner_number(const ProcessIdentity& process) {
+  return process ? protocol::owner_of(static_cast<pid_t>(process.process), process.started) : 0;
+}
+
 }  // namespace
 
 // What is in force, and why the last reload failed. Releases before 0.2 have no files and times.
@@ -139,6 +145,11 @@ UsageTotals Server::used_by(const Session& session, std::uint64_t now_ns) const 
   return used;
 }
 
+// Bytes of its device that the session's process has; known of processes with a memory quota.
+std::optional<std::uint64_t> Server::memory_of(const Session& session) const {
+  return memory_quotas_.used_by(owner_number(session.process), session.device->info.uuid);
+}
+
 // The record of a client that ends (Accounting::ended() adds calendar times).
 json Server::usage_record(const Session& session, std::uint64_t now_ns) const {
   const Entitlement& entitlement = session.entitlement;
@@ -155,13 +166,16 @@ json Server::usage_record(const Session& session, std::uint64_t now_ns) const {
               {"device", session.device->info.uuid},
               {"seconds", static_cast<double>(now_ns - session.since_ns) * 1e-9}};
   record.update(usage_status(used_by(session, now_ns)));
+  // The most since its process began; null: not known, it has no memory quota.
+  const auto peak =
+      memory_quotas_.peak_of(owner_number(session.process), session.device->info.uuid);
+  record["memory_peak_bytes"] = peak ? json(*peak) : json();
   return record;
 }
 
 json Server::client_status(const Session& session) const {
   const Entitlement& entitlement = session.entitlement;
-  // Known for clients with a memory quota; null: not known.
-  const auto memory = memory_quotas_.used_by(session.peer.pid, session.device->info.uuid);
+  const auto memory = memory_of(session);
   return {{"client", session.id},
           {"program", session.program},
           {"class", entitlement.workload_class},

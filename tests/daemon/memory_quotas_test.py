@@ -54,6 +54,11 @@ class Quotas(DaemonTest):
         answer = [int(word) for word in program.stdout.readline().split()]
         return answer[0] if len(answer) == 1 else answer
 
+    def connect(self, program):
+        """It becomes a client, by a launch that takes no memory."""
+        for command in ("graph g build", "graph g launch 0", "sync"):
+            self.assertEqual(self.ask(program, command), OK)
+
     def memory(self, daemon):
         return daemon.status()["memory"]
 
@@ -114,6 +119,34 @@ class Quotas(DaemonTest):
         self.until(lambda: self.ask(survivor, "info") == [OK, 32 * MIB, 64 * MIB])
         self.assertEqual(self.ask(self.program(daemon, ahead=contained), "info"),
                          [OK, 32 * MIB, 64 * MIB])
+
+    def test_what_a_client_had_at_most_is_in_its_record_and_what_it_has_in_the_metrics(self):
+        daemon = self.configured('[[class]]\nname = "small"\ncommand = "memory"\n'
+                                 'memory = "64MiB"\nmemory_of = "user"\n'
+                                 '[[class]]\nname = "free"\n')
+        killed, ended, free = (self.program(daemon, VITAMIN_CLASS=name)
+                               for name in ("small", "small", "free"))
+        self.assertEqual(self.ask(killed, f"take cuMemAlloc {40 * MIB} a"), OK)
+        for size in (24, 8):
+            self.assertEqual(self.ask(ended, f"take cuMemAlloc {size * MIB} a"), OK)
+            self.assertEqual(self.ask(ended, "give a"), OK)
+        self.assertEqual(self.ask(free, f"take cuMemAlloc {MIB} a"), OK)
+        for program in (killed, ended, free):
+            self.connect(program)
+        self.assertEqual(len(daemon.status()["clients"]), 3)
+        samples = [line for line in daemon.ask("metrics")["text"].splitlines()
+                   if line.startswith("vitamin_usage_memory_bytes{")]
+        self.assertEqual(len(samples), 1)
+        self.assertRegex(samples[0], rf'user="{os.getuid()}",class="small",.*}} {40 * MIB}$')
+        killed.kill()
+        killed.wait()
+        for program in (ended, free):
+            program.stdin.close()
+            program.wait()
+        self.until(lambda: not daemon.status()["clients"])
+        self.assertEqual({record["process"]: record["memory_peak_bytes"]
+                          for record in daemon.ask("accounting")["clients"]},
+                         {killed.pid: 40 * MIB, ended.pid: 24 * MIB, free.pid: None})
 
     def status_with_nvml(self, daemon, device, processes, *options):
         library = pathlib.Path(self.directory.name, "libnvidia-ml.so.1")
@@ -226,7 +259,7 @@ class Quotas(DaemonTest):
         daemon = self.configured('[[class]]\nname = "small"\n')
         before = self.program(daemon)
         self.assertEqual(self.ask(before, f"take cuMemAlloc {100 * MIB} a"), OK)
-        self.until(lambda: daemon.status()["clients"])
+        self.connect(before)
         pathlib.Path(self.directory.name, "vitamin.toml").write_text(
             '[[class]]\nname = "small"\nmemory = "64MiB"\n')
         daemon.process.send_signal(signal.SIGHUP)
@@ -236,6 +269,7 @@ class Quotas(DaemonTest):
         self.assertEqual(self.ask(before, f"take cuMemAlloc {100 * MIB} b"), OK)
         after = self.program(daemon)
         self.assertEqual(self.ask(after, "info"), [OK, 64 * MIB, 64 * MIB])
+        self.connect(after)
         # With a quota from the beginning nothing is said.
         lines = daemon.log().count("VIT-513")
         before.kill()

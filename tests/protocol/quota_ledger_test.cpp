@@ -93,6 +93,28 @@ TEST_CASE("a charge within the quota is admitted, one beyond it is refused and c
   CHECK(members.ledger->add_up().used == 100);
 }
 
+TEST_CASE("the most that an owner had is known after its end, until its slot is claimed again") {
+  const Members members(100);
+  constexpr std::uint64_t kFirst = 7, kNext = 8;
+  NativeQuotaLedger& ledger = *members.ledger;
+  CHECK_FALSE(ledger.peak_of(kFirst).has_value());
+  const std::size_t slot = ledger.claim(kFirst, kNoneDead);
+  CHECK(ledger.charge(slot, 60, kNoneDead, kAtOnce));
+  CHECK_FALSE(ledger.charge(slot, 60, kNoneDead, kAtOnce));
+  ledger.give_back(slot, 40);
+  ledger.charge_unasked(slot, 20);
+  CHECK(ledger.peak_of(kFirst) == 60);
+  CHECK(ledger.claim(kFirst, kNoneDead) == slot);  // after exec
+  CHECK(ledger.peak_of(kFirst) == 60);
+  ledger.charge_unasked(slot, 120);
+  CHECK(ledger.peak_of(kFirst) == 120);
+  ledger.release(kFirst);
+  CHECK(ledger.peak_of(kFirst) == 120);
+  CHECK(ledger.claim(kNext, kNoneDead) == slot);
+  CHECK_FALSE(ledger.peak_of(kFirst).has_value());
+  CHECK(ledger.peak_of(kNext) == 0);
+}
+
 TEST_CASE("the largest charge and the largest quota are taken without overflow") {
   const Members members(~std::uint64_t{0});
   CHECK(members.ledger->quota() == kMostBytes);

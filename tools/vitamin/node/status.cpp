@@ -267,23 +267,27 @@ int show_accounting(const std::string& socket, bool as_json) {
   }
   // One format for the heading and the lines.
   constexpr std::string_view kLine =
-      "{:<20}  {:>9} {:>8} {:>5} {:>11} {:>11} {:>9} {:>9} {:>10} {:>10}  {:<11}  {:<19}  {:<12}  "
-      "{}\n";
+      "{:<20}  {:>9} {:>8} {:>5} {:>11} {:>11} {:>9} {:>9} {:>10} {:>10} {:>11}  {:<11}  {:<19}  "
+      "{:<12}  {}\n";
   fmt::print(kLine, "ended", "seconds", "process", "user", "SM-seconds", "busy", "held", "waited",
-             "grants", "operations", "class", "share", "job", "program");
+             "grants", "operations", "most memory", "class", "share", "job", "program");
   for (const json& client : (*answer)["clients"]) {
     const auto ended = static_cast<std::time_t>(client.value("ended", std::int64_t{0}));
     const auto text_of = [&](const char* name) {
       const std::string text = client.value(name, "");
       return text.empty() ? std::string("-") : text;
     };
+    const auto memory = client.find("memory_peak_bytes");
+    const bool known = memory != client.end() && memory->is_number();
     fmt::print(kLine, fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(ended)),
                seconds_text(client, "seconds"), unsigned_of(client, "process"),
                unsigned_of(client, "user"), seconds_text(client, "sm_seconds"),
                seconds_text(client, "busy_sm_seconds"), seconds_text(client, "held_seconds"),
                seconds_text(client, "wait_seconds"), unsigned_of(client, "grants"),
-               unsigned_of(client, "operations"), text_of("class"), share_text(client),
-               text_of("job"), client.value("program", "") + container_text(client));
+               unsigned_of(client, "operations"),
+               known ? bytes(unsigned_of(client, "memory_peak_bytes")) : "-", text_of("class"),
+               share_text(client), text_of("job"),
+               client.value("program", "") + container_text(client));
   }
   return 0;
 }
