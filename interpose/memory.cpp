@@ -29,6 +29,17 @@ bool is_captured(NativeStream stream) {
          stream != kThreadStream && captures(stream);
 }
 
+// The device that a pool is on which the application did not make: it is a default pool. `ordinal`:
+// of the device that the stream is on, where the vendor does not tell.
+int device_of_default(MemoryPool handle, int ordinal) {
+  for (int device = 0; device < kMaxContexts; ++device) {
+    const auto pool = default_pool_of_device(device);
+    if (!pool) break;
+    if (*pool == handle) return device;
+  }
+  return ordinal;
+}
+
 // The record of a pool that this process allocates from, made if need be. Null: nothing bounds it.
 PoolRecord* record_of(MemoryPool handle, int ordinal) {
   const auto bounded = [](PoolRecord* known) {
@@ -39,7 +50,7 @@ PoolRecord* record_of(MemoryPool handle, int ordinal) {
   if (PoolRecord* known = pools.find(handle)) return bounded(known);
   auto* const record = new PoolRecord;
   record->handle = handle;
-  record->memory.begin(quotas_of(ordinal));
+  record->memory.begin(quotas_of(device_of_default(handle, ordinal)));
   // It may have memory of a time before it was seen here.
   if (record->memory.quotas() != nullptr)
     record->memory.settle_at_any_price(pool_memory(handle, Figure::kReserved));

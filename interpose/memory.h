@@ -35,6 +35,8 @@ enum class Figure : std::uint8_t { kReserved, kUsed };
 std::uint64_t pool_memory(MemoryPool pool, Figure figure);
 // The pool that allocations without a pool come from.
 std::optional<MemoryPool> pool_of_device(int ordinal);
+// The pool that a device has from the beginning; empty: there is no such device, or no pools.
+std::optional<MemoryPool> default_pool_of_device(int ordinal);
 void trim_pool(MemoryPool pool);
 // The device that memory of these properties is on; below 0: none.
 int device_of(const PoolProperties& properties);

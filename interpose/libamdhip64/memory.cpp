@@ -116,6 +116,13 @@ std::optional<hipMemPool_t> pool_of_device(int ordinal) {
   return pool;
 }
 
+std::optional<hipMemPool_t> default_pool_of_device(int ordinal) {
+  hipMemPool_t pool = nullptr;
+  auto* const ask = VITAMIN_REAL(hipDeviceGetDefaultMemPool);
+  if (ask == nullptr || ask(&pool, ordinal) != hipSuccess) return std::nullopt;
+  return pool;
+}
+
 void trim_pool(hipMemPool_t pool) { static_cast<void>(VITAMIN_REAL(hipMemPoolTrimTo)(pool, 0)); }
 
 int device_of(const hipMemPoolProps& properties) { return device_of(properties.location); }

@@ -204,6 +204,7 @@ void for_each_host_copy(const Visit& visit, void* host, const void*, std::size_t
   USE(hipGetStreamDeviceId)          \
   USE(hipPointerGetAttributes)       \
   USE(hipDeviceGetMemPool)           \
+  USE(hipDeviceGetDefaultMemPool)    \
   USE(hipDeviceGetPCIBusId)          \
   USE(hipMemPoolGetAttribute)        \
   USE(hipDeviceGetGraphMemAttribute) \

@@ -116,6 +116,12 @@ std::uint64_t graph_memory(int ordinal, Figure figure) {
              : 0;
 }
 
+std::optional<CUmemoryPool> default_pool_of_device(int ordinal) {
+  CUmemoryPool pool = nullptr;
+  if (VITAMIN_REAL(cuDeviceGetDefaultMemPool)(&pool, ordinal) != CUDA_SUCCESS) return std::nullopt;
+  return pool;
+}
+
 void trim_graph_memory(int ordinal) { VITAMIN_REAL(cuDeviceGraphMemTrim)(ordinal); }
 
 MemoryNode memory_node(CUgraphNode node) {

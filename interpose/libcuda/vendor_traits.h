@@ -248,6 +248,7 @@ bool surely_accepted(const CUDA_MEMCPY3D* copy, CUstream);
   USE(cuGraphMemAllocNodeGetParams) \
   USE(cuGraphMemFreeNodeGetParams)  \
   USE(cuDeviceGetMemPool)           \
+  USE(cuDeviceGetDefaultMemPool)    \
   USE(cuFuncGetAttribute)           \
   USE(cuFuncGetModule)              \
   USE(cuKernelGetAttribute)         \
