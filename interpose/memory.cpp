@@ -41,6 +41,7 @@ int device_of_default(MemoryPool handle, int ordinal) {
 }
 
 // The record of a pool that this process allocates from, made if need be. Null: nothing bounds it.
+// Work of any device may allocate from a pool: the one that it is on is charged.
 PoolRecord* record_of(MemoryPool handle, int ordinal) {
   const auto bounded = [](PoolRecord* known) {
     return known->memory.quotas() != nullptr ? known : nullptr;
@@ -134,10 +135,10 @@ std::uint64_t array_bytes(const ArrayShape& shape) {
   std::uint64_t width = shape.width, height = std::max<std::uint64_t>(shape.height, 1),
                 depth = std::max<std::uint64_t>(shape.depth, 1), sum = 0;
   for (unsigned level = 0; level < std::max(shape.levels, 1U); ++level) {
-    std::uint64_t bytes = shape.element;
+    std::uint64_t bits = shape.element;
     for (const std::uint64_t extent : {width, height, depth})
-      if (__builtin_mul_overflow(bytes, extent, &bytes)) return 0;  // the vendor refuses it
-    sum += bytes;
+      if (__builtin_mul_overflow(bits, extent, &bits)) return 0;  // the vendor refuses it
+    sum += bits / 8 + (bits % 8 != 0 ? 1 : 0);
     width = std::max<std::uint64_t>(width / 2, 1);
     height = std::max<std::uint64_t>(height / 2, 1);
     if (!shape.layered) depth = std::max<std::uint64_t>(depth / 2, 1);

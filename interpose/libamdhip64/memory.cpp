@@ -8,17 +8,17 @@
 namespace vitamin::interpose {
 namespace {
 
-std::uint64_t channel_bytes(hipArray_Format format) {
+std::uint64_t channel_bits(hipArray_Format format) {
   switch (format) {
     case HIP_AD_FORMAT_UNSIGNED_INT8:
     case HIP_AD_FORMAT_SIGNED_INT8:
-      return 1;
+      return 8;
     case HIP_AD_FORMAT_UNSIGNED_INT16:
     case HIP_AD_FORMAT_SIGNED_INT16:
     case HIP_AD_FORMAT_HALF:
-      return 2;
+      return 16;
     default:
-      return 4;
+      return 32;
   }
 }
 
@@ -74,7 +74,7 @@ void* management_override(void* found, const char*, const std::function<void*(co
 // --- arrays --------------------------------------------------------------------------------------
 
 ArrayShape array_shape(const HIP_ARRAY3D_DESCRIPTOR& array, unsigned levels) {
-  return {channel_bytes(array.Format) * array.NumChannels,
+  return {channel_bits(array.Format) * array.NumChannels,
           array.Width,
           array.Height,
           array.Depth,
@@ -82,13 +82,13 @@ ArrayShape array_shape(const HIP_ARRAY3D_DESCRIPTOR& array, unsigned levels) {
           levels};
 }
 ArrayShape array_shape(const HIP_ARRAY_DESCRIPTOR& array) {
-  return {channel_bytes(array.Format) * array.NumChannels, array.Width, array.Height, 0, false, 1};
+  return {channel_bits(array.Format) * array.NumChannels, array.Width, array.Height, 0, false, 1};
 }
 ArrayShape array_shape(const hipChannelFormatDesc& format, hipExtent extent, unsigned levels,
                        unsigned flags) {
   const int bits = format.x + format.y + format.z + format.w;
   return {
-      static_cast<std::uint64_t>(std::max(bits, 0)) / 8,  extent.width, extent.height, extent.depth,
+      static_cast<std::uint64_t>(std::max(bits, 0)),      extent.width, extent.height, extent.depth,
       (flags & (hipArrayLayered | hipArrayCubemap)) != 0, levels};
 }
 ArrayShape array_shape(const hipChannelFormatDesc& format, hipExtent extent, unsigned flags) {

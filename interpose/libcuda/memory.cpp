@@ -8,17 +8,33 @@
 namespace vitamin::interpose {
 namespace {
 
-std::uint64_t channel_bytes(CUarray_format format) {
+// Formats of which an element is not as wide as its channels together, by number: older headers
+// lack some. In compressed and planar ones the bits of a whole array are divided by its elements.
+constexpr std::pair<unsigned, unsigned> kPackedBits[] = {
+    {0x50, 32},                                                  // UNORM_INT_101010_2
+    {0x91, 4},  {0x92, 4},  {0x93, 8},  {0x94, 8},  {0x95, 8},   // BC1 to BC3
+    {0x96, 8},  {0x97, 4},  {0x98, 4},  {0x99, 8},  {0x9a, 8},   // BC3 to BC5
+    {0x9b, 8},  {0x9c, 8},  {0x9d, 8},  {0x9e, 8},               // BC6H and BC7
+    {0x9f, 24}, {0xa1, 24}, {0xa2, 16}, {0xa3, 32}, {0xa4, 32},  // P010, P016, NV16, P210, P216
+    {0xa5, 16}, {0xa6, 32}, {0xa7, 32}, {0xa8, 32}, {0xa9, 32},  // YUY2, Y210, Y216, AYUV, Y410
+    {0xb0, 12}, {0xb1, 64}, {0xb2, 24}, {0xb3, 48}, {0xb4, 24},  // NV12, Y416, planar 4:4:4
+    {0xb5, 48}, {0xc0, 8},  {0xc1, 16}, {0xc2, 32}, {0xc3, 16},  // normalised: 8 bits, 16
+    {0xc4, 32}, {0xc5, 64}, {0xc6, 8},  {0xc7, 16}, {0xc8, 32}, {0xc9, 16}, {0xca, 32}, {0xcb, 64}};
+
+// Bits of an element.
+std::uint64_t element_bits(CUarray_format format, unsigned channels) {
   switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
     case CU_AD_FORMAT_SIGNED_INT8:
-      return 1;
+      return std::uint64_t{8} * channels;
     case CU_AD_FORMAT_UNSIGNED_INT16:
     case CU_AD_FORMAT_SIGNED_INT16:
     case CU_AD_FORMAT_HALF:
-      return 2;
+      return std::uint64_t{16} * channels;
     default:
-      return 4;  // and more than the packed and normalised ones take
+      for (const auto& [packed, bits] : kPackedBits)
+        if (packed == static_cast<unsigned>(format)) return bits;
+      return std::uint64_t{32} * channels;
   }
 }
 
@@ -77,7 +93,7 @@ void free_natively(CUdeviceptr address, CUstream stream) {
 ArrayShape array_shape(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels) {
   constexpr unsigned kWithout = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
   if ((array.Flags & kWithout) != 0) return {};
-  return {channel_bytes(array.Format) * array.NumChannels,
+  return {element_bits(array.Format, array.NumChannels),
           array.Width,
           array.Height,
           array.Depth,
@@ -100,6 +116,12 @@ std::optional<CUmemoryPool> pool_of_device(int ordinal) {
   return pool;
 }
 
+std::optional<CUmemoryPool> default_pool_of_device(int ordinal) {
+  CUmemoryPool pool = nullptr;
+  if (VITAMIN_REAL(cuDeviceGetDefaultMemPool)(&pool, ordinal) != CUDA_SUCCESS) return std::nullopt;
+  return pool;
+}
+
 void trim_pool(CUmemoryPool pool) { VITAMIN_REAL(cuMemPoolTrimTo)(pool, 0); }
 
 int device_of(const CUmemPoolProps& properties) { return device_of(properties.location); }
@@ -114,12 +136,6 @@ std::uint64_t graph_memory(int ordinal, Figure figure) {
   return VITAMIN_REAL(cuDeviceGetGraphMemAttribute)(ordinal, attribute, &value) == CUDA_SUCCESS
              ? value
              : 0;
-}
-
-std::optional<CUmemoryPool> default_pool_of_device(int ordinal) {
-  CUmemoryPool pool = nullptr;
-  if (VITAMIN_REAL(cuDeviceGetDefaultMemPool)(&pool, ordinal) != CUDA_SUCCESS) return std::nullopt;
-  return pool;
 }
 
 void trim_graph_memory(int ordinal) { VITAMIN_REAL(cuDeviceGraphMemTrim)(ordinal); }
