@@ -22,14 +22,15 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import time_limit  # noqa: E402
 
 PROGRAM = doors_test.PROGRAMS / "memory"
-OK, INVALID, NO_MEMORY = 0, 1, 2
+OK, INVALID, NO_MEMORY, UNSUPPORTED = 0, 1, 2, 801
 MIB = 1 << 20
 QUOTA = 64 * MIB
 
 LINEAR = ("cuMemAlloc", "cuMemAllocManaged", "cuMemAllocPitch")
 ARRAYS = ("cuArrayCreate", "cuArray3DCreate", "cuMipmappedArrayCreate")
 PHYSICAL = ("cuMemCreate", "cuMemMap", "cuMemRetainAllocationHandle")
-POOLED = ("cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemPoolCreate")
+POOLED = ("cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemPoolCreate",
+          "cuMemAllocAsync_ptsz", "cuMemAllocFromPoolAsync_ptsz")
 KINDS = LINEAR + ARRAYS + PHYSICAL + POOLED
 
 
@@ -124,6 +125,18 @@ class Bounded(unittest.TestCase):
                 self.assertEqual(program.ask(f"take cuMemAlloc {QUOTA} all"), OK, kind)
                 self.assertEqual(program.free(), 0)
 
+    def test_first_versions_of_entry_points_are_bounded(self):
+        """The software driver has none of them, so that within the quota it refuses."""
+        for kind in ("cuMemAlloc_v1", "cuMemAllocPitch_v1", "cuArrayCreate_v1",
+                     "cuArray3DCreate_v1"):
+            with self.subTest(kind), Program() as program, \
+                    Program(quota=None, preload=False) as native:
+                said = native.ask(f"take {kind} {40 * MIB} a")
+                self.assertNotIn(said, (OK, NO_MEMORY))
+                self.assertEqual(program.ask(f"take {kind} {40 * MIB} a"), said)
+                self.assertEqual(program.free(), QUOTA)
+                self.assertEqual(program.ask(f"take {kind} {QUOTA + MIB} a"), NO_MEMORY)
+
     def test_without_a_quota_every_entry_point_takes_as_much_as_there_is(self):
         for kind in KINDS:
             with self.subTest(kind), Program(quota=None) as program:
@@ -143,6 +156,22 @@ class Bounded(unittest.TestCase):
                     taken += 1
                 self.assertEqual(taken, 10)
                 self.assertLessEqual(before - program.ask("native"), QUOTA)
+
+    def test_a_pool_is_charged_to_its_device_whatever_stream_allocates_from_it(self):
+        with Program(VITAMIN_SOFT_DEVICES="2") as program:
+            self.assertEqual(program.ask(f"take other {40 * MIB} a"), OK)
+            self.assertEqual(program.free(), QUOTA)  # of device 0
+            self.assertEqual(program.ask(f"take other {40 * MIB} b"), NO_MEMORY)
+            self.assertEqual(program.ask(f"take cuMemAlloc {QUOTA} c"), OK)
+            self.assertEqual(program.ask("give a"), OK)
+            program.ask("sync")
+            self.assertEqual(program.ask(f"take other {40 * MIB} b"), OK)
+
+    def test_a_compressed_array_is_charged_with_its_bits(self):
+        with Program() as program:
+            self.assertEqual(program.ask(f"take BC1 {40 * MIB} a"), UNSUPPORTED)  # by this driver
+            self.assertEqual(program.ask(f"take BC1 {QUOTA + MIB} a"), NO_MEMORY)
+            self.assertEqual(program.free(), QUOTA)
 
     def test_memory_of_the_host_is_not_charged(self):
         with Program() as program:
@@ -261,7 +290,7 @@ class Graphs(unittest.TestCase):
         return program.ask(f"graph {name} {how} {stream}")
 
     def test_an_upload_or_launch_beyond_the_quota_is_refused(self):
-        for how in ("launch", "upload"):
+        for how in ("launch", "upload", "launch_ptsz", "upload_ptsz"):
             with self.subTest(how):
                 program = self.start()
                 before = program.ask("native")

@@ -16,7 +16,7 @@
 //   graph NAME build BYTES... status; a graph that allocates and frees each in turn. A size that
 //                          begins with + is not freed
 //   graph NAME capture BYTES  status; the same of a captured cuMemAllocAsync and cuMemFreeAsync
-//   graph NAME launch|upload STREAM  status, in stream 0 or 1
+//   graph NAME launch|upload[_ptsz] STREAM  status, in stream 0 or 1
 //   graph NAME end         status; the executable is destroyed
 //   graph NAME free        status; what it left allocated is freed
 //   graph trim             status of cuDeviceGraphMemTrim
@@ -142,6 +142,35 @@ CUresult mapped(Held& into, std::size_t bytes, bool release_first) {
   return CUDA_SUCCESS;
 }
 
+// A version of an entry point that cuda.h names no more, or only for other programs.
+template <class... Args>
+CUresult call(const char* name, Args... args) {
+  auto* const entry = reinterpret_cast<CUresult (*)(Args...)>(dlsym(RTLD_DEFAULT, name));
+  return entry != nullptr ? entry(args...) : CUDA_ERROR_NOT_FOUND;
+}
+
+// The first versions, with sizes and addresses of 32 bits.
+CUresult take_v1(const std::string& kind, std::size_t bytes) {
+  const auto rows = static_cast<unsigned>(bytes / kRow);
+  unsigned address = 0, pitch = 0;
+  CUarray array = nullptr;
+  struct {
+    unsigned width, height;
+    CUarray_format format;
+    unsigned channels;
+  } flat{kRow / 4, rows, CU_AD_FORMAT_FLOAT, 1};
+  struct {
+    unsigned width, height, depth;
+    CUarray_format format;
+    unsigned channels, flags;
+  } box{kRow / 4, rows, 0, CU_AD_FORMAT_FLOAT, 1, 0};
+  if (kind == "cuMemAlloc_v1") return call("cuMemAlloc", &address, static_cast<unsigned>(bytes));
+  if (kind == "cuMemAllocPitch_v1")
+    return call("cuMemAllocPitch", &address, &pitch, unsigned{kRow}, rows, 4U);
+  if (kind == "cuArrayCreate_v1") return call("cuArrayCreate", &array, &flat);
+  return call("cuArray3DCreate", &array, &box);
+}
+
 CUmemoryPool own_pool() {
   static CUmemoryPool pool = [] {
     CUmemPoolProps properties{};
@@ -152,6 +181,27 @@ CUmemoryPool own_pool() {
     return made_pool;
   }();
   return pool;
+}
+
+CUresult take_pooled(const std::string& kind, std::size_t bytes, Held& into) {
+  if (kind == "cuMemAllocAsync")
+    return pooled(into, [&](CUdeviceptr* at) { return cuMemAllocAsync(at, bytes, nullptr); });
+  if (kind == "cuMemAllocFromPoolAsync")
+    return pooled(into, [&](CUdeviceptr* at) {
+      return cuMemAllocFromPoolAsync(at, bytes, own_pool(), nullptr);
+    });
+  if (kind == "cuMemAllocAsync_ptsz")
+    return pooled(
+        into, [&](CUdeviceptr* at) { return call("cuMemAllocAsync_ptsz", at, bytes, CUstream{}); });
+  if (kind == "cuMemAllocFromPoolAsync_ptsz")
+    return pooled(into, [&](CUdeviceptr* at) {
+      return call("cuMemAllocFromPoolAsync_ptsz", at, bytes, own_pool(), CUstream{});
+    });
+  // "other": from the pool of device 1, in a stream of device 0
+  CUmemoryPool pool = nullptr;
+  check(cuDeviceGetDefaultMemPool(&pool, 1));
+  return pooled(into,
+                [&](CUdeviceptr* at) { return cuMemAllocFromPoolAsync(at, bytes, pool, nullptr); });
 }
 
 CUresult take(const std::string& kind, std::size_t bytes, Held& into) {
@@ -192,11 +242,16 @@ CUresult take(const std::string& kind, std::size_t bytes, Held& into) {
   }
   if (kind == "cuMemMap") return mapped(into, bytes, false);
   if (kind == "cuMemRetainAllocationHandle") return mapped(into, bytes, true);
-  if (kind == "cuMemAllocAsync")
-    return pooled(into, [&](CUdeviceptr* at) { return cuMemAllocAsync(at, bytes, nullptr); });
-  if (kind == "cuMemAllocFromPoolAsync")
-    return pooled(into, [&](CUdeviceptr* at) {
-      return cuMemAllocFromPoolAsync(at, bytes, own_pool(), nullptr);
+  if (kind.ends_with("Async") || kind.ends_with("_ptsz") || kind == "other")
+    return take_pooled(kind, bytes, into);
+  if (kind.ends_with("_v1")) return take_v1(kind, bytes);
+  if (kind == "BC1")  // half a byte an element
+    return array(into, [&](CUarray* handle) {
+      CUDA_ARRAY3D_DESCRIPTOR box = words_in(bytes);
+      box.Width = 2 * kRow;
+      box.Format = static_cast<CUarray_format>(0x91);
+      box.NumChannels = 4;
+      return cuArray3DCreate(handle, &box);
     });
   if (kind == "cuMemAllocHost") {  // no memory of the device
     void* address = nullptr;
@@ -350,6 +405,9 @@ std::string graph(std::istringstream& words) {
     return number(CUDA_SUCCESS);
   }
   words >> stream;
+  if (verb.ends_with("_ptsz"))
+    return number(call(verb == "upload_ptsz" ? "cuGraphUpload_ptsz" : "cuGraphLaunch_ptsz",
+                       built.executable, stream_of_graphs(stream)));
   return number(verb == "upload" ? cuGraphUpload(built.executable, stream_of_graphs(stream))
                                  : cuGraphLaunch(built.executable, stream_of_graphs(stream)));
 }
