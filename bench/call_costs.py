@@ -118,13 +118,22 @@ def by_kind(records):
     return {kind: {arm: [r[arm][kind] for r in whole] for arm in arms} for kind in kinds}
 
 
-def difference(ours, native):
-    """Median over rounds of the difference in the same round, and half of its 95 % interval."""
+def difference_of(ours, native):
+    """Median over rounds of the difference in the same round, and its 95 % interval."""
     deltas = [a - b for a, b in zip(ours, native)]
-    if len(deltas) < 2:
-        return f"{deltas[0]:+.2f}" if deltas else "–"
-    found = bootstrap(len(deltas), lambda drawn: harness.median([deltas[i] for i in drawn]))
+    return bootstrap(len(deltas), lambda drawn: harness.median([deltas[i] for i in drawn]))
+
+
+def words(found):
+    """Such a difference, and half of its interval."""
     return f"{found.value:+.2f} ± {(found.high - found.low) / 2:.2f}"
+
+
+def difference(ours, native):
+    """Both in words."""
+    if len(ours) < 2:
+        return f"{ours[0] - native[0]:+.2f}" if ours else "–"
+    return words(difference_of(ours, native))
 
 
 def rows(records):

@@ -344,8 +344,8 @@ class Bits:
     def __init__(self, options, machine):
         self.machine, self.demo = machine, isinstance(machine, DemoMachine)
         if not self.demo:
-            import bits
-            self.work = bits.Training(machine, options.name)
+            import hashed_training
+            self.work = hashed_training.Training(machine, options.name)
 
     def bits(self, at, steps):
         if not self.demo:
@@ -366,8 +366,8 @@ class Libraries:
     def __init__(self, options, machine):
         self.demo = machine if isinstance(machine, DemoMachine) else None
         if self.demo is None:
-            import bits
-            self.work = bits.Libraries(machine, options.green)
+            import hashed_training
+            self.work = hashed_training.Libraries(machine, options.green)
 
     def operations(self):
         if self.demo:

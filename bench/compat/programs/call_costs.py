@@ -134,9 +134,9 @@ def main():
         import torch
         green = None
         if options.green:
-            import bits
+            import hashed_training
             torch.zeros(1, device="cuda")
-            green = bits.GreenContext(options.green)
+            green = hashed_training.GreenContext(options.green)
         calls = Calls(torch)
         calls.measure()  # first use of everything
         answer({"ready": True, "part": green and green.processors})
