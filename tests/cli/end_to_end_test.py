@@ -120,6 +120,18 @@ class EndToEnd(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertEqual(self.report()["coverage"]["bound"], 5)
 
+    def test_a_program_that_launches_graphs_only_is_seen(self):
+        program = (os.environ["GRAPHS"], "one_graph_in_many_streams")
+        alone = self.native(*program)
+        self.assertEqual(alone.returncode, 0, alone.stderr)
+        for policy in ("fifo", "static"):
+            result = self.run_under(*program, options=["--strict", "--policy", policy])
+            self.assertEqual((result.returncode, result.stdout), (0, alone.stdout), result.stderr)
+            self.assertIn("of 200 graph launches bound", result.stderr)
+            self.assertNotIn("VIT-", result.stderr)
+            self.assertEqual(self.report()["coverage"]["launches"], 0)
+            self.assertIsNone(self.report()["problem"])
+
     def test_programs_that_a_shell_starts_are_all_counted(self):
         train = PREFIX / "bin/demo-train"
         result = self.run_under("sh", "-c", f"{train} 3 && true && exec {train} 3",

@@ -5,7 +5,8 @@
 //
 //   FAKE_PROGRAM   only in the process of this name; others report that they used no CUDA
 //   FAKE_PAGE      words "name=number" (seen, bound, bridged, passed, whole, moved, narrow,
-//                      stage, init, unmanaged) and "message=text" as the last one
+//                      graphs, graphs_bound, stage, init, unmanaged) and "message=text" as the last
+//                      one
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -31,7 +32,7 @@ void fill(stats::ProcessPage& page, std::string words) {
   page.stage.store(static_cast<std::uint32_t>(number("stage")));
   page.init_status.store(static_cast<std::int32_t>(number("init")));
   page.passed_unmanaged.set(number("unmanaged"));
-  if (number("seen") == 0) return;
+  if (number("seen") == 0 && number("graphs") == 0) return;
   stats::DevicePage* const part = page.device(0);
   if (part == nullptr) return;
   stats::DevicePage& device = *part;
@@ -44,7 +45,7 @@ void fill(stats::ProcessPage& page, std::string words) {
   device.launches.bridged.set(number("bridged"));
   device.launches.passed.set(number("passed"));
   device.launches.moved.set(number("moved"));
-  device.launches.successors.set(number("seen") - 1);
+  device.launches.successors.set(number("seen") - (number("seen") > 0 ? 1 : 0));
   device.launches.narrow_eligible.set(number("seen"));
   device.launches.narrow.set(number("narrow"));
   device.whole[static_cast<unsigned>(stats::WholeReason::kCluster)].set(number("whole"));
@@ -53,6 +54,10 @@ void fill(stats::ProcessPage& page, std::string words) {
   stats::LibrarySlot& library = device.library("libfake.so");
   library.seen.set(number("seen"));
   library.bound.set(number("bound"));
+  device.other.graph_launches.set(number("graphs"));
+  device.graphs.bound.set(number("graphs_bound"));
+  device.graph_whole[static_cast<unsigned>(stats::GraphReason::kNotMade)].set(
+      number("graphs") - number("graphs_bound"));
   page.warn("a warning of the fake");
   device.used.store(1);
 }

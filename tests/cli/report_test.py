@@ -43,6 +43,20 @@ class Coverage(CliTest):
         page = "stage=3 seen=100000 bound=99999 passed=1"
         self.assertIn("(99.9 %)", self.run_under("true", FAKE_PAGE=page).stderr)
 
+    def test_launches_of_graphs_are_launches_wherever_they_ran(self):
+        for bound in (7, 5):
+            page = f"stage=3 seen=0 graphs=7 graphs_bound={bound}"
+            result = self.run_under("true", options=["--quiet", "--strict"], FAKE_PAGE=page)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            table = self.run_under("true", FAKE_PAGE=page).stderr
+            self.assertIn(f"{bound} of 7 graph launches bound", table)
+            self.assertNotIn("VIT-2", table)
+        self.assertIn("2 launches on the whole device, without a grant, time unknown "
+                      "(executable not made yet 2)", table)
+        page = "stage=3 seen=10 bound=9 passed=1 graphs=7 graphs_bound=7"
+        result = self.run_under("true", options=["--quiet", "--strict"], FAKE_PAGE=page)
+        self.assert_one_line(result, 123, "1 of 10 launches were not bound")
+
     def test_launches_in_contexts_that_are_not_managed_count_as_passed(self):
         page = "stage=3 seen=9 bound=9 unmanaged=1"
         result = self.run_under("true", options=["--quiet", "--strict"], FAKE_PAGE=page)
@@ -71,8 +85,9 @@ class Coverage(CliTest):
         report = json.loads(result.stderr)
         names = [process["program"] for process in report["processes"]]
         self.assertEqual(names.count("cat"), 2)
-        self.assertEqual(report["coverage"], {"launches": 20, "bound": 20, "complete": True,
-                                              "passed_unmanaged": 0, "unreadable_pages": 0})
+        self.assertEqual(report["coverage"], {"launches": 20, "bound": 20, "graph_launches": 0,
+                                              "complete": True, "passed_unmanaged": 0,
+                                              "unreadable_pages": 0})
 
     def test_a_report_file_says_the_same_as_the_json_output(self):
         path = self.directory / "report.json"

@@ -106,7 +106,7 @@ std::string coverage_problem(const Report& report, const std::vector<std::string
         "same.",
         report.unwritten, report.unwritten + report.processes.size());
   if (report.complete()) return "";
-  if (report.launches() == 0) {
+  if (!report.launched()) {
     if (report.processes.empty()) {
       if (report.unreadable > 0)
         return "no launch was seen: the statistics pages were written by another version of "

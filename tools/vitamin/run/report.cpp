@@ -287,6 +287,7 @@ ordered_json to_json(const Report& report, const RunFacts& facts) {
       {"coverage",
        {{"launches", report.launches()},
         {"bound", report.bound()},
+        {"graph_launches", report.graph_launches()},
         {"complete", report.complete()},
         {"passed_unmanaged", report.passed_unmanaged},
         {"unreadable_pages", report.unreadable}}},

@@ -69,7 +69,10 @@ struct Report {
 
   std::uint64_t launches() const { return totals.launches.seen.get() + passed_unmanaged; }
   std::uint64_t bound() const { return totals.launches.bound.get(); }
-  bool complete() const { return unwritten == 0 && launches() > 0 && bound() == launches(); }
+  std::uint64_t graph_launches() const { return totals.other.graph_launches.get(); }
+  bool launched() const { return launches() > 0 || graph_launches() > 0; }
+  // A launch of a graph is complete wherever it ran, as one of a kernel is on the whole device.
+  bool complete() const { return unwritten == 0 && launched() && bound() == launches(); }
   stats::Stage furthest() const;
 };
 

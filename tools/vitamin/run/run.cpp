@@ -367,10 +367,10 @@ void run(RunOptions options) {
   const std::string json = to_json(report, facts).dump(2) + "\n";
   if (options.json)
     std::fputs(json.c_str(), stderr);
-  else if (!options.quiet && report.launches() > 0)
+  else if (!options.quiet && report.launched())
     std::fputs(to_table(report, facts, locale_is_utf8()).c_str(), stderr);
   if (!facts.problem.empty() && !options.json)
-    say(report.launches() == 0 ? Problem::kNoLaunch : Problem::kNotAllBound, facts.problem);
+    say(report.launched() ? Problem::kNotAllBound : Problem::kNoLaunch, facts.problem);
   for (const Learnt& learnt : facts.learnt)
     if (!learnt.problem.empty()) say(Problem::kCannotWrite, learnt.problem + ".");
   const bool written = options.report_file.empty() || write_report(options.report_file, json);

@@ -26,8 +26,8 @@ class Table {
       launches();
       widths();
       libraries();
-      other();
     }
+    if (report_.launched()) other();
     warnings();
     return out_;
   }
@@ -52,9 +52,12 @@ class Table {
     std::string how = fmt::format("policy {}", facts_.policy);
     if (facts_.seed) how += fmt::format(", seed {}", *facts_.seed);
     if (!facts_.window.empty()) how += fmt::format(", window {}", facts_.window);
-    line("vitamin run   {} of {} launches bound ({}), {}, {}", grouped(report_.bound()),
-         grouped(report_.launches()), percent(report_.bound(), report_.launches()), how,
-         duration(facts_.wall_ns));
+    // Of a program that launches its kernels as graphs only these are the launches.
+    const bool graphs = report_.launches() == 0 && report_.graph_launches() > 0;
+    const std::uint64_t bound = graphs ? report_.totals.graphs.bound.get() : report_.bound();
+    const std::uint64_t all = graphs ? report_.graph_launches() : report_.launches();
+    line("vitamin run   {} of {} {}launches bound ({}), {}, {}", grouped(bound), grouped(all),
+         graphs ? "graph " : "", percent(bound, all), how, duration(facts_.wall_ns));
     rule();
     for (const ProcessReport& process : report_.processes)
       for (const DeviceReport& device : process.devices)

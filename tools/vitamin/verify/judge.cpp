@@ -511,7 +511,10 @@ Judgement judge(const std::vector<Observation>& runs, const std::vector<Observat
     if (runs[i].interrupted) return result;
     if (runs[i].launches == 0) {
       result.verdict = Verdict::kInconclusive;
-      result.reason = runs[i].coverage;
+      result.reason =
+          !runs[i].coverage.empty()
+              ? runs[i].coverage
+              : "the command launched graphs only, which are not compared by themselves.";
       return result;
     }
   }
