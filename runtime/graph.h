@@ -63,13 +63,18 @@ class Graph : public std::enable_shared_from_this<Graph> {
   // It holds another graph than when it was launched last. Bringing an executable up to date costs
   // as much as making one, so what is replaced before every launch stays where natively it runs.
   bool unsettled() const { return replaced; }
-  // The application changed it; `anew`: as a whole (hal::Followed).
-  void changed(bool anew) {
+  // The application changed it. What its source did not follow stays where natively it runs, until
+  // the graph is replaced as a whole.
+  void changed(hal::Followed followed) {
+    const bool anew = followed != hal::Followed::kNodes;
     ++version;
     launches = 0;
     replaced = replaced || anew;
     looked = asked = ends_by_itself = false;
-    if (anew && knowable()) stays.reset();
+    const bool known_again =
+        followed == hal::Followed::kReplaced && stays == stats::GraphReason::kUnfollowed;
+    if (known_again || (anew && knowable())) stays.reset();
+    if (followed == hal::Followed::kNot) stays = stats::GraphReason::kUnfollowed;
   }
   // A look at it says what it holds, whether it stays or not.
   bool knowable() const {

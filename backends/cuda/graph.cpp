@@ -62,7 +62,10 @@ hal::Result<std::shared_ptr<RememberedGraph>> RememberedGraph::clone(
   return std::shared_ptr<RememberedGraph>(new RememberedGraph(api, copy, options));
 }
 
-RememberedGraph::~RememberedGraph() { api_.cuGraphDestroy(graph_); }
+RememberedGraph::~RememberedGraph() {
+  api_.cuGraphDestroy(graph_);
+  if (names_) api_.cuGraphDestroy(names_->graph);
+}
 
 // Makes the reading that of the graph as it is now.
 hal::Status RememberedGraph::read(hal::KernelInspector& inspector) {
@@ -187,10 +190,21 @@ bool RememberedGraph::bring_up_to_date(ExecutableGraph& executable) {
 // --- changes -----------------------------------------------------------------------------------
 
 CUgraphNode RememberedGraph::own_node(CUgraphNode node) {
-  for (const auto& [original, own] : replaced_)
-    if (original == node) return own;
-  CUgraphNode own = nullptr;
-  return api_.cuGraphNodeFindInClone(&own, node, graph_) == CUDA_SUCCESS ? own : nullptr;
+  std::optional<std::size_t> at;
+  for (const auto& [original, place] : replaced_)
+    if (original == node) at = place;
+  if (!at) {
+    CUgraphNode found = nullptr;
+    if (api_.cuGraphNodeFindInClone(&found, node, names_ ? names_->graph : graph_) != CUDA_SUCCESS)
+      return nullptr;
+    if (!names_) return found;
+    const auto place = names_->index.find(found);
+    if (place == names_->index.end()) return nullptr;  // of a graph inside it
+    at = place->second;
+  }
+  if (!names_) return order_[*at];
+  if (names_->distinct.empty()) names_->distinct = names_->outline.distinct();
+  return order_.empty() || !names_->distinct[*at] ? nullptr : order_[*at];
 }
 
 // After a call that changes a node.
@@ -209,16 +223,29 @@ hal::Followed RememberedGraph::changed(CUgraphNode own, CUresult status) {
   return hal::Followed::kNodes;
 }
 
-hal::Followed RememberedGraph::replace(CUgraph graph) {
+hal::Followed RememberedGraph::replace(CUgraph graph, bool keep_names) {
   const std::lock_guard lock(mutex_);
   CUgraph copy = nullptr;
   // The driver does not say which of the new nodes is disabled.
-  if (!disabled_.empty() || api_.cuGraphClone(&copy, graph) != CUDA_SUCCESS)
+  if (!disabled_.empty() || disabled_unknown_ || api_.cuGraphClone(&copy, graph) != CUDA_SUCCESS)
     return hal::Followed::kNot;
-  api_.cuGraphDestroy(std::exchange(graph_, copy));
-  replaced_.clear();
+  const CUgraph before = std::exchange(graph_, copy);
+  if (!names_ && keep_names) {
+    if (auto outline = GraphOutline::of(api_, before, std::exchange(order_, {}))) {
+      names_ = Names{before, std::move(*outline), {}, {}};
+      for (std::size_t i = 0; i < names_->outline.nodes.size(); ++i)
+        names_->index.emplace(names_->outline.nodes[i], i);
+    }
+  }
+  order_.clear();
+  if (!names_)
+    replaced_.clear();
+  else if (auto outline = GraphOutline::of(api_, copy);
+           outline && outline->same_nodes(names_->outline))
+    order_ = std::move(outline->nodes);
+  if (!names_ || before != names_->graph) api_.cuGraphDestroy(before);
   forget_reading();
-  return hal::Followed::kAnew;
+  return hal::Followed::kReplaced;
 }
 
 hal::Followed RememberedGraph::set_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS parameters) {
@@ -247,12 +274,16 @@ hal::Followed RememberedGraph::set_child(CUgraphNode node, CUgraph child) {
   const std::lock_guard lock(mutex_);
   const CUgraphNode own = own_node(node);
   CUgraphNode made = nullptr;
+  if (order_.empty() && !names_) order_ = nodes_of(api_, graph_).value_or(order_);
   if (own == nullptr ||
       api_.cuGraphAddChildGraphNode(&made, graph_, nullptr, 0, child) != CUDA_SUCCESS ||
       !take_place(api_, graph_, own, made))
     return hal::Followed::kNot;
   std::erase_if(replaced_, [&](const auto& pair) { return pair.first == node; });
-  replaced_.emplace_back(node, made);
+  if (const auto place = std::find(order_.begin(), order_.end(), own); place != order_.end()) {
+    replaced_.emplace_back(node, static_cast<std::size_t>(place - order_.begin()));
+    *place = made;
+  }
   if (const auto found = index_.find(own); found != index_.end()) {
     // NOLINTNEXTLINE(bugprone-unchecked-optional-access): what is in the index was read
     reading_->handles[found->second] = made;
@@ -265,6 +296,7 @@ hal::Followed RememberedGraph::set_child(CUgraphNode node, CUgraph child) {
 hal::Followed RememberedGraph::set_enabled(CUgraphNode node, bool enabled) {
   const std::lock_guard lock(mutex_);
   const CUgraphNode own = own_node(node);
+  disabled_unknown_ = disabled_unknown_ || own == nullptr;
   if (own == nullptr) return hal::Followed::kNot;
   std::erase(disabled_, own);
   if (!enabled) disabled_.push_back(own);

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "backends/cuda/api.h"
+#include "backends/cuda/graph_outline.h"
 #include "hal/graph.h"
 
 namespace vitamin::cuda {
@@ -106,8 +107,11 @@ class RememberedGraph final : public hal::GraphSource {
       hal::KernelInspector& inspector, hal::PhysicalContext& partition,
       std::shared_ptr<hal::GraphExecutable> older, hal::WaitsUntil waits) override;
 
-  // What the application did to its executable. Nodes are those of the graph that it was made from.
-  hal::Followed replace(CUgraph graph);
+  // What the application did to its executable. Nodes are those of the graph that it was made from,
+  // also after it was updated from another one
+  // (graph_nodes_name_their_executable_after_an_update.trace).
+  // `keep_names`: a second clone may be kept, without which no node is known any more.
+  hal::Followed replace(CUgraph graph, bool keep_names);
   hal::Followed set_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS parameters);
   hal::Followed set_copy(CUgraphNode node, const CUDA_MEMCPY3D& box);
   hal::Followed set_fill(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& fill);
@@ -117,6 +121,7 @@ class RememberedGraph final : public hal::GraphSource {
  private:
   RememberedGraph(const Api& api, CUgraph graph, const RememberOptions& options)
       : api_(api), options_(options), graph_(graph) {}
+  // What the application calls `node`; null: that is not known for sure.
   CUgraphNode own_node(CUgraphNode node);
   hal::Status read(hal::KernelInspector& inspector);
   void forget_reading();
@@ -129,8 +134,21 @@ class RememberedGraph final : public hal::GraphSource {
   const hal::LockRule::Watched watched_{mutex_, "the lock of a graph is held"};
   CUgraph graph_;
   std::vector<CUgraphNode> disabled_;  // of graph_
-  // Nodes of the application whose clones were replaced by these.
-  std::vector<std::pair<CUgraphNode, CUgraphNode>> replaced_;
+  bool disabled_unknown_ = false;      // an update leaves disabled nodes disabled
+  // The nodes of graph_, in the order of the graph that the application instantiated; empty: not
+  // asked for yet, or, with `names_`, not known.
+  std::vector<CUgraphNode> order_;
+  // Nodes of the application, and where in `order_`, whose clones were replaced.
+  std::vector<std::pair<CUgraphNode, std::size_t>> replaced_;
+  // By what the application's nodes are found once graph_ is the clone of another graph than that
+  // which it instantiated: the clone of that one, and its nodes.
+  struct Names {
+    CUgraph graph = nullptr;
+    GraphOutline outline;
+    std::unordered_map<CUgraphNode, std::size_t> index;  // of outline.nodes
+    std::vector<bool> distinct;
+  };
+  std::optional<Names> names_;
   // Of graph_, but for the nodes `unread_`; none: it was not read since it was cloned.
   std::optional<GraphReading> reading_;
   std::unordered_map<CUgraphNode, std::size_t> index_;  // of its handles

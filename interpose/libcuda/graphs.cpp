@@ -22,6 +22,11 @@ using runtime::stats::GraphReason;
 // memory.
 constexpr std::size_t kNodesRemembered = 1 << 18;
 constinit std::atomic<std::size_t> nodes_remembered{0};
+bool take_room(std::size_t nodes) {
+  if (nodes_remembered.fetch_add(nodes) + nodes <= kNodesRemembered) return true;
+  nodes_remembered.fetch_sub(nodes);
+  return false;
+}
 
 class Captures final : public cuda::CaptureGuard {
  public:
@@ -40,22 +45,32 @@ struct CudaGraph final : FollowedGraph {
   ~CudaGraph() override { nodes_remembered.fetch_sub(nodes); }
   std::optional<hal::GraphShape> asked() const override { return shape; }
 
-  // The application's own words for a node, as the audit wants them.
+  // The application's own words for a node, as the audit wants them. False: it does not know which
+  // node that is.
   template <class Describe>
-  void describe(CUgraphNode node, Describe describe) {
-    if (!shape) return;
+  bool describe(CUgraphNode node, Describe describe) {
+    if (!shape) return true;
     const auto at = std::find(reading.handles.begin(), reading.handles.end(), node);
-    if (at == reading.handles.end()) return;
+    if (at == reading.handles.end()) return false;
     auto& described =
         reading.description.nodes[static_cast<std::size_t>(at - reading.handles.begin())];
     if (auto changed = describe(described)) described = *changed;
     shape = reading.description.shape();
+    return true;
   }
+  // The nodes of the graph that was instantiated keep naming those of the executable.
   bool read(CUgraph from) {
     auto read = reader().read(from);
-    if (!read) return false;
+    auto now = cuda::GraphOutline::of(*driver_functions(), from);
+    if (!read || !now) return false;
     reading = std::move(*read);
     shape = reading.description.shape();
+    if (!outline)
+      outline = std::move(*now);
+    else if (outline->same_nodes(*now))
+      reading.handles = outline->nodes;
+    else
+      reading.handles.clear();
     return true;
   }
 
@@ -65,9 +80,11 @@ struct CudaGraph final : FollowedGraph {
   }
 
   std::shared_ptr<cuda::RememberedGraph> source;
-  std::size_t nodes = 0;
+  std::size_t nodes = 0;  // that it is remembered with
+  bool twice = false;     // also as it was instantiated
   // Of the application's graph, while it is audited.
   cuda::GraphReading reading;
+  std::optional<cuda::GraphOutline> outline;  // when it was instantiated
   std::optional<hal::GraphShape> shape;
 };
 
@@ -109,40 +126,48 @@ CudaGraph& cuda_graph(FollowedGraph& followed) { return static_cast<CudaGraph&>(
 hal::Followed set_kernel(FollowedGraph& followed, CUgraphNode node,
                          const CUDA_KERNEL_NODE_PARAMS& parameters) {
   CudaGraph& graph = cuda_graph(followed);
-  graph.describe(node, [&](const auto& before) {
+  const bool described = graph.describe(node, [&](const auto& before) {
     return graph.reader().kernel(parameters, before.attributes);
   });
-  return graph.source->set_kernel(node, parameters);
+  return described ? graph.source->set_kernel(node, parameters) : hal::Followed::kNot;
 }
 
 hal::Followed set_copy(FollowedGraph& followed, CUgraphNode node, const CUDA_MEMCPY3D& box) {
   CudaGraph& graph = cuda_graph(followed);
-  graph.describe(node, [&](const auto&) { return std::optional(graph.reader().copy(box)); });
-  return graph.source->set_copy(node, box);
+  const bool described =
+      graph.describe(node, [&](const auto&) { return std::optional(graph.reader().copy(box)); });
+  return described ? graph.source->set_copy(node, box) : hal::Followed::kNot;
 }
 
 hal::Followed set_fill(FollowedGraph& followed, CUgraphNode node,
                        const CUDA_MEMSET_NODE_PARAMS& fill) {
   CudaGraph& graph = cuda_graph(followed);
-  graph.describe(node, [&](const auto&) { return std::optional(graph.reader().fill(fill)); });
-  return graph.source->set_fill(node, fill);
+  const bool described =
+      graph.describe(node, [&](const auto&) { return std::optional(graph.reader().fill(fill)); });
+  return described ? graph.source->set_fill(node, fill) : hal::Followed::kNot;
 }
 
 hal::Followed set_child(FollowedGraph& followed, CUgraphNode node, CUgraph child) {
   CudaGraph& graph = cuda_graph(followed);
-  graph.describe(node, [&](const auto&) -> std::optional<hal::GraphDescription::Node> {
-    const auto read = graph.reader().read_child(child);
-    return read ? std::optional(*read) : std::nullopt;
-  });
-  return graph.source->set_child(node, child);
+  const bool described =
+      graph.describe(node, [&](const auto&) -> std::optional<hal::GraphDescription::Node> {
+        const auto read = graph.reader().read_child(child);
+        return read ? std::optional(*read) : std::nullopt;
+      });
+  return described ? graph.source->set_child(node, child) : hal::Followed::kNot;
 }
 
-// After an update that the driver refused it is unknown what the executable holds.
+// After an update that the driver refused it is unknown what the executable holds, until one that
+// it accepts.
 hal::Followed replaced(FollowedGraph& followed, CUresult answer, CUgraph by) {
   if (answer != CUDA_SUCCESS) return hal::Followed::kNot;
   CudaGraph& graph = cuda_graph(followed);
   if (graph.shape && !graph.read(by)) return hal::Followed::kNot;
-  return graph.source->replace(by);
+  if (!graph.twice && take_room(graph.nodes)) {
+    graph.nodes *= 2;
+    graph.twice = true;
+  }
+  return graph.source->replace(by, graph.twice);
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ def graphs_of(directory):
 
 
 SLOWLY_MADE = "cuGraphInstantiateWithFlags@1+=3ms"
-CHANGES = ("changed_before_every_launch", "captured_between_launches")
+CHANGES = ("changed_before_every_launch", "captured_between_launches", "update_then_set",
+           "disabled_then_updated", "refused_then_updated")
 
 # What is made off the path is there after a pause, of the scenario: a short one on an idle machine.
 PAUSES_MS = (2, 10, 50, 250)
@@ -98,6 +99,25 @@ class Graphs(unittest.TestCase):
                                 enough=lambda sums, reasons: sums["updated"] > 0)
         self.assertGreater(reasons["unfollowed"], 0)  # after the one that the driver refused
         self.run_one("updates")
+
+    def test_nodes_keep_their_names_when_an_executable_is_updated(self):
+        for policy in ("static:units=2-3", "random"):
+            sums, reasons = self.run_one("update_then_set", policy=policy)
+            # Two kernels side by side that are alike: which is meant is not known after an update.
+            self.assertEqual(reasons["unfollowed"], 2 * 3 * 10, (policy, sums, reasons))
+        self.moves("update_then_set", policy="static:units=2-3",
+                   enough=lambda sums, reasons: sums["bound"] > 0.5 * sums["launched"])
+
+    def test_disabled_nodes_stay_disabled_when_an_executable_is_updated(self):
+        for policy in ("static:units=2-3", "random"):
+            self.run_one("disabled_then_updated", policy=policy)
+
+    def test_an_update_that_is_accepted_ends_what_one_that_was_refused_began(self):
+        for policy in ("static:units=2-3", "random"):
+            sums, reasons = self.run_one("refused_then_updated", policy=policy)
+            self.assertNotIn("unfollowed", reasons)
+        self.moves("refused_then_updated", policy="static:units=2-3",
+                   enough=lambda sums, reasons: sums["bound"] > 0.95 * sums["launched"])
 
     def test_changes_of_single_nodes_reach_the_executables_for_parts(self):
         self.moves("node_updates", policy="static:units=2-3",
@@ -178,7 +198,7 @@ class Graphs(unittest.TestCase):
     def test_the_audit_finds_the_same_graphs_everywhere(self):
         with tempfile.TemporaryDirectory() as directory:
             for scenario in ("replays_of_functions", "node_updates", "updates", "built_by_hand",
-                             "changed_before_every_launch"):
+                             "changed_before_every_launch", "update_then_set", "refused_then_updated"):
                 self.moves(scenario, policy="static:units=2-3", audit=directory)
             changed = launches = 0
             for name in os.listdir(directory):

@@ -420,6 +420,21 @@ TEST_CASE("A change that is not followed keeps the graph on the whole device") {
   for (int i = 0; i < 5; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
   CHECK(f.page.graphs.bound.get() == bound);
   CHECK(f.whole(runtime::stats::GraphReason::kUnfollowed) == 5);
+  // Changes of single nodes do not tell what else it holds.
+  const auto change = [&](hal::Followed followed) {
+    f.context->change(
+        *f.graph, [] { return hal::kNativeOk; }, [&](hal::NativeStatus) { return followed; });
+  };
+  for (const hal::Followed followed : {hal::Followed::kNodes, hal::Followed::kAnew}) {
+    change(followed);
+    for (int i = 0; i < 5; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+  }
+  CHECK(f.page.graphs.bound.get() == bound);
+  CHECK(f.whole(runtime::stats::GraphReason::kUnfollowed) == 15);
+  change(hal::Followed::kReplaced);
+  for (int i = 0; i < 5; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+  CHECK(f.page.graphs.bound.get() >= bound + 4);
+  CHECK(f.whole(runtime::stats::GraphReason::kUnfollowed) == 15);
   CHECK(f.context->synchronize(stream) == hal::kNativeOk);
 }
 

@@ -144,7 +144,128 @@ void captured_between_launches() {
   }
 }
 
+// The value of its second kernel, by the node of the graph that was instantiated.
+CUresult set_value(CUgraphExec run, CUgraphNode node, CUdeviceptr through, Word value) {
+  CUDA_KERNEL_NODE_PARAMS parameters{};
+  check(drv.cuGraphKernelNodeGetParams(node, &parameters));
+  std::uint64_t ns = kShort;
+  void* arguments[] = {&through, &value, &ns};
+  parameters.kernelParams = arguments;
+  return drv.cuGraphExecKernelNodeSetParams(run, node, &parameters);
+}
+
+void launch_often(const Session& s, CUgraphExec run, CUstream stream, CUdeviceptr x, int times) {
+  for (int i = 0; i < times; ++i) {
+    check(drv.cuGraphLaunch(run, stream));
+    if (i < 4) wait_a_little();
+  }
+  check(drv.cuStreamSynchronize(stream));
+  print("words", s.read(x, 4));
+}
+
+// Nodes of the graph that was instantiated name those of the executable after it was updated from
+// another one; where two nodes cannot be told apart, too.
+void update_then_set() {
+  Session s;
+  for (const bool of_library : {false, true}) {
+    const Kernels kernels(s, of_library);
+    const CUstream a = s.stream(), b = s.stream();
+    const CUdeviceptr x = s.words(4);
+    const CUevent fork = s.event(), join = s.event();
+    const auto chain = [&](Word value) {
+      return captured(a, CU_STREAM_CAPTURE_MODE_RELAXED,
+                      [&] { add_slowly(kernels, a, x, x + 4, value); });
+    };
+    const auto fan = [&](Word value) {
+      return captured(a, CU_STREAM_CAPTURE_MODE_RELAXED, [&] {
+        check(drv.cuEventRecord(fork, a));
+        check(drv.cuStreamWaitEvent(b, fork, 0));
+        kernels.launch("slow_add", a, x + 8, value, kShort);
+        kernels.launch("slow_add", b, x + 12, value + 1, kShort);
+        check(drv.cuEventRecord(join, b));
+        check(drv.cuStreamWaitEvent(a, join, 0));
+      });
+    };
+    for (const bool branches : {false, true}) {
+      const CUgraph first = branches ? fan(1) : chain(1);
+      const CUgraphExec run = executable(first);
+      const std::vector<CUgraphNode> nodes = nodes_of(first, CU_GRAPH_NODE_TYPE_KERNEL);
+      launch_often(s, run, a, x, 10);
+      for (Word round = 1; round < 4; ++round) {
+        const CUgraph other = branches ? fan(10 * round) : chain(10 * round);
+        CUgraphExecUpdateResultInfo info;
+        print("update", drv.cuGraphExecUpdate(run, other, &info));
+        check(drv.cuGraphDestroy(other));
+        launch_often(s, run, a, x, 10);
+        print("set", set_value(run, nodes[1], branches ? x + 12 : x + 4, round));
+        launch_often(s, run, a, x, 10);
+      }
+      check(drv.cuGraphExecDestroy(run));
+      check(drv.cuGraphDestroy(first));
+    }
+  }
+}
+
+// What is disabled stays so when the executable is updated, also where its node cannot be found.
+void disabled_then_updated() {
+  Session s;
+  const Kernels kernels(s, true);
+  const CUstream a = s.stream();
+  const CUdeviceptr x = s.words(4);
+  const auto made_with = [&](Word value) {
+    return captured(a, CU_STREAM_CAPTURE_MODE_RELAXED,
+                    [&] { add_slowly(kernels, a, x, x + 4, value); });
+  };
+  const CUgraph first = made_with(1);
+  const CUgraphExec run = executable(first);
+  const CUgraphNode node = nodes_of(first, CU_GRAPH_NODE_TYPE_KERNEL)[1];
+  const auto update = [&](Word value) {
+    const CUgraph other = made_with(value);
+    CUgraphExecUpdateResultInfo info;
+    print("update", drv.cuGraphExecUpdate(run, other, &info));
+    check(drv.cuGraphDestroy(other));
+    launch_often(s, run, a, x, 10);
+  };
+  launch_often(s, run, a, x, 10);
+  update(2);
+  print("disable", drv.cuGraphNodeSetEnabled(run, node, 0));
+  launch_often(s, run, a, x, 10);
+  update(3);
+  print("enable", drv.cuGraphNodeSetEnabled(run, node, 1));
+  launch_often(s, run, a, x, 10);
+  update(4);
+}
+
+// What the driver refused is not followed, until it accepts another graph.
+void refused_then_updated() {
+  Session s;
+  const Kernels kernels(s, true);
+  const CUstream a = s.stream();
+  const CUdeviceptr x = s.words(4);
+  const auto made_with = [&](Word value) {
+    return captured(a, CU_STREAM_CAPTURE_MODE_RELAXED,
+                    [&] { add_slowly(kernels, a, x, x + 4, value); });
+  };
+  const CUgraph larger = captured(a, CU_STREAM_CAPTURE_MODE_RELAXED, [&] {
+    for (int i = 0; i < 9; ++i) kernels.launch("slow_add", a, x, Word{1}, kShort);
+  });
+  const CUgraph first = made_with(1);
+  const CUgraphExec run = executable(first);
+  launch_often(s, run, a, x, 10);
+  CUgraphExecUpdateResultInfo info;
+  for (Word round = 2; round < 5; ++round) {
+    print("another shape", drv.cuGraphExecUpdate(run, larger, &info));
+    print("update", drv.cuGraphExecUpdate(run, made_with(round), &info));
+    launch_often(s, run, a, x, 100);
+    print("set", set_value(run, nodes_of(first, CU_GRAPH_NODE_TYPE_KERNEL)[1], x + 4, 7));
+    launch_often(s, run, a, x, 100);
+  }
+}
+
 const Scenarios kScenarios = {
+    {"update_then_set", &update_then_set},
+    {"disabled_then_updated", &disabled_then_updated},
+    {"refused_then_updated", &refused_then_updated},
     {"changed_before_every_launch", &changed_before_every_launch},
     {"captured_between_launches", &captured_between_launches},
 };
