@@ -8,10 +8,12 @@
 // own call, which takes about as long as making the program's executable took
 // (GraphCache::prepare). Those for other partitions are made by the worker. Meanwhile launches go
 // where there is one if the arbiter grants that: one in this process may, vitamind does not, and
-// without a grant they go to the whole device. A launch that is submitted by the mover makes none:
-// without one it goes to the whole device, as the program's executable on the program's own stream.
-// Where the whole device is granted nothing is made, and a graph is looked at only under a grant
-// that has to know when its work ends (Arbiter::submitted).
+// without a grant they go to the whole device. Where no grant at all is at hand a launch waits for
+// one, as a kernel does, unless the graph holds kernels that wait for other processes. A launch
+// that is submitted by the mover makes none: without one it goes to the whole device, as the
+// program's executable on the program's own stream. Where the whole device is granted nothing is
+// made, and a graph is looked at only under a grant that has to know when its work ends
+// (Arbiter::submitted).
 //
 // Natively an executable never runs beside itself. Ours do not know of each other, so each launch
 // comes behind the one before, wherever that went.

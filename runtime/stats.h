@@ -145,7 +145,7 @@ enum class GraphReason : std::uint32_t {
   kPolicy,       // the policy chose it
   kFresh,        // it is new, or was changed, and had not been looked at
   kNotMade,      // there was no executable for the partition yet
-  kNoGrant,      // no grant of a partition was at hand; graphs do not wait for one
+  kNoGrant,      // no grant was at hand, and it is not known that the graph ends by itself
   kNoQueue,      // every queue of the eligible partitions was owned by another stream
   kHostWait,     // behind a host function, value wait or external wait not yet complete
   kNodes,        // host, event, memory or conditional nodes, or ones that this code does not know

@@ -94,7 +94,7 @@ enum class OperationKind : std::uint8_t {
   kWait,            // as kFollow; what it waits for is such a predecessor
   kBridge,          // on the program's own stream
   kBridgeHostWait,  // the same; it is a host wait for what follows (CallKind::kHostWait)
-  kGraph,           // a graph as one operation: bind it, but never wait for a grant
+  kGraph,           // a graph as one operation: bind it, and wait for a grant if it ends by itself
   kDestroy,         // no operation: everything before it was submitted, the native stream may go
   kBridgePlacelessHostWait,  // kBridgeHostWait for what takes no place in the driver's queue: a
                              // wait for an event, a host function, no call at all

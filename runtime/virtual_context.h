@@ -109,8 +109,9 @@ class VirtualContext {
                                  stats::GraphReason reason);
   // Whether launches of graphs may go to parts (DispatchOptions::graph_bytes is not 0).
   bool binds_graphs() const { return pipeline_->core().options.graph_bytes > 0; }
-  // Binds a launch of a graph as launch() does that of a kernel, but never waits for a grant. The
-  // pipeline chooses the program's executable, or one that the runtime made for the partition.
+  // Binds a launch of a graph as launch() does that of a kernel. One that holds kernels that wait
+  // for other processes does not wait for a grant. The pipeline chooses the program's executable,
+  // or one that the runtime made for the partition.
   hal::NativeStatus launch_graph(Stream& stream, GraphOperation& graph);
   // The application changes the graph by `call`, whose answer is given back: launches of it that
   // were made before are submitted first. `follow` does the same to the graph's source, and says

@@ -66,7 +66,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
       binding.reason = GraphReason::kNotMade;
     } else {
       binding = bind_graph(stream, graph, may_prepare);
-      if (binding.prepare) return {Blocked::kGraph, hal::kNativeOk, *binding.prepare};
+      if (const auto blocked = binding.blocked()) return *blocked;
     }
   }
   if (!own_stream && waits_for_host && (binding.counts_outstanding || binding.made != nullptr)) {
@@ -129,7 +129,7 @@ Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool m
     return {&stream.app_stream, nullptr, GraphReason::kFresh, placer_.counts_whole(stream)};
   const LaunchOperation stands_for(core_.inspector, graph.launch);
   const Placer::Binding binding = placer_.bind(stream, graph.kernel, &stands_for, graph.needed);
-  if (binding.queue == nullptr) return {&stream.app_stream, nullptr, GraphReason::kNoGrant};
+  if (binding.queue == nullptr) return without_grant(stream, graph, may_prepare);
   if (binding.queue->whole()) {
     // Whether it counts depends on what it holds.
     if (!graph.looked && binding.counts_outstanding) {
@@ -173,6 +173,18 @@ Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool m
     }
   }
   return {&stream.app_stream, nullptr, GraphReason::kNotMade};
+}
+
+// Whether the launch waits for a grant depends on what the graph holds: one whose kernels wait for
+// other processes does not, since the client that has the grant may wait for these.
+Pipeline::GraphBinding Pipeline::without_grant(Stream& stream, Graph& graph, bool may_prepare) {
+  if (!graph.looked && !graph.gone) {
+    if (may_prepare)
+      return {&stream.app_stream, nullptr, GraphReason::kNoGrant, false, kNoPartition};
+    want_look(graph);
+  }
+  const bool waits = graph.looked ? graph.ends_by_itself : graph.asked;
+  return {waits ? nullptr : &stream.app_stream, nullptr, GraphReason::kNoGrant};
 }
 
 // What a launch that is deferred would wait for then: the graph is to be looked at (kNoPartition),

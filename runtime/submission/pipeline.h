@@ -110,12 +110,17 @@ class Pipeline final : private SubmitsNow {
            PoolLayout layout, VirtualContext* owner);
   // Where a launch of a graph goes.
   struct GraphBinding {
-    PhysicalQueue* queue;
+    PhysicalQueue* queue;         // null: it waits for a grant
     Graph::Made* made = nullptr;  // null: the program's executable, on its own stream
     stats::GraphReason reason = stats::GraphReason::kPolicy;  // why that
     bool counts_outstanding = false;                          // Placer::Binding
     // The graph has to be prepared first, for this partition (SubmitResult::partition).
     std::optional<PartitionId> prepare = std::nullopt;
+    std::optional<SubmitResult> blocked() const {
+      if (prepare) return SubmitResult{Blocked::kGraph, hal::kNativeOk, *prepare};
+      if (queue == nullptr) return SubmitResult{Blocked::kNoGrant};
+      return std::nullopt;
+    }
   };
 
   // --- submitting (pipeline.cpp)
@@ -156,6 +161,7 @@ class Pipeline final : private SubmitsNow {
   bool must_look(const Stream& stream, const Graph& graph) const;
   std::optional<stats::GraphReason> stays(const Graph& graph) const;
   GraphBinding bind_graph(Stream& stream, Graph& graph, bool may_prepare);
+  GraphBinding without_grant(Stream& stream, Graph& graph, bool may_prepare);
   void want_look(Graph& graph);
   std::optional<PartitionId> prepared_ahead(Stream& stream, Graph& graph);
   PartitionId soonest_made(Stream& stream, Graph& graph, PartitionId partition);

@@ -414,10 +414,9 @@ class Graphs(UnderDaemon):
         return all_graphs
 
     def after_a_pause(self, holds, *what):
-        """A graph does not wait for a grant: when the daemon gets no CPU time while the scenario
-        pauses, it runs whole. Bits and leases are right however long that is; `holds`, of each
-        program's graphs, after a pause long enough. Sanitizers make pauses longer than this test
-        has time for."""
+        """A graph runs whole while the executable for its part is made. Bits and leases are right
+        however long the scenario pauses meanwhile; `holds`, of each program's graphs, after a
+        pause long enough. Sanitizers make pauses longer than this test has time for."""
         if os.environ["SANITIZE"]:
             self.environment["PAUSE_MS"] = "2"
             self.beside_each_other(*what)
@@ -438,6 +437,18 @@ class Graphs(UnderDaemon):
                 lambda graphs: graphs["bound"] > 0.95 * self.launched(graphs),
                 [self.LONG] * 2, "static:parts=2"):
             self.assertLess(graphs["moved"], 10, graphs)  # first launches use the whole device
+
+    def test_graphs_wait_for_their_turn(self):
+        """Where one client has the device for itself, no launch of another one's graph runs."""
+        expected = self.alone(self.LONG)
+        daemon = self.daemon("--policy", "exclusive", "--quiet")
+        processes = [self.run_under(daemon, self.LONG, i) for i in range(2)]
+        for process in processes:
+            output, graphs = self.graphs_of(process)
+            self.assertEqual(output, expected)
+            whole = graphs["whole_device"]
+            self.assertNotIn("no_lease", whole)
+            self.assertGreater(whole["policy"], 0.95 * self.launched(graphs), graphs)
 
     def test_executables_are_updated_and_destroyed_under_moving_leases(self):
         self.beside_each_other(["updates", "node_updates", "destroyed_in_flight"])
