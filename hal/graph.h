@@ -113,8 +113,10 @@ enum class Followed : std::uint8_t {
   kNot,    // nothing: it is unknown what the executable holds
   kAnew,   // it holds another graph: an executable is brought up to date as one is made
   kNodes,  // the same to single nodes: an executable is brought up to date at the price of these
-  // As kAnew, and what it holds is known, also where it was not before.
+  // It holds another graph, which is known whether what it held before was or not. `kReplaced`: as
+  // kAnew. `kReplacedAlike`: of the same kernels, as kNodes.
   kReplaced,
+  kReplacedAlike,
 };
 
 // Whether a call may wait for calls of the application. Null: it does not. Else it waits until the

@@ -62,21 +62,23 @@ class Graph : public std::enable_shared_from_this<Graph> {
     Made* one = find(partition);
     return one != nullptr && one->version == version ? one : nullptr;
   }
-  // It holds another graph than when it was launched last. Bringing an executable up to date costs
-  // as much as making one, so what is replaced before every launch stays where natively it runs.
+  // It holds another graph than when it was launched last, not one of the same kernels. Bringing an
+  // executable up to date costs as much as making one, so what is replaced before every launch
+  // stays where natively it runs.
   bool unsettled() const { return replaced; }
   // The application changed it. What its source did not follow stays where natively it runs, until
   // the graph is replaced as a whole.
   void changed(hal::Followed followed) {
-    const bool anew = followed != hal::Followed::kNodes;
+    using hal::Followed;
+    const bool whole = followed == Followed::kReplaced || followed == Followed::kReplacedAlike;
+    const bool anew = followed != Followed::kNodes && followed != Followed::kReplacedAlike;
     ++version;
     launches = 0;
     replaced = replaced || anew;
     looked = asked = ends_by_itself = false;
-    const bool known_again =
-        followed == hal::Followed::kReplaced && stays == stats::GraphReason::kUnfollowed;
+    const bool known_again = whole && stays == stats::GraphReason::kUnfollowed;
     if (known_again || (anew && knowable())) stays.reset();
-    if (followed == hal::Followed::kNot) stays = stats::GraphReason::kUnfollowed;
+    if (followed == Followed::kNot) stays = stats::GraphReason::kUnfollowed;
   }
   // A look at it says what it holds, whether it stays or not.
   bool knowable() const {

@@ -70,12 +70,17 @@ RememberedGraph::~RememberedGraph() {
 // Makes the reading that of the graph as it is now.
 hal::Status RememberedGraph::read(hal::KernelInspector& inspector) {
   const GraphReader reader(api_, inspector, options_.hash);
-  for (std::size_t i = 0; reading_ && i < unread_.size(); ++i) {
-    const hal::Result<bool> read = reader.read_again(*reading_, unread_[i]);
+  const std::size_t unread = unread_all_ && reading_ ? reading_->handles.size() : unread_.size();
+  if (reading_ && unread == 0) return {};
+  for (std::size_t i = 0; reading_ && i < unread; ++i) {
+    const std::size_t at = unread_all_ ? i : unread_[i];
+    const hal::GraphDescription::Node before = reading_->description.nodes[at];
+    const hal::Result<bool> read = reader.read_again(*reading_, at, unread_all_);
+    if (unread_all_ && read && reading_->description.nodes[at] != before)
+      changed_in_[at] = changes_;
     if (!read || !*read) forget_reading();
     if (!read) return tl::unexpected(read.error());
   }
-  if (reading_ && unread_.empty()) return {};
   if (!reading_) {
     hal::Result<GraphReading> all = reader.read(graph_);
     if (!all) return tl::unexpected(all.error());
@@ -86,6 +91,7 @@ hal::Status RememberedGraph::read(hal::KernelInspector& inspector) {
     changed_in_.assign(reading_->handles.size(), 0);
   }
   unread_.clear();
+  unread_all_ = false;
   read_in_ = changes_;
   shape_ = reading_->description.shape();
   return {};
@@ -95,6 +101,7 @@ void RememberedGraph::forget_reading() {
   reading_.reset();
   index_.clear();
   unread_.clear();
+  unread_all_ = false;
 }
 
 hal::Result<hal::GraphContents> RememberedGraph::look(hal::KernelInspector& inspector) {
@@ -189,6 +196,15 @@ bool RememberedGraph::bring_up_to_date(ExecutableGraph& executable) {
 
 // --- changes -----------------------------------------------------------------------------------
 
+bool RememberedGraph::index_names() {
+  Names& names = *names_;
+  if (!names.outline) names.outline = GraphOutline::of(api_, names.graph);
+  if (!names.outline) return false;
+  for (std::size_t i = names.index.size(); i < names.outline->nodes.size(); ++i)
+    names.index.emplace(names.outline->nodes[i], i);
+  return true;
+}
+
 CUgraphNode RememberedGraph::own_node(CUgraphNode node) {
   std::optional<std::size_t> at;
   for (const auto& [original, place] : replaced_)
@@ -198,13 +214,24 @@ CUgraphNode RememberedGraph::own_node(CUgraphNode node) {
     if (api_.cuGraphNodeFindInClone(&found, node, names_ ? names_->graph : graph_) != CUDA_SUCCESS)
       return nullptr;
     if (!names_) return found;
+    if (!index_names()) return nullptr;
     const auto place = names_->index.find(found);
     if (place == names_->index.end()) return nullptr;  // of a graph inside it
     at = place->second;
   }
-  if (!names_) return order_[*at];
-  if (names_->distinct.empty()) names_->distinct = names_->outline.distinct();
-  return order_.empty() || !names_->distinct[*at] ? nullptr : order_[*at];
+  if (!names_) return outline_->nodes[*at];
+  return names_known() && names_->distinct[*at] ? outline_->nodes[*at] : nullptr;
+}
+
+// Whether graph_ has the nodes of the graph that was instantiated, in the same order.
+bool RememberedGraph::names_known() {
+  Names& names = *names_;
+  if (names.known) return *names.known;
+  if (!index_names()) return false;
+  if (!outline_) outline_ = GraphOutline::of(api_, graph_);
+  names.known = outline_ && outline_->same_nodes(*names.outline);
+  if (names.distinct.empty()) names.distinct = names.outline->distinct();
+  return *names.known;
 }
 
 // After a call that changes a node.
@@ -229,23 +256,45 @@ hal::Followed RememberedGraph::replace(CUgraph graph, bool keep_names) {
   // The driver does not say which of the new nodes is disabled.
   if (!disabled_.empty() || disabled_unknown_ || api_.cuGraphClone(&copy, graph) != CUDA_SUCCESS)
     return hal::Followed::kNot;
-  const CUgraph before = std::exchange(graph_, copy);
-  if (!names_ && keep_names) {
-    if (auto outline = GraphOutline::of(api_, before, std::exchange(order_, {}))) {
-      names_ = Names{before, std::move(*outline), {}, {}};
-      for (std::size_t i = 0; i < names_->outline.nodes.size(); ++i)
-        names_->index.emplace(names_->outline.nodes[i], i);
-    }
+  std::optional<GraphOutline> was = std::exchange(outline_, std::nullopt);
+  // Where nothing was read, as where no part is used, no node is looked at.
+  bool alike = true;
+  if (reading_ || !alike_) {
+    if (!was) was = GraphOutline::of(api_, graph_);
+    outline_ = GraphOutline::of(api_, copy);
+    alike = was && outline_ && outline_->same_nodes(*was) && outline_->kernels == was->kernels &&
+            read_from_now_on(*was);
   }
-  order_.clear();
-  if (!names_)
+  alike_ = alike;
+  const CUgraph before = std::exchange(graph_, copy);
+  if (!names_ && keep_names) names_ = Names{before, std::move(was), {}, {}, {}};
+  if (names_)
+    names_->known.reset();
+  else
     replaced_.clear();
-  else if (auto outline = GraphOutline::of(api_, copy);
-           outline && outline->same_nodes(names_->outline))
-    order_ = std::move(outline->nodes);
   if (!names_ || before != names_->graph) api_.cuGraphDestroy(before);
+  ++changes_;
+  if (alike) return hal::Followed::kReplacedAlike;
   forget_reading();
   return hal::Followed::kReplaced;
+}
+
+// What was read of a graph that had this outline, which is that of graph_, is read again, and what
+// has not changed stands.
+bool RememberedGraph::read_from_now_on(const GraphOutline& before) {
+  if (!reading_) return true;
+  std::unordered_map<CUgraphNode, CUgraphNode> now;
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the caller has compared it
+  for (std::size_t i = 0; i < before.nodes.size(); ++i) now[before.nodes[i]] = outline_->nodes[i];
+  index_.clear();
+  for (CUgraphNode& handle : reading_->handles) {
+    const auto found = now.find(handle);
+    if (found == now.end()) return false;
+    index_.emplace(found->second, index_.size());
+    handle = found->second;
+  }
+  unread_all_ = true;
+  return true;
 }
 
 hal::Followed RememberedGraph::set_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS parameters) {
@@ -274,14 +323,15 @@ hal::Followed RememberedGraph::set_child(CUgraphNode node, CUgraph child) {
   const std::lock_guard lock(mutex_);
   const CUgraphNode own = own_node(node);
   CUgraphNode made = nullptr;
-  if (order_.empty() && !names_) order_ = nodes_of(api_, graph_).value_or(order_);
-  if (own == nullptr ||
+  if (!outline_) outline_ = GraphOutline::of(api_, graph_);
+  if (own == nullptr || !outline_ ||
       api_.cuGraphAddChildGraphNode(&made, graph_, nullptr, 0, child) != CUDA_SUCCESS ||
       !take_place(api_, graph_, own, made))
     return hal::Followed::kNot;
   std::erase_if(replaced_, [&](const auto& pair) { return pair.first == node; });
-  if (const auto place = std::find(order_.begin(), order_.end(), own); place != order_.end()) {
-    replaced_.emplace_back(node, static_cast<std::size_t>(place - order_.begin()));
+  auto& nodes = outline_->nodes;
+  if (const auto place = std::find(nodes.begin(), nodes.end(), own); place != nodes.end()) {
+    replaced_.emplace_back(node, static_cast<std::size_t>(place - nodes.begin()));
     *place = made;
   }
   if (const auto found = index_.find(own); found != index_.end()) {

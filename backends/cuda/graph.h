@@ -56,8 +56,9 @@ class GraphReader {
   // A node that holds this graph.
   hal::Result<hal::GraphDescription::Node> read_child(CUgraph graph) const;
   // Reads node `at` again, after its parameters changed. Attributes are no parameters: those of a
-  // kernel node are not asked for again. False: the node has another kernel now, read all anew.
-  hal::Result<bool> read_again(GraphReading& reading, std::size_t at) const;
+  // kernel node are asked for again with `attributes` only. False: the node has another kernel or
+  // other attributes now, read all anew.
+  hal::Result<bool> read_again(GraphReading& reading, std::size_t at, bool attributes) const;
   // A kernel node with these parameters and attributes (GraphDescription::Node::attributes).
   hal::Result<hal::GraphDescription::Node> kernel(const CUDA_KERNEL_NODE_PARAMS& parameters,
                                                   std::uint64_t attributes) const;
@@ -123,36 +124,42 @@ class RememberedGraph final : public hal::GraphSource {
       : api_(api), options_(options), graph_(graph) {}
   // What the application calls `node`; null: that is not known for sure.
   CUgraphNode own_node(CUgraphNode node);
+  bool index_names();
+  bool names_known();
   hal::Status read(hal::KernelInspector& inspector);
   void forget_reading();
   hal::Followed changed(CUgraphNode own, CUresult status);
   bool bring_up_to_date(ExecutableGraph& executable);
+  bool read_from_now_on(const GraphOutline& before);
 
   const Api& api_;
   const RememberOptions options_;
   std::mutex mutex_;
   const hal::LockRule::Watched watched_{mutex_, "the lock of a graph is held"};
   CUgraph graph_;
-  std::vector<CUgraphNode> disabled_;  // of graph_
-  bool disabled_unknown_ = false;      // an update leaves disabled nodes disabled
-  // The nodes of graph_, in the order of the graph that the application instantiated; empty: not
-  // asked for yet, or, with `names_`, not known.
-  std::vector<CUgraphNode> order_;
-  // Nodes of the application, and where in `order_`, whose clones were replaced.
+  std::vector<CUgraphNode> disabled_;    // of graph_
+  bool disabled_unknown_ = false;        // an update leaves disabled nodes disabled
+  bool alike_ = true;                    // the last update was from a graph of the same kernels
+  std::optional<GraphOutline> outline_;  // of graph_, once it was asked for
+  // Nodes of the application, and where in the outline, whose clones were replaced.
   std::vector<std::pair<CUgraphNode, std::size_t>> replaced_;
   // By what the application's nodes are found once graph_ is the clone of another graph than that
   // which it instantiated: the clone of that one, and its nodes.
   struct Names {
     CUgraph graph = nullptr;
-    GraphOutline outline;
-    std::unordered_map<CUgraphNode, std::size_t> index;  // of outline.nodes
+    // What follows is made when a name is asked for.
+    std::optional<GraphOutline> outline;
+    std::unordered_map<CUgraphNode, std::size_t> index;  // of outline->nodes
     std::vector<bool> distinct;
+    std::optional<bool> known;  // graph_ has the same nodes
   };
   std::optional<Names> names_;
-  // Of graph_, but for the nodes `unread_`; none: it was not read since it was cloned.
+  // Of graph_, but for the nodes `unread_`; none: it was not read since it was cloned, unless from
+  // a graph of the same kernels.
   std::optional<GraphReading> reading_;
   std::unordered_map<CUgraphNode, std::size_t> index_;  // of its handles
   std::vector<std::size_t> unread_;
+  bool unread_all_ = false;  // and attributes, too
   // By which change each of its nodes came to be as it is; and the number of the last one.
   std::vector<std::uint64_t> changed_in_;
   std::uint64_t changes_ = 0;

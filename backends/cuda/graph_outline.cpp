@@ -65,6 +65,11 @@ std::optional<GraphOutline> GraphOutline::of(const Api& api, CUgraph graph,
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
     if (api.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return std::nullopt;
     outline.types.push_back(type);
+    CUDA_KERNEL_NODE_PARAMS parameters{};
+    if (type == CU_GRAPH_NODE_TYPE_KERNEL &&
+        api.cuGraphKernelNodeGetParams_v2(node, &parameters) != CUDA_SUCCESS)
+      return std::nullopt;
+    outline.kernels.push_back(handle_of(parameters));
   }
   std::size_t count = 0;
   if (api.cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &count) != CUDA_SUCCESS)

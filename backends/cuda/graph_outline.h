@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What an update of an executable leaves as it is: how many nodes of which types it has, and their
-// edges. By it nodes of a graph are matched with those of the graph that the executable is updated
-// from.
+// edges; and the kernels, which it mostly leaves. By it nodes of a graph are matched with those of
+// the graph that the executable is updated from.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,12 @@
 #include "backends/cuda/api.h"
 
 namespace vitamin::cuda {
+
+// What a kernel node launches: a kernel, or a function of a module.
+inline const void* handle_of(const CUDA_KERNEL_NODE_PARAMS& parameters) {
+  return parameters.kern != nullptr ? static_cast<const void*>(parameters.kern)
+                                    : static_cast<const void*>(parameters.func);
+}
 
 struct GraphOutline {
   struct Edge {
@@ -36,7 +42,8 @@ struct GraphOutline {
 
   std::vector<CUgraphNode> nodes;
   std::vector<CUgraphNodeType> types;
-  std::vector<Edge> edges;  // sorted
+  std::vector<const void*> kernels;  // what kernel nodes launch; null for others
+  std::vector<Edge> edges;           // sorted
 };
 
 // The nodes of a graph, in the driver's order; nothing: it does not tell.

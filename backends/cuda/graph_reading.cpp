@@ -41,11 +41,6 @@ class Words {
   hal::ContentHash structure_, arguments_, exact_;
 };
 
-const void* handle_of(const CUDA_KERNEL_NODE_PARAMS& parameters) {
-  return parameters.kern != nullptr ? static_cast<const void*>(parameters.kern)
-                                    : static_cast<const void*>(parameters.func);
-}
-
 // The packed form of arguments; false when it is none that we know.
 bool add_packed(void** extra, Words& words) {
   const void* buffer = nullptr;
@@ -215,14 +210,16 @@ hal::Result<Node> GraphReader::read_child(CUgraph graph) const {
   return Walk(*this, reading).child_of(graph, 0);
 }
 
-hal::Result<bool> GraphReader::read_again(GraphReading& reading, std::size_t at) const {
+hal::Result<bool> GraphReader::read_again(GraphReading& reading, std::size_t at,
+                                          bool attributes) const {
   const CUgraphNode handle = reading.handles[at];
   Node& node = reading.description.nodes[at];
   const std::size_t begin = at > 0 ? reading.kernels_end[at - 1] : 0;
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   if (api_.cuGraphNodeGetType(handle, &type) != CUDA_SUCCESS)
     return unsupported("a node does not tell its type");
-  if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
+  const bool kernel_only = type == CU_GRAPH_NODE_TYPE_KERNEL;
+  if (kernel_only && !attributes) {
     CUDA_KERNEL_NODE_PARAMS parameters{};
     if (api_.cuGraphKernelNodeGetParams_v2(handle, &parameters) != CUDA_SUCCESS)
       return unsupported("a kernel node does not tell its parameters");
@@ -239,6 +236,9 @@ hal::Result<bool> GraphReader::read_again(GraphReading& reading, std::size_t at)
   }
   const hal::Result<GraphReading> part = read_node(handle);
   if (!part) return tl::unexpected(part.error());
+  if (kernel_only && (part->kernels[0].kernel != reading.kernels[begin].kernel ||
+                      part->description.nodes[0].attributes != node.attributes))
+    return false;
   node = part->description.nodes[0];
   const std::size_t end = reading.kernels_end[at];
   const auto replace = [&](auto& all, const auto& by) {

@@ -183,4 +183,62 @@ VITAMIN_RULE(graph_executable_given_another_child_graph,
   run();
 }
 
+VITAMIN_RULE(graph_nodes_of_a_chain_after_an_update,
+             "Which node of an executable does a node in the middle of its first graph name, once "
+             "it was updated from another graph?") {
+  Session session;
+  const Log log(session);
+  CUstream stream = session.stream(CU_STREAM_NON_BLOCKING);
+  const auto chain_of = [&](std::uint32_t value) {
+    return captured_on(stream, [&] {
+      for (unsigned i = 0; i < 3; ++i) must(log.append(stream, value + i), "launch");
+    });
+  };
+  const CUgraph first = chain_of(1), second = chain_of(11);
+  CUgraphExec executable = nullptr;
+  VITAMIN_MUST(cuGraphInstantiate(&executable, first, 0));
+  CUgraphExecUpdateResultInfo info{};
+  Say{"update {}", code(api.cuGraphExecUpdate(executable, second, &info))};
+  const CUgraphNode node = all_nodes(first)[1];
+  CUDA_KERNEL_NODE_PARAMS parameters{};
+  VITAMIN_MUST(cuGraphKernelNodeGetParams(node, &parameters));
+  CUdeviceptr words = log.words();
+  std::uint32_t value = 7;
+  void* arguments[] = {&words, &value};
+  parameters.kernelParams = arguments;
+  Say{"its parameters {}", code(api.cuGraphExecKernelNodeSetParams(executable, node, &parameters))};
+  VITAMIN_MUST(cuGraphLaunch(executable, stream));
+  drain();
+  Say{"kernels {}", log.text()};
+}
+
+VITAMIN_RULE(graph_executable_after_a_refused_update,
+             "What does an executable hold after an update that was refused, and after the next "
+             "one?") {
+  Session session;
+  const Log log(session);
+  CUstream stream = session.stream(CU_STREAM_NON_BLOCKING);
+  CUdeviceptr filled = session.memory(4);
+  const auto graph_of = [&](std::uint32_t value, bool with_a_fill) {
+    return captured_on(stream, [&] {
+      must(log.append(stream, value), "launch");
+      if (with_a_fill)
+        VITAMIN_MUST(cuMemsetD32Async(filled, value, 1, stream));
+      else
+        must(log.append(stream, value + 1), "launch");
+    });
+  };
+  CUgraphExec executable = nullptr;
+  VITAMIN_MUST(cuGraphInstantiate(&executable, graph_of(1, false), 0));
+  const auto update = [&](const char* what, CUgraph graph) {
+    CUgraphExecUpdateResultInfo info{};
+    Say{"{} {}", what, code(api.cuGraphExecUpdate(executable, graph, &info))};
+    VITAMIN_MUST(cuGraphLaunch(executable, stream));
+    drain();
+    Say{"  kernels {}", log.text()};
+  };
+  update("another second node", graph_of(11, true));
+  update("the same nodes", graph_of(21, false));
+}
+
 }  // namespace vitamin::differential

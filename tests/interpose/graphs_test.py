@@ -35,7 +35,8 @@ def graphs_of(directory):
 
 SLOWLY_MADE = "cuGraphInstantiateWithFlags@1+=3ms"
 CHANGES = ("changed_before_every_launch", "captured_between_launches", "update_then_set",
-           "disabled_then_updated", "refused_then_updated")
+           "updated_each", "updated_to_other_kernels", "disabled_then_updated",
+           "refused_then_updated")
 
 # What is made off the path is there after a pause, of the scenario: a short one on an idle machine.
 PAUSES_MS = (2, 10, 50, 250)
@@ -107,6 +108,18 @@ class Graphs(unittest.TestCase):
             self.assertEqual(reasons["unfollowed"], 2 * 3 * 10, (policy, sums, reasons))
         self.moves("update_then_set", policy="static:units=2-3",
                    enough=lambda sums, reasons: sums["bound"] > 0.5 * sums["launched"])
+
+    def test_graphs_that_are_updated_before_every_launch_follow(self):
+        for policy in ("static:units=2-3", "random"):
+            sums, reasons = self.run_one("updated_each", policy=policy)
+            elsewhere = sums["launched"] - sums["bound"] - reasons.get("policy", 0)
+            self.assertLess(elsewhere, 0.05 * sums["launched"], (policy, sums, reasons))
+            self.assertGreater(sums["updated"], 150, (policy, sums))
+            # Of other kernels an executable would have to be made again each time.
+            _, reasons = self.run_one("updated_to_other_kernels", policy=policy)
+            self.assertGreater(reasons["fresh"], 150, (policy, reasons))
+        sums, _ = self.run_one("updated_each", policy="fifo")
+        self.assertEqual((sums["bound"], sums["made"]), (0, 0))
 
     def test_disabled_nodes_stay_disabled_when_an_executable_is_updated(self):
         for policy in ("static:units=2-3", "random"):
@@ -198,7 +211,8 @@ class Graphs(unittest.TestCase):
     def test_the_audit_finds_the_same_graphs_everywhere(self):
         with tempfile.TemporaryDirectory() as directory:
             for scenario in ("replays_of_functions", "node_updates", "updates", "built_by_hand",
-                             "changed_before_every_launch", "update_then_set", "refused_then_updated"):
+                             "changed_before_every_launch", "update_then_set", "updated_each",
+                             "refused_then_updated"):
                 self.moves(scenario, policy="static:units=2-3", audit=directory)
             changed = launches = 0
             for name in os.listdir(directory):

@@ -322,8 +322,14 @@ TEST_CASE("A change that is not followed keeps the graph on the whole device") {
   CHECK(f.whole(runtime::stats::GraphReason::kUnfollowed) == 15);
   change(hal::Followed::kReplaced);
   for (int i = 0; i < 5; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
-  CHECK(f.page.graphs.bound.get() >= bound + 4);
-  CHECK(f.whole(runtime::stats::GraphReason::kUnfollowed) == 15);
+  CHECK(f.page.graphs.bound.get() == bound + 4);
+  change(hal::Followed::kNot);
+  CHECK(f.replay(stream) == hal::kNativeOk);
+  CHECK(f.whole(runtime::stats::GraphReason::kUnfollowed) == 16);
+  change(hal::Followed::kReplacedAlike);
+  for (int i = 0; i < 5; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+  CHECK(f.page.graphs.bound.get() == bound + 9);
+  CHECK(f.whole(runtime::stats::GraphReason::kUnfollowed) == 16);
   CHECK(f.context->synchronize(stream) == hal::kNativeOk);
 }
 

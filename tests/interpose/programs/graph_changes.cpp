@@ -206,6 +206,50 @@ void update_then_set() {
   }
 }
 
+// As a program does that captures each step anew: values change, and with `kernels_change` kernels,
+// too.
+void updated_before_every_launch(bool kernels_change) {
+  Session s;
+  for (const bool of_library : {false, true}) {
+    const Kernels kernels(s, of_library);
+    const CUstream a = s.stream(), b = s.stream();
+    const CUdeviceptr x = s.words(8);
+    const CUevent fork = s.event(), join = s.event();
+    const auto step = [&](Word value) {
+      return captured(a, CU_STREAM_CAPTURE_MODE_RELAXED, [&] {
+        add_slowly(kernels, a, x, x + 4, value);
+        check(drv.cuEventRecord(fork, a));
+        check(drv.cuStreamWaitEvent(b, fork, 0));
+        kernels.launch("slow_add", b, x + 8, Word{2}, kShort);
+        check(drv.cuMemsetD32Async(x + 12, value, 1, a));
+        check(drv.cuMemcpyDtoDAsync(x + 16, x + 12, 4, a));
+        check(drv.cuEventRecord(join, b));
+        check(drv.cuStreamWaitEvent(a, join, 0));
+        if (kernels_change && value % 2 == 0)
+          kernels.launch("slow_copy", a, x + 20, x + 16, Word{1}, kShort);
+        else
+          kernels.launch("slow_add", a, x + 20, Word{1}, kShort);
+      });
+    };
+    const CUgraph first = step(0);
+    const CUgraphExec run = executable(first);
+    for (Word i = 1; i <= 100; ++i) {
+      const CUgraph next = step(i);
+      CUgraphExecUpdateResultInfo info;
+      check(drv.cuGraphExecUpdate(run, next, &info));
+      check(drv.cuGraphDestroy(next));
+      check(drv.cuGraphLaunch(run, a));
+      if (i % 20 != 0) continue;
+      check(drv.cuStreamSynchronize(a));
+      print("words", s.read(x, 6));
+    }
+    check(drv.cuGraphExecDestroy(run));
+    check(drv.cuGraphDestroy(first));
+  }
+}
+void updated_each() { updated_before_every_launch(false); }
+void updated_to_other_kernels() { updated_before_every_launch(true); }
+
 // What is disabled stays so when the executable is updated, also where its node cannot be found.
 void disabled_then_updated() {
   Session s;
@@ -264,6 +308,8 @@ void refused_then_updated() {
 
 const Scenarios kScenarios = {
     {"update_then_set", &update_then_set},
+    {"updated_each", &updated_each},
+    {"updated_to_other_kernels", &updated_to_other_kernels},
     {"disabled_then_updated", &disabled_then_updated},
     {"refused_then_updated", &refused_then_updated},
     {"changed_before_every_launch", &changed_before_every_launch},
