@@ -469,6 +469,17 @@ class Graphs(UnderDaemon):
             time.sleep(0.1)
         self.assertEqual(self.graphs_of(process)[0], expected)
 
+    def test_graphs_go_on_when_the_daemon_is_killed_for_good(self):
+        expected = self.alone("thousands_of_replays")
+        daemon = self.daemon("--policy", "random:max_sms=32", "--quiet")
+        process = self.run_under(daemon, "thousands_of_replays", 0)
+        self.until(lambda: len(daemon.status()["clients"]) == 1)
+        daemon.kill()
+        output, errors = process.communicate(timeout=time_limit(120))
+        self.assertEqual((process.returncode, output), (0, expected), errors)
+        self.assertEqual(len(errors.splitlines()), 1, errors)
+        self.assertIn("vitamind is gone", errors)
+
 
 if __name__ == "__main__":
     unittest.main()

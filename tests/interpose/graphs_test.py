@@ -36,7 +36,8 @@ def graphs_of(directory):
 SLOWLY_MADE = "cuGraphInstantiateWithFlags@1+=3ms"
 CHANGES = ("changed_before_every_launch", "captured_between_launches", "update_then_set",
            "updated_each", "updated_to_other_kernels", "disabled_then_updated",
-           "refused_then_updated")
+           "refused_then_updated", "ends_within_a_capture", "edited_while_it_runs",
+           "updated_by_another_thread", "thousands_of_graphs")
 
 # What is made off the path is there after a pause, of the scenario: a short one on an idle machine.
 PAUSES_MS = (2, 10, 50, 250)
@@ -44,10 +45,10 @@ PAUSES_MS = (2, 10, 50, 250)
 
 class Graphs(unittest.TestCase):
     def run_one(self, scenario, policy="random", form="legacy", window="max", memory=None,
-                audit=None, pause=PAUSES_MS[0]):
+                audit=None, pause=PAUSES_MS[0], code=0):
         program = "graph_changes" if scenario in CHANGES else "graph_scenarios"
         bare = programs_test.start(program, scenario, preload=False, form=form)
-        self.assertEqual(bare.returncode, 0, bare)
+        self.assertEqual(bare.returncode, code, bare)
         changed = {"VITAMIN_GRAPH_MEMORY": memory, "VITAMIN_AUDIT": audit, "PAUSE_MS": str(pause)}
         os.environ.update({k: v for k, v in changed.items() if v is not None})
         try:
@@ -59,7 +60,8 @@ class Graphs(unittest.TestCase):
             for name in changed:
                 os.environ.pop(name, None)
         where = (scenario, policy, form, window, memory)
-        self.assertEqual((done.returncode, done.stdout), (0, bare.stdout), (where, done.stderr))
+        self.assertEqual((done.returncode, done.stdout), (code, bare.stdout),
+                         (where, done.stderr))
         self.assertEqual(done.stderr, "", where)
         self.assertEqual(sums["launched"], sums["bound"] + sum(reasons.values()), where)
         return sums, reasons
@@ -207,6 +209,30 @@ class Graphs(unittest.TestCase):
         self.assertGreater(reasons["memory"], 0)
         sums, reasons = self.run_one("replays_of_kernels", memory="0")
         self.assertEqual((sums["bound"], set(reasons)), (0, {"unsupported"}))
+
+    def test_a_program_that_ends_within_a_capture_ends_as_natively(self):
+        for policy in ("static:units=2-3", "random"):
+            sums, _ = self.run_one("ends_within_a_capture", policy=policy, code=7)
+            self.assertLessEqual(sums["launched"], 40)  # exit() makes none of what is deferred
+
+    def test_a_graph_is_edited_while_it_runs(self):
+        for policy in ("static:units=2-3", "random"):
+            for window in ("max", "0"):
+                _, reasons = self.run_one("edited_while_it_runs", policy=policy, window=window)
+                self.assertNotIn("unfollowed", reasons)
+
+    def test_an_executable_is_updated_by_another_thread(self):
+        for policy in ("static:units=2-3", "random"):
+            _, reasons = self.run_one("updated_by_another_thread", policy=policy)
+            self.assertNotIn("unfollowed", reasons)
+
+    def test_thousands_of_graphs_keep_to_the_memory_that_they_may_have(self):
+        sums, reasons = self.run_one("thousands_of_graphs", policy="static:units=2-3")
+        self.assertEqual((sums["launched"], sums["made"]), (2400, 1200), (sums, reasons))
+        self.assertGreater(sums["bound"], 0.95 * sums["launched"], reasons)
+        # 3 nodes: 16 KiB and 2 KiB each, at the least.
+        sums, _ = self.run_one("thousands_of_graphs", memory="2200000")
+        self.assertGreater(sums["evicted"], 1000, sums)
 
     def test_the_audit_finds_the_same_graphs_everywhere(self):
         with tempfile.TemporaryDirectory() as directory:

@@ -306,7 +306,120 @@ void refused_then_updated() {
   }
 }
 
+// --- programs that go wrong, or nearly -------------------------------------------------------
+
+void ends_within_a_capture() {
+  Session s;
+  const Kernels kernels(s, true);
+  const CUstream a = s.stream(), b = s.stream();
+  const CUdeviceptr x = s.words(4);
+  const CUgraphExec run = executable(
+      captured(a, CU_STREAM_CAPTURE_MODE_RELAXED, [&] { add_slowly(kernels, a, x, x + 4, 1); }));
+  launch_often(s, run, a, x, 20);
+  check(drv.cuStreamBeginCapture(b, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  kernels.launch("slow_add", b, x, Word{1}, kShort);
+  for (int i = 0; i < 20; ++i) check(drv.cuGraphLaunch(run, a));
+  print("it ends", 7ULL);
+  std::fflush(stdout);
+  std::exit(7);
+}
+
+// Launches keep what the executable held when they were made, however long they run.
+void edited_while_it_runs() {
+  constexpr std::uint64_t kLong = 200'000;
+  Session s;
+  for (const bool of_library : {false, true}) {
+    const Kernels kernels(s, of_library);
+    const CUstream a = s.stream();
+    const CUdeviceptr x = s.words(4);
+    const auto adding = [&](Word value) {
+      return captured(a, CU_STREAM_CAPTURE_MODE_RELAXED,
+                      [&] { add_slowly(kernels, a, x, x + 4, value, kLong); });
+    };
+    const CUgraph first = adding(1);
+    const CUgraphExec run = executable(first);
+    const CUgraphNode node = nodes_of(first, CU_GRAPH_NODE_TYPE_KERNEL)[1];
+    for (Word i = 1; i <= 40; ++i) {
+      check(drv.cuGraphLaunch(run, a));
+      check(set_value(run, node, x + 4, i));
+      check(drv.cuGraphLaunch(run, a));
+      const CUgraph other = adding(1000 * i);
+      CUgraphExecUpdateResultInfo info;
+      check(drv.cuGraphExecUpdate(run, other, &info));
+      check(drv.cuGraphDestroy(other));
+    }
+    check(drv.cuGraphExecDestroy(run));
+    check(drv.cuGraphDestroy(first));
+    check(drv.cuStreamSynchronize(a));
+    print("words", s.read(x, 1));
+  }
+}
+
+// One thread launches and another one updates, each when the other is done.
+void updated_by_another_thread() {
+  constexpr Word kRounds = 100;
+  Session s;
+  const Kernels kernels(s, true);
+  const CUstream a = s.stream(), b = s.stream();
+  const CUdeviceptr x = s.words(4);
+  const auto adding = [&](CUstream stream, Word value) {
+    return captured(stream, CU_STREAM_CAPTURE_MODE_RELAXED,
+                    [&] { add_slowly(kernels, stream, x, x + 4, value); });
+  };
+  const CUgraph first = adding(a, 1);
+  const CUgraphExec run = executable(first);
+  std::atomic<Word> updated{0}, launched{0};
+  std::thread updater([&] {
+    check(drv.cuCtxSetCurrent(s.context));
+    for (Word i = 1; i <= kRounds; ++i) {
+      while (launched != i - 1) std::this_thread::yield();
+      if (i % 3 == 0) {
+        check(set_value(run, nodes_of(first, CU_GRAPH_NODE_TYPE_KERNEL)[1], x + 4, 10'000 * i));
+      } else {
+        const CUgraph other = adding(b, i);
+        CUgraphExecUpdateResultInfo info;
+        check(drv.cuGraphExecUpdate(run, other, &info));
+        check(drv.cuGraphDestroy(other));
+      }
+      updated = i;
+    }
+  });
+  for (Word i = 1; i <= kRounds; ++i) {
+    while (updated != i) std::this_thread::yield();
+    check(drv.cuGraphLaunch(run, a));
+    launched = i;
+  }
+  updater.join();
+  check(drv.cuStreamSynchronize(a));
+  print("words", s.read(x, 1));
+}
+
+void thousands_of_graphs() {
+  constexpr int kGraphs = 1200;
+  Session s;
+  const Kernels kernels(s, true);
+  const CUstream a = s.stream();
+  const CUdeviceptr x = s.words(4);
+  std::vector<CUgraphExec> runs;
+  for (int i = 0; i < kGraphs; ++i) {
+    const CUgraph graph = captured(a, CU_STREAM_CAPTURE_MODE_RELAXED, [&] {
+      add_slowly(kernels, a, x, x + 4, static_cast<Word>(i % 7));
+    });
+    runs.push_back(executable(graph));
+    check(drv.cuGraphDestroy(graph));
+  }
+  for (int round = 0; round < 2; ++round)
+    for (const CUgraphExec run : runs) check(drv.cuGraphLaunch(run, a));
+  for (const CUgraphExec run : runs) check(drv.cuGraphExecDestroy(run));
+  check(drv.cuStreamSynchronize(a));
+  print("words", s.read(x, 1));
+}
+
 const Scenarios kScenarios = {
+    {"ends_within_a_capture", &ends_within_a_capture},
+    {"edited_while_it_runs", &edited_while_it_runs},
+    {"updated_by_another_thread", &updated_by_another_thread},
+    {"thousands_of_graphs", &thousands_of_graphs},
     {"update_then_set", &update_then_set},
     {"updated_each", &updated_each},
     {"updated_to_other_kernels", &updated_to_other_kernels},
