@@ -26,6 +26,7 @@ exit codes: 0; 1 a process failed or its results differ; 2 start.py cannot run: 
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -55,17 +56,30 @@ class Process:
         self.arm, self.number, self.daemon = arm, number, None
         environment = surroundings.environment(f"{number}-{arm.replace(' ', '-')}")
         words = []
+        self.started, self.ready_at = time.monotonic(), None
         if arm == "fifo":
             words = [*harness.vitamin("run", "--quiet", "--policy", "fifo"), "--"]
         elif arm == "daemon":
             self.daemon = common.Daemon("throughput", environment, watch=False)
             words = [*harness.vitamin("run", "--quiet", "--daemon", "--socket",
                                       str(self.daemon.socket)), "--"]
-        self.job = processes.Job(arm, ["--gate", "--calibrate", "--batches", batches], words,
-                                 environment, list(program.command))
+        try:
+            self.job = processes.Job(arm, ["--gate", "--calibrate", "--batches", batches], words,
+                                     environment, list(program.command))
+        except BaseException:
+            if self.daemon:
+                self.daemon.end()
+            raise
 
     def wait_ready(self, seconds):
         self.job.wait_ready(seconds)
+        self.ready_at = time.monotonic()
+
+    def ages(self):
+        """Seconds since it was started, and since it was seen to be built: what a process does in
+        the background when it is new is over by then."""
+        now = time.monotonic()
+        return {"age_s": now - self.started, "idle_s": now - self.ready_at}
 
     def daemon_cpu(self):
         """CPU seconds that its vitamind has used so far; None without one."""
@@ -94,9 +108,11 @@ class Process:
                 hashes.append([record["name"], record["hash"]])
 
     def end(self):
-        self.job.end()
-        if self.daemon:
-            self.daemon.end()
+        try:
+            self.job.end()
+        finally:
+            if self.daemon:
+                self.daemon.end()
 
 
 def measure(options, program, surroundings, results):
@@ -107,9 +123,11 @@ def measure(options, program, surroundings, results):
         numbers = range(wave, min(options.rounds, wave + rounds_at_once))
         if options.deadline and time.monotonic() > options.deadline:
             break
-        ready = [Process(program, arm, n, surroundings, options.batches)
-                 for n in numbers for arm in options.arms]
-        try:
+        with contextlib.ExitStack() as started:  # also where one of them does not start
+            ready = []
+            for number, arm in ((n, arm) for n in numbers for arm in options.arms):
+                ready.append(Process(program, arm, number, surroundings, options.batches))
+                started.callback(ready[-1].end)
             for process in ready:
                 process.wait_ready(program.seconds)
             while options.after and not pathlib.Path(options.after).exists():
@@ -120,7 +138,7 @@ def measure(options, program, surroundings, results):
                 draw.shuffle(arms)
                 for process in arms:
                     record = {"round": number, "arm": process.arm, "order": order,
-                              "command": process.job.command}
+                              "command": process.job.command, **process.ages()}
                     order += 1
                     try:
                         record["batches"], record["hashes"] = process.measure(program.seconds)
@@ -131,9 +149,6 @@ def measure(options, program, surroundings, results):
                     records.append(record)
                     results.add(record)
                     progress(options, record)
-        finally:
-            for process in ready:
-                process.end()
     return records
 
 
@@ -156,7 +171,17 @@ def analyse(records):
     return {"ratios": overhead.compare(records), "slow_batches": overhead.slow_batches(records),
             "correlation": overhead.correlation(records),
             "host_share": overhead.host_share(records), "others": overhead.others(records),
-            "rounds": len(overhead.by_round(records)) if records else 0}
+            "rounds": len(overhead.by_round(records)) if records else 0,
+            "idle_s": idle(records)}
+
+
+def idle(records):
+    """The least and the most seconds for which the processes of each arm were built and waited."""
+    found = {}
+    for record in records:
+        if "idle_s" in record:
+            found.setdefault(record["arm"], []).append(record["idle_s"])
+    return {arm: [min(seconds), max(seconds)] for arm, seconds in found.items()}
 
 
 def report(found):
@@ -169,6 +194,9 @@ def report(found):
         lines += ["", harness.table(rows, ["first second" if what == "first" else "steady",
                                            "as measured", "at one host speed",
                                            "batches with a usual host", "of them"])]
+    if found["idle_s"]:
+        lines += ["", "built so many seconds before they were measured: " + ", ".join(
+            f"{arm} {low:.0f} to {high:.0f}" for arm, (low, high) in found["idle_s"].items())]
     rows = [[arm, r["batches"], r["slow"], r["slow_first_second"],
              *("-" if r[k] is None else f"{r[k]:.2f}"
                for k in ("slowdown", "host_slow", "host_other")),
@@ -209,7 +237,9 @@ def parse():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=24, help="of each process")
     parser.add_argument("--prepare", type=int, default=4, metavar="N",
-                        help="processes that are built at once, before the first is measured")
+                        help="processes that are built at once, before the first is measured; "
+                             "what the last ones do in the background meanwhile is not measured "
+                             "(idle_s)")
     parser.add_argument("--settle", type=float, default=1, metavar="SECONDS",
                         help="between the last process being built and the first measurement")
     parser.add_argument("--after", metavar="FILE",

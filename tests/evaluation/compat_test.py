@@ -23,6 +23,7 @@ import compat  # noqa: E402
 import harness  # noqa: E402
 import overhead  # noqa: E402
 import programs  # noqa: E402
+import start  # noqa: E402
 import table  # noqa: E402
 
 # Whether Vitamin's library is in the process.
@@ -245,8 +246,32 @@ class Start(Compat):
         for r in runs:
             self.assertEqual(len(r["batches"]["wall_s"]), 4)
             self.assertEqual(len(r["batches"]["calibration_ms"]["spin"]), 5)
+            self.assertGreater(r["age_s"], r["idle_s"])
+        last = max(runs, key=lambda r: r["order"])
+        self.assertEqual(found["idle_s"][last["arm"]][1],
+                         max(r["idle_s"] for r in runs if r["arm"] == last["arm"]))
         # The order is drawn, so no arm is always first.
         self.assertNotEqual(*([r["arm"] for r in runs if r["round"] == n] for n in (0, 1)))
+
+
+    def test_where_one_process_does_not_start_the_others_are_ended(self):
+        ended, made = [], []
+
+        class Fails:
+            def __init__(self, *_):
+                if len(made) == 2:
+                    raise OSError("no more processes")
+                made.append(self)
+
+            def end(self):
+                ended.append(self)
+        options = types.SimpleNamespace(seed=1, prepare=4, rounds=1, deadline=None,
+                                        arms=start.ARMS, batches=4)
+        real, start.Process = start.Process, Fails
+        self.addCleanup(setattr, start, "Process", real)
+        with self.assertRaises(OSError):
+            start.measure(options, None, None, None)
+        self.assertEqual(sorted(map(id, ended)), sorted(map(id, made)))
 
 
 SPIN = {"spin": 2.0, "memory": 4.0, "calls": 0.5}
