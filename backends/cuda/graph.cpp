@@ -69,6 +69,8 @@ RememberedGraph::~RememberedGraph() {
 
 // Makes the reading that of the graph as it is now.
 hal::Status RememberedGraph::read(hal::KernelInspector& inspector) {
+  catch_up();
+  if (lost_) return hal::fail(hal::Errc::kUnsupported, "a change of a node cannot be followed");
   const GraphReader reader(api_, inspector, options_.hash);
   const std::size_t unread = unread_all_ && reading_ ? reading_->handles.size() : unread_.size();
   if (reading_ && unread == 0) return {};
@@ -266,6 +268,8 @@ hal::Followed RememberedGraph::replace(CUgraph graph, bool keep_names) {
             read_from_now_on(*was);
   }
   alike_ = alike;
+  later_.clear();  // an update sets every node
+  lost_ = false;
   const CUgraph before = std::exchange(graph_, copy);
   if (!names_ && keep_names) names_ = Names{before, std::move(was), {}, {}, {}};
   if (names_)
@@ -297,8 +301,30 @@ bool RememberedGraph::read_from_now_on(const GraphOutline& before) {
   return true;
 }
 
-hal::Followed RememberedGraph::set_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS parameters) {
+hal::Followed RememberedGraph::set_kernel(hal::KernelInspector& inspector, CUgraphNode node,
+                                          CUDA_KERNEL_NODE_PARAMS parameters) {
   const std::lock_guard lock(mutex_);
+  Later later{parameters, {}};
+  // After an update it may be unknown which node that is, which is to be said at once.
+  if (names_ || parameters.kernelParams == nullptr ||
+      !later.arguments.copy(inspector, handle_of(parameters), parameters.kernelParams)) {
+    later_.erase(node);
+    return set_kernel_now(node, parameters);
+  }
+  later_.insert_or_assign(node, std::move(later));
+  return hal::Followed::kNodes;
+}
+
+void RememberedGraph::catch_up() {
+  for (auto& [node, later] : later_) {
+    later.parameters.kernelParams = later.arguments.pointers();
+    lost_ = set_kernel_now(node, later.parameters) == hal::Followed::kNot || lost_;
+  }
+  later_.clear();
+}
+
+hal::Followed RememberedGraph::set_kernel_now(CUgraphNode node,
+                                              CUDA_KERNEL_NODE_PARAMS parameters) {
   const CUgraphNode own = own_node(node);
   if (own == nullptr) return hal::Followed::kNot;
   if (parameters.func == nullptr && parameters.ctx == nullptr) parameters.ctx = options_.context;
@@ -321,6 +347,7 @@ hal::Followed RememberedGraph::set_fill(CUgraphNode node, const CUDA_MEMSET_NODE
 
 hal::Followed RememberedGraph::set_child(CUgraphNode node, CUgraph child) {
   const std::lock_guard lock(mutex_);
+  catch_up();  // of nodes inside the child that goes, too
   const CUgraphNode own = own_node(node);
   CUgraphNode made = nullptr;
   if (!outline_) outline_ = GraphOutline::of(api_, graph_);

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "backends/cuda/api.h"
+#include "backends/cuda/copied_arguments.h"
 #include "backends/cuda/graph_outline.h"
 #include "hal/graph.h"
 
@@ -113,7 +114,9 @@ class RememberedGraph final : public hal::GraphSource {
   // (graph_nodes_name_their_executable_after_an_update.trace).
   // `keep_names`: a second clone may be kept, without which no node is known any more.
   hal::Followed replace(CUgraph graph, bool keep_names);
-  hal::Followed set_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS parameters);
+  // Done to the clone when that is looked at next (later_).
+  hal::Followed set_kernel(hal::KernelInspector& inspector, CUgraphNode node,
+                           CUDA_KERNEL_NODE_PARAMS parameters);
   hal::Followed set_copy(CUgraphNode node, const CUDA_MEMCPY3D& box);
   hal::Followed set_fill(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& fill);
   hal::Followed set_child(CUgraphNode node, CUgraph child);
@@ -127,6 +130,8 @@ class RememberedGraph final : public hal::GraphSource {
   bool index_names();
   bool names_known();
   hal::Status read(hal::KernelInspector& inspector);
+  hal::Followed set_kernel_now(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS parameters);
+  void catch_up();
   void forget_reading();
   hal::Followed changed(CUgraphNode own, CUresult status);
   bool bring_up_to_date(ExecutableGraph& executable);
@@ -137,6 +142,15 @@ class RememberedGraph final : public hal::GraphSource {
   std::mutex mutex_;
   const hal::LockRule::Watched watched_{mutex_, "the lock of a graph is held"};
   CUgraph graph_;
+  // What the application's kernel nodes have become since graph_ was looked at, by the
+  // application's names. XLA sets every kernel of a graph before each launch: where no part is
+  // used, nothing of it is ever done to graph_.
+  struct Later {
+    CUDA_KERNEL_NODE_PARAMS parameters;
+    CopiedArguments arguments;
+  };
+  std::unordered_map<CUgraphNode, Later> later_;
+  bool lost_ = false;                    // one of them could not be done
   std::vector<CUgraphNode> disabled_;    // of graph_
   bool disabled_unknown_ = false;        // an update leaves disabled nodes disabled
   bool alike_ = true;                    // the last update was from a graph of the same kernels

@@ -5,32 +5,11 @@
 #include <cstddef>
 #include <cstring>
 
+#include "backends/cuda/copied_arguments.h"
 #include "backends/cuda/status.h"
 
 namespace vitamin::cuda {
 namespace {
-
-// The arguments of a node, copied: what the driver hands out belongs to the node that is changed.
-class Arguments {
- public:
-  hal::Status copy(hal::KernelInspector& inspector, const void* kernel, void** given) {
-    const hal::Result<hal::KernelLayout> layout = inspector.layout(kernel);
-    if (!layout) return tl::unexpected(layout.error());
-    bytes_.resize(layout->bytes);
-    for (const hal::KernelLayout::Parameter& parameter : layout->parameters) {
-      std::byte* const at = bytes_.data() + parameter.offset;
-      std::memcpy(at, given[pointers_.size()], parameter.size);
-      pointers_.push_back(at);
-    }
-    pointers_.push_back(nullptr);  // so that there is an address for a kernel without any
-    return {};
-  }
-  void** pointers() { return pointers_.data(); }
-
- private:
-  std::vector<std::byte> bytes_;
-  std::vector<void*> pointers_;
-};
 
 // A plain edge, or that of programmatic stream serialisation, which can be added to functions that
 // are captured again (graph_functions_captured_again_with_a_programmatic_edge.trace).
@@ -143,7 +122,7 @@ hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node, CUgraphNode like) 
       api_.cuKernelGetFunction(&function, reinterpret_cast<CUkernel>(parameters.func)) ==
           CUDA_SUCCESS)
     parameters.kern = reinterpret_cast<CUkernel>(parameters.func);
-  Arguments arguments;
+  CopiedArguments arguments;
   const bool packed = parameters.kernelParams == nullptr && parameters.extra != nullptr;
   if (!packed) {
     const void* const kernel = parameters.kern != nullptr

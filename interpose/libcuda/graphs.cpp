@@ -129,7 +129,9 @@ hal::Followed set_kernel(FollowedGraph& followed, CUgraphNode node,
   const bool described = graph.describe(node, [&](const auto& before) {
     return graph.reader().kernel(parameters, before.attributes);
   });
-  return described ? graph.source->set_kernel(node, parameters) : hal::Followed::kNot;
+  return described ? graph.source->set_kernel(graph.context->virtual_context->device().inspector(),
+                                              node, parameters)
+                   : hal::Followed::kNot;
 }
 
 hal::Followed set_copy(FollowedGraph& followed, CUgraphNode node, const CUDA_MEMCPY3D& box) {

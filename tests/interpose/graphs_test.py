@@ -33,6 +33,7 @@ def graphs_of(directory):
     return sums, reasons
 
 
+NODES_CANNOT_BE_SET = "cuGraphKernelNodeSetParams@1+=1;cuGraphKernelNodeSetParams_v2@1+=1"
 SLOWLY_MADE = "cuGraphInstantiateWithFlags@1+=3ms"
 CHANGES = ("changed_before_every_launch", "captured_between_launches", "update_then_set",
            "updated_each", "updated_to_other_kernels", "disabled_then_updated",
@@ -147,6 +148,14 @@ class Graphs(unittest.TestCase):
             self.assertLess(elsewhere, 0.05 * sums["launched"], (policy, sums, reasons))
             self.assertNotIn("unfollowed", reasons)
             self.assertGreater(sums["updated"], 300, (policy, sums))
+
+    def test_graphs_that_no_part_is_used_for_are_not_changed_twice(self):
+        # Nodes of an executable are set by other calls: these would be ours.
+        with unittest.mock.patch.dict(os.environ, VITAMIN_SOFT_FAULTS=NODES_CANNOT_BE_SET):
+            sums, reasons = self.run_one("changed_before_every_launch", policy="fifo")
+            self.assertEqual(reasons, {"policy": sums["launched"]})
+            _, reasons = self.run_one("changed_before_every_launch", policy="static:units=2-3")
+            self.assertGreater(sum(reasons.values()), 300, reasons)
 
     def test_captures_do_not_send_launches_ahead_of_them_to_the_whole_device(self):
         for policy in ("static:units=2-3", "random"):
