@@ -41,11 +41,11 @@ INTRODUCTION = """\
 <!-- Made by bench/compat/table.py from bench/results/compat; not edited by hand. -->
 
 Programs that people run, unmodified, natively twice and under Vitamin: `vitamin run --policy
-random` gives nearly every launch another part, `--policy static` keeps the program on a fixed half of the device,
-*vitamind* is `vitamin run --daemon` with the program as the only client (policy `throughput`).
-*Equal*: same exit code, same hashes of all results (tokens, losses, weights, arrays) as the native
-run. Where a library chooses kernels by time (autotuning), values are small integers, which are
-exact in any order. `bench/compat/README.md` says how to run it; the programs are in
+random` gives nearly every launch another part, `--policy static` keeps the program on a fixed half
+of the device, *vitamind* is `vitamin run --daemon` with the program as the only client (policy
+`throughput`). *Equal*: same exit code, same hashes of all results (tokens, losses, weights, arrays)
+as the native run. Where a library chooses kernels by time (autotuning), values are small integers,
+which are exact in any order. `bench/compat/README.md` says how to run it; the programs are in
 `bench/compat/programs.py`.
 """
 
