@@ -118,8 +118,28 @@ void forget_graphs(const Context& context) {
   });
 }
 
-void quiesce_graphs() {
-  for_each_context([](Context& context) { context.virtual_context->quiesce_graphs(); });
+constinit std::atomic<std::uint64_t> GraphsQuiesced::count_{0};
+
+GraphsQuiesced::GraphsQuiesced() {
+  {
+    const std::lock_guard lock(registry_mutex());  // a context is not torn down meanwhile
+    std::size_t held = 0;
+    for_each_context([&](Context& context) {
+      held_[held++] = context.virtual_context.get();
+      context.virtual_context->hold_graphs();
+    });
+  }
+  for (runtime::VirtualContext* const context : held_)
+    if (context != nullptr) context->await_held_graphs();
+  graphs.for_each([](GraphRecord& record) {
+    if (record.followed != nullptr) record.followed->catch_up();
+  });
+  count_.fetch_add(1);
+}
+
+GraphsQuiesced::~GraphsQuiesced() {
+  for (runtime::VirtualContext* const context : held_)
+    if (context != nullptr) context->release_graphs();
 }
 
 void note_recorded(NativeEvent event) {

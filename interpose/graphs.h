@@ -20,6 +20,8 @@ struct FollowedGraph {
   virtual ~FollowedGraph() = default;
   // What the application's executable holds, for the audit; empty: not asked for.
   virtual std::optional<hal::GraphShape> asked() const { return std::nullopt; }
+  // Something that its nodes name is about to be destroyed: what was put off is done before.
+  virtual void catch_up() {}
 
   Context* context = nullptr;  // of its kernels
   std::shared_ptr<runtime::Graph> graph;
@@ -58,15 +60,30 @@ ApiStatus change_graph(GraphExec executable, const runtime::VendorCall& call,
                        const std::function<hal::Followed(FollowedGraph&, ApiStatus)>& change);
 // The context goes away.
 void forget_graphs(const Context& context);
-// No thread of ours works at a graph when this returns, nor is to (GraphCache::quiesce).
-void quiesce_graphs();
-// Around a call that destroys what nodes of graphs name: code or an array.
-template <class Inner>
-struct QuiescesGraphs {
+// While one is there no thread of ours works at a graph (GraphCache::hold). For the vendor's call
+// that destroys what nodes name, code or an array, and behind what waits for submitted work: only
+// the call itself.
+class GraphsQuiesced {
+ public:
+  GraphsQuiesced();
+  ~GraphsQuiesced();
+  GraphsQuiesced(const GraphsQuiesced&) = delete;
+  GraphsQuiesced& operator=(const GraphsQuiesced&) = delete;
+  // How many there have been.
+  static const std::atomic<std::uint64_t>& count() { return count_; }
+
+ private:
+  static constinit std::atomic<std::uint64_t> count_;
+  runtime::VirtualContext* held_[kMaxContexts] = {};
+};
+// What is deferred anywhere is flushed first (Flushed), and no graph is worked at meanwhile.
+struct FlushedAndQuiesced {
   template <class... Args>
   static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
-    quiesce_graphs();
-    return Inner::run(entry, args...);
+    return flush_deferred_then([&] {
+      const GraphsQuiesced quiesced;
+      return hal::NativeStatus(entry.real(args...));
+    });
   }
 };
 // A graph that records an event does so whenever it is launched: the calls do not tell when.

@@ -24,7 +24,9 @@ hal::Result<std::unique_ptr<VirtualContext>> VirtualContext::create(
 }
 
 VirtualContext::~VirtualContext() {
-  if (pipeline_ != nullptr) pipeline_->stop();  // null: it could not be made
+  if (pipeline_ == nullptr) return;  // it could not be made
+  pipeline_->graphs().await_released();
+  pipeline_->stop();
 }
 
 // --- streams ---------------------------------------------------------------------------------

@@ -61,8 +61,10 @@ class VirtualContext {
   void finish_timing() { pipeline_->finish_timing(); }
   // No graph is made executable any more: the process ends.
   void finish_graphs() { pipeline_->graphs().finish(); }
-  // Before the application destroys code (GraphCache::quiesce).
-  void quiesce_graphs() { pipeline_->graphs().quiesce(); }
+  // While the application destroys code (GraphCache::hold). await_held_graphs() is between the two.
+  void hold_graphs() { pipeline_->graphs().hold(); }
+  void await_held_graphs() { pipeline_->graphs().await_held(); }
+  void release_graphs() { pipeline_->graphs().release(); }
 
   // --- streams -------------------------------------------------------------------------------
   Stream& legacy() { return pipeline_->ordering().legacy(); }

@@ -33,6 +33,7 @@ class ExecutableGraph final : public hal::GraphExecutable {
   // whose nodes never changed is not kept.
   std::unique_ptr<MovedGraph> moved;
   std::uint64_t reading = 0, change = 0;
+  std::uint64_t destroyed = 0;  // RememberOptions::destroyed, when its nodes were made
 
  private:
   const Api& api_;
@@ -69,7 +70,7 @@ RememberedGraph::~RememberedGraph() {
 
 // Makes the reading that of the graph as it is now.
 hal::Status RememberedGraph::read(hal::KernelInspector& inspector) {
-  catch_up();
+  do_later();
   if (lost_) return hal::fail(hal::Errc::kUnsupported, "a change of a node cannot be followed");
   const GraphReader reader(api_, inspector, options_.hash);
   const std::size_t unread = unread_all_ && reading_ ? reading_->handles.size() : unread_.size();
@@ -78,7 +79,11 @@ hal::Status RememberedGraph::read(hal::KernelInspector& inspector) {
     const std::size_t at = unread_all_ ? i : unread_[i];
     const hal::GraphDescription::Node before = reading_->description.nodes[at];
     const hal::Result<bool> read = reader.read_again(*reading_, at, unread_all_);
-    if (unread_all_ && read && reading_->description.nodes[at] != before)
+    // A graph inside it may have other kernels of the same names.
+    CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+    const bool inside = api_.cuGraphNodeGetType(reading_->handles[at], &type) == CUDA_SUCCESS &&
+                        type == CU_GRAPH_NODE_TYPE_GRAPH;
+    if (unread_all_ && read && (inside || reading_->description.nodes[at] != before))
       changed_in_[at] = changes_;
     if (!read || !*read) forget_reading();
     if (!read) return tl::unexpected(read.error());
@@ -122,11 +127,12 @@ hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
     hal::KernelInspector& inspector, hal::PhysicalContext& partition,
     std::shared_ptr<hal::GraphExecutable> older, hal::WaitsUntil waits) {
   auto& context = static_cast<GreenContext&>(partition);
-  auto* const known = static_cast<ExecutableGraph*>(older.get());
+  auto* known = static_cast<ExecutableGraph*>(older.get());
+  if (known != nullptr && known->destroyed != destroyed()) known = nullptr;
   auto moved = std::make_unique<MovedGraph>(api_, inspector, context, options_);
   std::vector<std::size_t> disabled;
   hal::GraphShape shape;
-  std::uint64_t reading = 0, change = 0;
+  std::uint64_t reading = 0, change = 0, destroyed_before = 0;
   {
     // The application's changes do not wait for what follows: that goes on with a copy.
     const std::lock_guard lock(mutex_);
@@ -135,6 +141,7 @@ hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
     shape = shape_;
     reading = readings_;
     change = changes_;
+    destroyed_before = destroyed();
     for (const CUgraphNode node : disabled_) {
       const auto found = index_.find(node);
       if (found == index_.end())
@@ -166,6 +173,7 @@ hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
   executable->shape = moved->shape();
   executable->reading = reading;
   executable->change = change;
+  executable->destroyed = destroyed_before;
   if (change > 0)
     executable->moved = std::move(moved);
   else
@@ -200,7 +208,7 @@ bool RememberedGraph::bring_up_to_date(ExecutableGraph& executable) {
 
 bool RememberedGraph::index_names() {
   Names& names = *names_;
-  if (!names.outline) names.outline = GraphOutline::of(api_, names.graph);
+  if (!names.outline) names.outline = GraphOutline::of(api_, names.graph, false);
   if (!names.outline) return false;
   for (std::size_t i = names.index.size(); i < names.outline->nodes.size(); ++i)
     names.index.emplace(names.outline->nodes[i], i);
@@ -230,7 +238,7 @@ bool RememberedGraph::names_known() {
   Names& names = *names_;
   if (names.known) return *names.known;
   if (!index_names()) return false;
-  if (!outline_) outline_ = GraphOutline::of(api_, graph_);
+  if (!outline_) outline_ = GraphOutline::of(api_, graph_, false);
   names.known = outline_ && outline_->same_nodes(*names.outline);
   if (names.distinct.empty()) names.distinct = names.outline->distinct();
   return *names.known;
@@ -261,9 +269,11 @@ hal::Followed RememberedGraph::replace(CUgraph graph, bool keep_names) {
   std::optional<GraphOutline> was = std::exchange(outline_, std::nullopt);
   // Where nothing was read, as where no part is used, no node is looked at.
   bool alike = true;
-  if (reading_ || !alike_) {
-    if (!was) was = GraphOutline::of(api_, graph_);
-    outline_ = GraphOutline::of(api_, copy);
+  if (std::exchange(destroyed_, destroyed()) != destroyed()) {
+    alike = false;
+  } else if (reading_ || !alike_) {
+    if (!was || was->kernels.size() < was->nodes.size()) was = GraphOutline::of(api_, graph_, true);
+    outline_ = GraphOutline::of(api_, copy, true);
     alike = was && outline_ && outline_->same_nodes(*was) && outline_->kernels == was->kernels &&
             read_from_now_on(*was);
   }
@@ -316,6 +326,11 @@ hal::Followed RememberedGraph::set_kernel(hal::KernelInspector& inspector, CUgra
 }
 
 void RememberedGraph::catch_up() {
+  const std::lock_guard lock(mutex_);
+  do_later();
+}
+
+void RememberedGraph::do_later() {
   for (auto& [node, later] : later_) {
     later.parameters.kernelParams = later.arguments.pointers();
     lost_ = set_kernel_now(node, later.parameters) == hal::Followed::kNot || lost_;
@@ -328,6 +343,7 @@ hal::Followed RememberedGraph::set_kernel_now(CUgraphNode node,
   const CUgraphNode own = own_node(node);
   if (own == nullptr) return hal::Followed::kNot;
   if (parameters.func == nullptr && parameters.ctx == nullptr) parameters.ctx = options_.context;
+  if (outline_) outline_->kernels.clear();  // not known any more
   return changed(own, api_.cuGraphKernelNodeSetParams_v2(own, &parameters));
 }
 
@@ -347,20 +363,20 @@ hal::Followed RememberedGraph::set_fill(CUgraphNode node, const CUDA_MEMSET_NODE
 
 hal::Followed RememberedGraph::set_child(CUgraphNode node, CUgraph child) {
   const std::lock_guard lock(mutex_);
-  catch_up();  // of nodes inside the child that goes, too
+  do_later();  // of nodes inside the child that goes, too
   const CUgraphNode own = own_node(node);
   CUgraphNode made = nullptr;
-  if (!outline_) outline_ = GraphOutline::of(api_, graph_);
-  if (own == nullptr || !outline_ ||
+  if (!outline_) outline_ = GraphOutline::of(api_, graph_, false);
+  if (own == nullptr || !outline_) return hal::Followed::kNot;
+  auto& nodes = outline_->nodes;
+  const auto place = std::find(nodes.begin(), nodes.end(), own);
+  if (place == nodes.end() ||  // of a graph inside it
       api_.cuGraphAddChildGraphNode(&made, graph_, nullptr, 0, child) != CUDA_SUCCESS ||
       !take_place(api_, graph_, own, made))
     return hal::Followed::kNot;
   std::erase_if(replaced_, [&](const auto& pair) { return pair.first == node; });
-  auto& nodes = outline_->nodes;
-  if (const auto place = std::find(nodes.begin(), nodes.end(), own); place != nodes.end()) {
-    replaced_.emplace_back(node, static_cast<std::size_t>(place - nodes.begin()));
-    *place = made;
-  }
+  replaced_.emplace_back(node, static_cast<std::size_t>(place - nodes.begin()));
+  *place = made;
   if (const auto found = index_.find(own); found != index_.end()) {
     // NOLINTNEXTLINE(bugprone-unchecked-optional-access): what is in the index was read
     reading_->handles[found->second] = made;

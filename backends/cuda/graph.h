@@ -13,6 +13,7 @@
 // Every moved graph is read back and compared with the application's before it is used.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -93,6 +94,9 @@ struct RememberOptions {
   CUcontext context = nullptr;       // of the kernel nodes of graphs that may move
   CaptureGuard* captures = nullptr;  // null: no other code makes calls
   hal::ArgumentHash hash = nullptr;  // required
+  // Counts the calls that destroyed what nodes name, which is told by catch_up() before; null: none
+  // are made. Handles may be given out again then, and what named the old ones is not read again.
+  const std::atomic<std::uint64_t>* destroyed = nullptr;
 };
 
 class ExecutableGraph;
@@ -121,17 +125,22 @@ class RememberedGraph final : public hal::GraphSource {
   hal::Followed set_fill(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& fill);
   hal::Followed set_child(CUgraphNode node, CUgraph child);
   hal::Followed set_enabled(CUgraphNode node, bool enabled);
+  // Something that nodes name is about to be destroyed: what was put off is done while it is there.
+  void catch_up();
 
  private:
   RememberedGraph(const Api& api, CUgraph graph, const RememberOptions& options)
-      : api_(api), options_(options), graph_(graph) {}
+      : api_(api), options_(options), graph_(graph), destroyed_(destroyed()) {}
   // What the application calls `node`; null: that is not known for sure.
   CUgraphNode own_node(CUgraphNode node);
   bool index_names();
   bool names_known();
   hal::Status read(hal::KernelInspector& inspector);
   hal::Followed set_kernel_now(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS parameters);
-  void catch_up();
+  void do_later();
+  std::uint64_t destroyed() const {
+    return options_.destroyed != nullptr ? options_.destroyed->load() : 0;
+  }
   void forget_reading();
   hal::Followed changed(CUgraphNode own, CUresult status);
   bool bring_up_to_date(ExecutableGraph& executable);
@@ -177,9 +186,10 @@ class RememberedGraph final : public hal::GraphSource {
   // By which change each of its nodes came to be as it is; and the number of the last one.
   std::vector<std::uint64_t> changed_in_;
   std::uint64_t changes_ = 0;
-  std::uint64_t read_in_ = 0;   // the last one that the reading knows
-  std::uint64_t readings_ = 0;  // how often all of it was read
-  hal::GraphShape shape_;       // if nothing is unread
+  std::uint64_t read_in_ = 0;    // the last one that the reading knows
+  std::uint64_t readings_ = 0;   // how often all of it was read
+  std::uint64_t destroyed_ = 0;  // destroyed() when graph_ became what it is
+  hal::GraphShape shape_;        // if nothing is unread
 };
 
 }  // namespace vitamin::cuda

@@ -50,7 +50,7 @@ std::optional<std::vector<CUgraphNode>> nodes_of(const Api& api, CUgraph graph) 
   return nodes;
 }
 
-std::optional<GraphOutline> GraphOutline::of(const Api& api, CUgraph graph,
+std::optional<GraphOutline> GraphOutline::of(const Api& api, CUgraph graph, bool kernels,
                                              std::vector<CUgraphNode> order) {
   GraphOutline outline;
   outline.nodes = std::move(order);
@@ -65,6 +65,7 @@ std::optional<GraphOutline> GraphOutline::of(const Api& api, CUgraph graph,
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
     if (api.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return std::nullopt;
     outline.types.push_back(type);
+    if (!kernels) continue;
     CUDA_KERNEL_NODE_PARAMS parameters{};
     if (type == CU_GRAPH_NODE_TYPE_KERNEL &&
         api.cuGraphKernelNodeGetParams_v2(node, &parameters) != CUDA_SUCCESS)

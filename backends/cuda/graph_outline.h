@@ -27,8 +27,9 @@ struct GraphOutline {
     friend auto operator<=>(const Edge&, const Edge&) = default;
   };
   // Of the graph's own nodes, not of those of graphs inside it. `order`: all of them, in the order
-  // wanted; empty: in the driver's. Nothing: the driver does not tell.
-  static std::optional<GraphOutline> of(const Api& api, CUgraph graph,
+  // wanted; empty: in the driver's. `kernels`: these too, none of which may have been unloaded
+  // (bench/results/engines/unloaded_code.txt). Nothing: the driver does not tell.
+  static std::optional<GraphOutline> of(const Api& api, CUgraph graph, bool kernels,
                                         std::vector<CUgraphNode> order = {});
 
   // Node by node, in the order of both.
@@ -42,7 +43,7 @@ struct GraphOutline {
 
   std::vector<CUgraphNode> nodes;
   std::vector<CUgraphNodeType> types;
-  std::vector<const void*> kernels;  // what kernel nodes launch; null for others
+  std::vector<const void*> kernels;  // what kernel nodes launch; null for others; empty: not asked
   std::vector<Edge> edges;           // sorted
 };
 

@@ -386,16 +386,17 @@ CUresult module_unload(EntryPoint<decltype(::cuModuleUnload)> entry, CUmodule mo
   if (module == nullptr) return entry.real(module);
   Context* const context = context_of_module(module);
   const bool known = contexts_of_modules.find(module) != nullptr;
-  const CUresult answer =
-      await_if_accepted_then(context, known, [&] { return hal::NativeStatus(entry.real(module)); });
+  const CUresult answer = await_if_accepted_then(context, known, [&] {
+    const GraphsQuiesced quiesced;
+    return hal::NativeStatus(entry.real(module));
+  });
   if (answer == CUDA_SUCCESS) forget_module(module);
   return unloaded(module, answer);
 }
 
 CUresult library_unload(EntryPoint<decltype(::cuLibraryUnload)> entry, CUlibrary library) {
   // Unlike a module's, a library's end waits for nothing (code_calls_behind_a_gate.trace).
-  return unloaded(library,
-                  flush_deferred_then([&] { return hal::NativeStatus(entry.real(library)); }));
+  return unloaded(library, FlushedAndQuiesced::run(entry, library));
 }
 
 CUresult function_set_attribute(EntryPoint<decltype(::cuFuncSetAttribute)> entry,

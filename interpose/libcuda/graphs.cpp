@@ -44,6 +44,7 @@ cuda::CaptureGuard* capture_guard() {
 struct CudaGraph final : FollowedGraph {
   ~CudaGraph() override { nodes_remembered.fetch_sub(nodes); }
   std::optional<hal::GraphShape> asked() const override { return shape; }
+  void catch_up() override { source->catch_up(); }
 
   // The application's own words for a node, as the audit wants them. False: it does not know which
   // node that is.
@@ -61,7 +62,7 @@ struct CudaGraph final : FollowedGraph {
   // The nodes of the graph that was instantiated keep naming those of the executable.
   bool read(CUgraph from) {
     auto read = reader().read(from);
-    auto now = cuda::GraphOutline::of(*driver_functions(), from);
+    auto now = cuda::GraphOutline::of(*driver_functions(), from, false);
     if (!read || !now) return false;
     reading = std::move(*read);
     shape = reading.description.shape();
@@ -229,6 +230,7 @@ std::shared_ptr<FollowedGraph> follow(CUgraph graph, std::uint64_t flags, GraphR
   options.context = followed->context->handle;
   options.captures = capture_guard();
   options.hash = &runtime::argument_hash;
+  options.destroyed = &GraphsQuiesced::count();
   auto source = cuda::RememberedGraph::clone(*api, graph, options);
   if (!source) return none(GraphReason::kRefused);
   followed->source = std::move(*source);

@@ -41,19 +41,29 @@ void GraphCache::wait_for_work(Lock& lock, Ended ended) {
   hurry_ = --awaiting_ > 0;
 }
 
-void GraphCache::quiesce() {
+void GraphCache::hold() {
+  const Lock lock(core_.mutex);
+  ++held_;
+}
+
+void GraphCache::await_held() {
   Lock lock(core_.mutex);
-  const auto forget_wanted = [&] {
-    for (const Wanted& want : wanted_) {
-      want.graph->wanted.clear();
-      if (want.partition == kNoPartition) want.graph->asked = false;
-    }
-    wanted_.clear();
-  };
-  ++quiescing_;
   wait_for_work(lock, [&] { return in_work_ == 0; });
-  forget_wanted();
-  --quiescing_;
+}
+
+void GraphCache::release() {
+  const Lock lock(core_.mutex);
+  for (const Wanted& want : wanted_) {
+    want.graph->wanted.clear();
+    if (want.partition == kNoPartition) want.graph->asked = false;
+  }
+  wanted_.clear();
+  if (--held_ == 0) made_.notify_all();
+}
+
+void GraphCache::await_released() {
+  Lock lock(core_.mutex);
+  made_.wait(lock, [&] { return held_ == 0; });
 }
 
 std::vector<Graph::Made> GraphCache::forget(Lock& lock, Graph& graph) {
@@ -93,7 +103,7 @@ void GraphCache::make_wanted(Lock& lock) {
 // What another thread works at is not waited for: the worker may have to wait for a call of the
 // application.
 void GraphCache::prepare(Lock& lock, const std::shared_ptr<Graph>& graph, PartitionId partition) {
-  if (finished_ || core_.stopping || graph->in_work) return;
+  if (!works() || core_.stopping || graph->in_work) return;
   ++in_work_;
   work(lock, {graph, partition}, nullptr);
 }

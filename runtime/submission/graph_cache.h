@@ -32,13 +32,20 @@ class GraphCache {
   std::vector<Graph::Made> forget(Lock& lock, Graph& graph);
   // The application is about to destroy code, which graphs that it does not launch any more may
   // name: NVIDIA's driver faults where it makes such a graph executable or reads one of its kernels
-  // (bench/results/engines/README.md; freed memory does no harm). Waits for what is in work, and
-  // forgets what is wanted, which a later launch wants anew. Takes the lock.
-  void quiesce();
+  // (bench/results/engines/unloaded_code.txt; freed memory does no harm). No graph is worked at
+  // from hold() on, but for what is in work, for which await_held() waits, until release(), which
+  // forgets what is wanted: a later launch wants it anew. These and await_released() take the lock.
+  void hold();
+  void await_held();
+  void release();
+  // No thread holds it any more.
+  void await_released();
+  // Whether what is wanted will be done soon. Else a launch does not wait for it.
+  bool works() const { return !finished_ && held_ == 0; }
 
   // The worker is to look at it (kNoPartition), or to make an executable for the partition.
   void want(const std::shared_ptr<Graph>& graph, PartitionId partition);
-  bool awaited() const { return !wanted_.empty() && !finished_ && quiescing_ == 0; }
+  bool awaited() const { return !wanted_.empty() && works(); }
   // Does now what is wanted. Drops the lock.
   void make_wanted(Lock& lock);
   // Does what a submission said that a graph needs (Blocked::kGraph), unless another thread works
@@ -73,8 +80,8 @@ class GraphCache {
   std::uint64_t bytes_ = 0;     // what those take
   std::uint64_t clock_ = 0;     // counts their launches
   std::condition_variable made_;
-  unsigned in_work_ = 0;    // by how many threads
-  unsigned quiescing_ = 0;  // threads in quiesce()
+  unsigned in_work_ = 0;  // by how many threads
+  unsigned held_ = 0;     // by how many threads
   // What the worker waits with: not for the application's calls while one of these waits for it.
   unsigned awaiting_ = 0;
   std::atomic<bool> hurry_{false};

@@ -178,12 +178,12 @@ Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool m
 // Whether the launch waits for a grant depends on what the graph holds: one whose kernels wait for
 // other processes does not, since the client that has the grant may wait for these.
 Pipeline::GraphBinding Pipeline::without_grant(Stream& stream, Graph& graph, bool may_prepare) {
-  if (!graph.looked && !graph.gone) {
+  if (!graph.looked && !graph.gone && graphs_.works()) {
     if (may_prepare)
       return {&stream.app_stream, nullptr, GraphReason::kNoGrant, false, kNoPartition};
     want_look(graph);
   }
-  const bool waits = graph.looked ? graph.ends_by_itself : graph.asked;
+  const bool waits = graph.looked ? graph.ends_by_itself : graph.asked && graphs_.works();
   return {waits ? nullptr : &stream.app_stream, nullptr, GraphReason::kNoGrant};
 }
 

@@ -426,7 +426,11 @@ TEST_CASE("A graph is destroyed when no thread works at it any more") {
 
 TEST_CASE("Memory and code go when no executable is being made any more") {
   GraphFixture f({.policy = "static", .clock = soft::Clock::kReal});
-  ends_behind_the_making(f, [&] { f.context->quiesce_graphs(); });
+  ends_behind_the_making(f, [&] {
+    f.context->hold_graphs();
+    f.context->await_held_graphs();
+    f.context->release_graphs();
+  });
 }
 
 TEST_CASE("The worker gives up a wait that another thread waits for, and makes it when it can") {
@@ -434,7 +438,10 @@ TEST_CASE("The worker gives up a wait that another thread waits for, and makes i
   f.source->busy = f.source->stuck = true;
   runtime::Stream& stream = f.stream();
   CHECK(f.replay(stream) == hal::kNativeOk);
-  f.context->quiesce_graphs();
+  f.context->hold_graphs();
+  f.context->await_held_graphs();
+  CHECK(f.replay(stream) == hal::kNativeOk);  // none is made meanwhile
+  f.context->release_graphs();
   const auto other = std::make_shared<runtime::Graph>(f.source);
   Operation operation(other);
   CHECK(f.context->launch_graph(stream, operation) == hal::kNativeOk);
