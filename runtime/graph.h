@@ -12,8 +12,8 @@
 // one, as a kernel does, unless the graph holds kernels that wait for other processes. A launch
 // that is submitted by the mover makes none: without one it goes to the whole device, as the
 // program's executable on the program's own stream. Where the whole device is granted nothing is
-// made, and a graph is looked at only under a grant that has to know when its work ends
-// (Arbiter::submitted).
+// made, and a graph is looked at only where it would have to wait for a grant, or under one that
+// has to know when its work ends (Arbiter::submitted).
 //
 // Natively an executable never runs beside itself. Ours do not know of each other, so each launch
 // comes behind the one before, wherever that went.

@@ -448,7 +448,9 @@ class Graphs(UnderDaemon):
             self.assertEqual(output, expected)
             whole = graphs["whole_device"]
             self.assertNotIn("no_lease", whole)
-            self.assertGreater(whole["policy"], 0.95 * self.launched(graphs), graphs)
+            # While the executable for a part is made that a stream got because it starved.
+            elsewhere = self.launched(graphs) - whole["policy"] - graphs["bound"]
+            self.assertLess(elsewhere, 0.05 * self.launched(graphs), graphs)
 
     def test_executables_are_updated_and_destroyed_under_moving_leases(self):
         self.beside_each_other(["updates", "node_updates", "destroyed_in_flight"])
