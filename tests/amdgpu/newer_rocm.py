@@ -28,12 +28,13 @@ KNOWN = {
 ONE_GPU = [
     "kernels vector_add reduction gemm softmax layernorm atomics halves integers mathematics lanes "
     "lookback stacks fills_and_copies pairs",
-    "streams", "lanes",
+    "copies", "streams", "lanes",
     *(f"null_stream {check}" for check in ("queries", "synchronisations", "events", "event_waits",
                                            "chains", "threads", "masked")),
     *(f"corners {check}" for check in (
         "captured_graph", "built_graph", "asked_for_by_name", "last_error", "times_between_events",
         "devices", "other_processes")),
+    "newer capture_to_graph", "newer proc_address",
     "obstacles own_mask", "obstacles unreadable_code", "masks try_masks",
 ]
 TWO_GPUS = [f"several {check}" for check in (

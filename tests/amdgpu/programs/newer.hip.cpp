@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Functions that came after HIP 5.2, asked for by name, as a program does that was written for a
-// newer runtime. tests/interpose_hip/newer_runtime.c stands for arrays with memory of the host.
+// newer runtime. `synchronous_copies` needs the runtime of tests/interpose_hip/newer_runtime.c,
+// whose arrays are memory of the host.
 #include <dlfcn.h>
 
 #include "program.h"
