@@ -35,8 +35,8 @@ def graphs_of(directory):
 
 NODES_CANNOT_BE_SET = "cuGraphKernelNodeSetParams@1+=1;cuGraphKernelNodeSetParams_v2@1+=1"
 SLOWLY_MADE = "cuGraphInstantiateWithFlags@1+=3ms"
-CHANGES = ("changed_before_every_launch", "captured_between_launches", "update_then_set",
-           "updated_each", "updated_to_other_kernels", "disabled_then_updated",
+CHANGES = ("code_loaded_anew", "changed_before_every_launch", "captured_between_launches",
+           "update_then_set", "updated_each", "updated_to_other_kernels", "disabled_then_updated",
            "refused_then_updated", "ends_within_a_capture", "edited_while_it_runs",
            "updated_by_another_thread", "thousands_of_graphs")
 
@@ -174,6 +174,13 @@ class Graphs(unittest.TestCase):
         # What is made takes longer than the launches behind which the code goes.
         with unittest.mock.patch.dict(os.environ, VITAMIN_SOFT_FAULTS=SLOWLY_MADE):
             self.moves("code_that_goes")
+
+    def test_executables_go_on_with_code_that_was_loaded_anew(self):
+        for policy in ("random", "static:units=2-3", "fifo"):
+            sums, reasons = self.run_one("code_loaded_anew", policy=policy)
+            self.assertNotIn("unfollowed", reasons)
+            self.assertNotIn("refused", reasons)
+            self.assertEqual(sums["bound"] > 60, policy != "fifo", (policy, sums, reasons))
 
     def test_graphs_inside_graphs_follow(self):
         self.moves("built_by_hand")

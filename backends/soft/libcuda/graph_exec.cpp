@@ -72,11 +72,12 @@ bool flatten(const Graph& graph, const std::vector<std::size_t>& before, GraphEx
 
 // NVIDIA's driver ends with SIGSEGV where it looks at a kernel whose code was unloaded
 // (bench/results/engines/README.md).
-void expect_loaded(const KernelCommand& kernel) {
+void expect_loaded(const KernelCommand& kernel, const char* what) {
   bool is_kernel = false;
-  if (find_function(kernel.function, &is_kernel) != nullptr) return;
-  std::fputs("software driver: a graph with a kernel whose code was unloaded is made executable\n",
-             stderr);
+  const Function* const found = find_function(kernel.function, &is_kernel);
+  if (found != nullptr && found->image == kernel.image) return;
+  std::fprintf(stderr, "software driver: a graph with a kernel whose code was unloaded is %s\n",
+               what);
   std::abort();
 }
 
@@ -89,7 +90,7 @@ CUresult place_nodes(GraphExec& exec, Context& fallback) {
     if (!node.context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (node.context->device != fallback.device) return CUDA_ERROR_NOT_SUPPORTED;
     if (const auto* kernel = std::get_if<KernelCommand>(&node.command)) {
-      expect_loaded(*kernel);
+      expect_loaded(*kernel, "made executable");
       if (const CUresult error = check_placement(*kernel, *node.context); error != CUDA_SUCCESS)
         return error;
     }
@@ -151,6 +152,8 @@ CUresult submit_node(GraphExec& exec, ExecNode& node) {
     if (const int status = engine.wait(queue, before.event.get()); status != kOk)
       return result_of(status);
   }
+  if (const auto* kernel = std::get_if<KernelCommand>(&node.command); kernel && node.enabled)
+    expect_loaded(*kernel, "launched");
   const CUresult submitted =
       node.enabled ? submit(*node.context, queue, node.command) : result_of(engine.marker(queue));
   if (submitted != CUDA_SUCCESS || node.event == nullptr) return submitted;

@@ -206,6 +206,54 @@ void update_then_set() {
   }
 }
 
+// Executables go on with code that was loaded anew, by an update or node by node, and what they
+// named before is unloaded. Handles may be given out again.
+void code_loaded_anew() {
+  Session s;
+  const CUstream a = s.stream();
+  const CUdeviceptr x = s.words(4);
+  CUgraph first = nullptr;
+  CUgraphExec updated = nullptr, set = nullptr;
+  std::vector<CUgraphNode> nodes;
+  CUlibrary before = nullptr;
+  for (int round = 0; round < 12; ++round) {
+    const Kernels kernels(s, true);
+    const CUgraph inner = captured(a, CU_STREAM_CAPTURE_MODE_RELAXED,
+                                   [&] { kernels.launch("slow_add", a, x + 8, Word{1}, kShort); });
+    const CUgraph graph =
+        captured(a, CU_STREAM_CAPTURE_MODE_RELAXED, [&] { add_slowly(kernels, a, x, x + 4, 1); });
+    CUgraphNode child = nullptr;
+    check(drv.cuGraphAddChildGraphNode(&child, graph, nullptr, 0, inner));
+    check(drv.cuGraphDestroy(inner));
+    if (updated == nullptr) {
+      updated = executable(graph);
+      first = captured(a, CU_STREAM_CAPTURE_MODE_RELAXED,
+                       [&] { kernels.launch("slow_add", a, x + 12, Word{1}, kShort); });
+      set = executable(first);
+      nodes = nodes_of(first, CU_GRAPH_NODE_TYPE_KERNEL);
+    } else {
+      CUgraphExecUpdateResultInfo info;
+      print("update", drv.cuGraphExecUpdate(updated, graph, &info));
+      CUdeviceptr to = x + 12;
+      Word by = 1;
+      std::uint64_t ns = kShort;
+      void* arguments[] = {&to, &by, &ns, nullptr};
+      CUDA_KERNEL_NODE_PARAMS parameters{};
+      parameters.func = kernels("slow_add");
+      parameters.gridDimX = parameters.gridDimY = parameters.gridDimZ = 1;
+      parameters.blockDimX = 32;
+      parameters.blockDimY = parameters.blockDimZ = 1;
+      parameters.kernelParams = arguments;
+      print("set", drv.cuGraphExecKernelNodeSetParams(set, nodes[0], &parameters));
+      check(drv.cuLibraryUnload(before));
+    }
+    check(drv.cuGraphDestroy(graph));
+    before = kernels.library;
+    launch_often(s, updated, a, x, 6);
+    launch_often(s, set, a, x, 6);
+  }
+}
+
 // As a program does that captures each step anew: values change, and with `kernels_change` kernels,
 // too.
 void updated_before_every_launch(bool kernels_change) {
@@ -421,6 +469,7 @@ const Scenarios kScenarios = {
     {"updated_by_another_thread", &updated_by_another_thread},
     {"thousands_of_graphs", &thousands_of_graphs},
     {"update_then_set", &update_then_set},
+    {"code_loaded_anew", &code_loaded_anew},
     {"updated_each", &updated_each},
     {"updated_to_other_kernels", &updated_to_other_kernels},
     {"disabled_then_updated", &disabled_then_updated},
