@@ -210,8 +210,8 @@ bool RememberedGraph::index_names() {
   Names& names = *names_;
   if (!names.outline) names.outline = GraphOutline::of(api_, names.graph, false);
   if (!names.outline) return false;
-  for (std::size_t i = names.index.size(); i < names.outline->nodes.size(); ++i)
-    names.index.emplace(names.outline->nodes[i], i);
+  const std::vector<CUgraphNode>& nodes = names.outline->nodes;
+  for (std::size_t i = names.index.size(); i < nodes.size(); ++i) names.index.emplace(nodes[i], i);
   return true;
 }
 
@@ -229,19 +229,20 @@ CUgraphNode RememberedGraph::own_node(CUgraphNode node) {
     if (place == names_->index.end()) return nullptr;  // of a graph inside it
     at = place->second;
   }
-  if (!names_) return outline_->nodes[*at];
-  return names_known() && names_->distinct[*at] ? outline_->nodes[*at] : nullptr;
+  if (names_ && (!names_known() || !names_->distinct[*at])) return nullptr;
+  return outline_ ? outline_->nodes[*at] : nullptr;
 }
 
 // Whether graph_ has the nodes of the graph that was instantiated, in the same order.
 bool RememberedGraph::names_known() {
   Names& names = *names_;
   if (names.known) return *names.known;
-  if (!index_names()) return false;
+  if (!index_names() || !names.outline) return false;
   if (!outline_) outline_ = GraphOutline::of(api_, graph_, false);
-  names.known = outline_ && outline_->same_nodes(*names.outline);
   if (names.distinct.empty()) names.distinct = names.outline->distinct();
-  return *names.known;
+  const bool known = outline_ && outline_->same_nodes(*names.outline);
+  names.known = known;
+  return known;
 }
 
 // After a call that changes a node.
@@ -281,7 +282,11 @@ hal::Followed RememberedGraph::replace(CUgraph graph, bool keep_names) {
   later_.clear();  // an update sets every node
   lost_ = false;
   const CUgraph before = std::exchange(graph_, copy);
-  if (!names_ && keep_names) names_ = Names{before, std::move(was), {}, {}, {}};
+  if (!names_ && keep_names) {
+    names_ = std::make_unique<Names>();
+    names_->graph = before;
+    names_->outline = std::move(was);
+  }
   if (names_)
     names_->known.reset();
   else

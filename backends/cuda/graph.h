@@ -176,7 +176,7 @@ class RememberedGraph final : public hal::GraphSource {
     std::vector<bool> distinct;
     std::optional<bool> known;  // graph_ has the same nodes
   };
-  std::optional<Names> names_;
+  std::unique_ptr<Names> names_;
   // Of graph_, but for the nodes `unread_`; none: it was not read since it was cloned, unless from
   // a graph of the same kernels.
   std::optional<GraphReading> reading_;

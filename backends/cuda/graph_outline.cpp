@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -88,7 +89,9 @@ std::optional<GraphOutline> GraphOutline::of(const Api& api, CUgraph graph, bool
                                  std::uint64_t{data[i].to_port} << 8 |
                                  std::uint64_t{data[i].type} << 16});
   }
-  std::sort(outline.edges.begin(), outline.edges.end());
+  std::sort(outline.edges.begin(), outline.edges.end(), [](const Edge& a, const Edge& b) {
+    return std::tie(a.from, a.to, a.data) < std::tie(b.from, b.to, b.data);
+  });
   return outline;
 }
 

@@ -24,7 +24,7 @@ struct GraphOutline {
   struct Edge {
     std::size_t from = 0, to = 0;
     std::uint64_t data = 0;
-    friend auto operator<=>(const Edge&, const Edge&) = default;
+    friend bool operator==(const Edge&, const Edge&) = default;
   };
   // Of the graph's own nodes, not of those of graphs inside it. `order`: all of them, in the order
   // wanted; empty: in the driver's. `kernels`: these too, none of which may have been unloaded
