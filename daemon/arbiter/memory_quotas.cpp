@@ -7,31 +7,35 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "daemon/config/value.h"
 #include "daemon/protocol/quota_file.h"
+#include "hal/read_file.h"
 
 namespace vitamin::daemon {
 
 namespace {
 
-// Whether there is room for one more among `all`, of which the user may have some. The error is a
-// sentence for the user.
-template <class All, class UserOf>
-hal::Status room(const All& all, std::size_t most, std::uint32_t user, std::size_t most_of_user,
-                 const UserOf& user_of, const char* what) {
-  const auto of_user = static_cast<std::size_t>(std::count_if(
-      all.begin(), all.end(), [&](const auto& each) { return user_of(each.second) == user; }));
-  if (of_user >= most_of_user)
-    return hal::fail(hal::Errc::kUnavailable, "user " + std::to_string(user) + " has as many " +
-                                                  what + " (" + std::to_string(of_user) +
-                                                  ") as one user may");
-  if (all.size() >= most)
-    return hal::fail(hal::Errc::kUnavailable,
-                     std::string("vitamind has as many ") + what + " as it may have");
-  return {};
+// Whether there is room for one more of those that `counts` accepts. The error is a sentence for
+// the user. `who`: "user 1000 has", `whom`: "one user".
+template <class All, class Counts>
+hal::Status room(const All& all, std::size_t most, const char* what, const std::string& who,
+                 const char* whom, const Counts& counts) {
+  const auto of_them = static_cast<std::size_t>(
+      std::count_if(all.begin(), all.end(), [&](const auto& each) { return counts(each.second); }));
+  if (of_them < most) return {};
+  return hal::fail(hal::Errc::kUnavailable, who + " as many " + what + " (" +
+                                                std::to_string(of_them) + ") as " + whom + " may");
 }
+
+const std::string& place_of(const Member& member) {
+  return member.job.empty() ? member.container : member.job;
+}
+
+std::string user_has(std::uint32_t user) { return "user " + std::to_string(user) + " has"; }
 
 // Whether these are totals that programs may have of one device: NVML's leaves out what the driver
 // has for itself, or does not.
@@ -56,6 +60,8 @@ struct MemoryQuotas::Group {
   std::string device, workload_class, whose;  // workload_class empty: of a step or claim
   std::uint64_t total = 0;
   std::uint32_t user = 0;  // of the first member
+  std::string place{};     // of the first member
+  bool listed = false;     // the device is
   std::size_t joined = 0;  // processes that were handed it and live
   protocol::Fd file{};
   protocol::MappedLedger ledger{};
@@ -84,7 +90,8 @@ struct MemoryQuotas::Group {
   }
 };
 
-MemoryQuotas::MemoryQuotas() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {}
+MemoryQuotas::MemoryQuotas(std::string listing)
+    : listing_(std::move(listing)), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {}
 MemoryQuotas::~MemoryQuotas() = default;
 
 // --- members -------------------------------------------------------------------------------------
@@ -98,11 +105,16 @@ hal::Result<std::uint64_t> MemoryQuotas::enter(const Member& member, protocol::F
   if (owner == 0) owner = protocol::unseen_owner(++unseen_);
   if (const auto known = processes_.find(owner); known != processes_.end()) {
     known->second.user = member.user;  // it may have changed its user
+    known->second.place = place_of(member);
     return owner;
   }
-  if (auto may = room(
-          processes_, kProcesses, member.user, kProcessesOfUser,
-          [](const Process& process) { return process.user; }, "processes with a memory quota");
+  constexpr const char* kWhat = "processes with a memory quota";
+  if (auto may = room(processes_, kProcessesOfUser, kWhat, user_has(member.user), "one user",
+                      [&](const Process& process) { return process.user == member.user; });
+      !may)
+    return tl::unexpected(may.error());
+  if (auto may = room(processes_, kProcesses, kWhat, "vitamind has", "it",
+                      [](const Process&) { return true; });
       !may)
     return tl::unexpected(may.error());
   epoll_event event{};
@@ -110,7 +122,7 @@ hal::Result<std::uint64_t> MemoryQuotas::enter(const Member& member, protocol::F
   event.data.u64 = owner;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, pidfd.get(), &event) != 0)
     return hal::fail(hal::Errc::kUnavailable, "the end of the process cannot be watched", errno);
-  processes_[owner] = {std::move(pidfd), member.user, {}};
+  processes_[owner] = {std::move(pidfd), member.user, place_of(member), {}};
   return owner;
 }
 
@@ -180,23 +192,56 @@ hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(std::uint64_t owner, const 
   if (process == processes_.end())
     return hal::fail(hal::Errc::kUnavailable, "the process has ended");
   about.user = process->second.user;
-  std::string key = key_of(prefix, about.total, memory.percent != 0);
+  about.place = process->second.place;
+  std::set<std::string>& joined = process->second.groups;
+  // What a process said of a device first stays: it gets no ledgers by other totals.
+  const auto had = joined.lower_bound(prefix);
+  std::string key = had != joined.end() && had->starts_with(prefix)
+                        ? *had
+                        : key_of(prefix, about.total, memory.percent != 0);
   const auto known = groups_.find(key);
+  if (!joined.contains(key) && joined.size() >= kGroupsOfProcess)
+    return hal::fail(hal::Errc::kUnavailable, "the process has as many memory quotas (" +
+                                                  std::to_string(joined.size()) +
+                                                  ") as one process may");
   const auto group = known != groups_.end() ? hal::Result<Group*>(known->second.get())
                                             : begin_group(key, std::move(about));
   if (!group) return tl::unexpected(group.error());
-  if (process->second.groups.insert(std::move(key)).second) ++(*group)->joined;
+  if (joined.insert(std::move(key)).second) ++(*group)->joined;
   const std::uint64_t quota = bytes_of(memory, (*group)->total);
   (*group)->ledger->set_quota(quota);
   return Bound{(*group)->file.get(), quota, (*group)->whose};
 }
 
-hal::Result<MemoryQuotas::Group*> MemoryQuotas::begin_group(std::string key, Group about) {
-  if (auto may = room(
-          groups_, kGroups, about.user, kGroupsOfUser,
-          [](const auto& group) { return group->user; }, "memory quotas");
+bool MemoryQuotas::lists(const std::string& uuid) const {
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(listing_, none)) {
+    std::istringstream words(hal::read_file(entry.path() / "information").value_or(""));
+    for (std::string word; words >> word;)
+      if (word == uuid) return true;
+  }
+  return false;
+}
+
+hal::Status MemoryQuotas::room_for(const Group& group) const {
+  constexpr const char* kWhat = "memory quotas";
+  const std::string has = user_has(group.user);
+  const auto of_user = [&](const auto& each) {
+    return each->listed == group.listed && each->user == group.user;
+  };
+  if (auto may =
+          room(groups_, kGroupsOfPlace, kWhat, has, "one user in one job or container",
+               [&](const auto& each) { return of_user(each) && each->place == group.place; });
       !may)
-    return tl::unexpected(may.error());
+    return may;
+  if (auto may = room(groups_, kGroupsOfUser, kWhat, has, "one user", of_user); !may) return may;
+  return room(groups_, kGroups, kWhat, "vitamind has", "it",
+              [&](const auto& each) { return each->listed == group.listed; });
+}
+
+hal::Result<MemoryQuotas::Group*> MemoryQuotas::begin_group(std::string key, Group about) {
+  about.listed = lists(about.device);
+  if (auto may = room_for(about); !may) return tl::unexpected(may.error());
   auto file = protocol::new_ledger();
   if (!file) return tl::unexpected(file.error());
   auto ledger = protocol::map_ledger(*file);

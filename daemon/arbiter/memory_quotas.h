@@ -12,10 +12,13 @@
 //   * A group, with its ledger, ends with its last member.
 //
 // A process says itself how much memory its device has, and a percentage is of that. So a group has
-// a ledger for each total, but for small differences: no process changes the quota of others by
-// what it says.
+// a ledger for each total, but for small differences, and a process keeps its first one: no process
+// changes the quota of others by what it says.
 //
-// The number of groups and of members is bounded, for all users and for each one.
+// The number of groups and of members is bounded: for all users, for each one, for each job or
+// container of a user, and for each process. A process says itself on which device it is, so groups
+// on devices that NVIDIA's driver lists have bounds of their own: no device that a process made up
+// takes their room. (MIG devices and AMD's are not listed.)
 //
 // Every member can write its ledger, so quotas bind cooperating programs only. The daemon's end
 // drops its ledgers: clients go on with theirs, and processes that start later get new ones.
@@ -40,12 +43,15 @@ namespace vitamin::daemon {
 
 class MemoryQuotas {
  public:
-  // Each has a descriptor. A group counts for the user of its first member.
-  static constexpr std::size_t kGroups = 2048, kGroupsOfUser = 512;
+  // Each has a descriptor. A group counts for its first member's user and job or container. Of all,
+  // of a user, and of a user in one job or container: on listed devices, and as many on others.
+  static constexpr std::size_t kGroups = 1024, kGroupsOfUser = 768, kGroupsOfPlace = 512;
+  static constexpr std::size_t kGroupsOfProcess = 64;
   static constexpr std::size_t kProcesses = 4096, kProcessesOfUser = 1024;
   static constexpr std::size_t kEnded = 1024;
 
-  MemoryQuotas();
+  // `listing`: the directory in which NVIDIA's driver lists its devices.
+  explicit MemoryQuotas(std::string listing = "/proc/driver/nvidia/gpus");
   ~MemoryQuotas();
 
   // A process that asks for its quotas: its owner number in ledgers. `pidfd`: of the member's
@@ -91,17 +97,21 @@ class MemoryQuotas {
   struct Process {
     protocol::Fd pidfd;
     std::uint32_t user = 0;
+    std::string place;             // its job, else its container; empty: none
     std::set<std::string> groups;  // keys in groups_
   };
   hal::Result<Bound> bound(std::uint64_t owner, const std::string& prefix, Group about,
                            const config::MemoryBound& memory);
   std::string key_of(const std::string& prefix, std::uint64_t total, bool percent) const;
+  bool lists(const std::string& uuid) const;
+  hal::Status room_for(const Group& group) const;
   hal::Result<Group*> begin_group(std::string key, Group about);
   // Visits the groups of the device of which the process is a member.
   template <class Visit>
   void for_each_group(std::uint64_t owner, const std::string& uuid, Visit visit) const;
   void remove(std::uint64_t owner);
 
+  std::string listing_;
   std::map<std::string, std::unique_ptr<Group>> groups_;
   std::map<std::uint64_t, Process> processes_;  // by owner number
   struct Ended {

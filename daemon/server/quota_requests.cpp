@@ -2,6 +2,7 @@
 //
 // Answers processes that ask for their quotas of device memory.
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <set>
 #include <sstream>
@@ -18,6 +19,14 @@ namespace vitamin::daemon {
 namespace {
 
 constexpr std::size_t kMostQuotas = 4;  // of one process on a device: the files of one message
+
+// A UUID or PCI address. A process may say any text, which becomes a key and a label.
+bool names_device(const std::string& uuid) {
+  constexpr std::size_t kLongest = 64;
+  return uuid.size() <= kLongest && std::all_of(uuid.begin(), uuid.end(), [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '-' || c == ':' || c == '.';
+         });
+}
 
 }  // namespace
 
@@ -69,6 +78,8 @@ std::vector<const config::WorkloadClass*> Server::memory_classes(
 
 hal::Status Server::send_quotas(Connection& client, const std::string& uuid, std::uint64_t total,
                                 const std::string& said, const std::string& program) {
+  if (!names_device(uuid))
+    return hal::fail(hal::Errc::kInvalidArgument, "this is the name of no device");
   const protocol::Peer& peer = client.peer;
   const std::string cgroup = cgroup_of(peer.pid);
   const Container container = container_of(cgroup);

@@ -7,7 +7,13 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "daemon/arbiter/memory_quotas.h"
 #include "daemon/protocol/quota_file.h"
@@ -125,9 +131,13 @@ TEST_CASE("a process that lies about its device changes no quota of others") {
   REQUIRE(first);
   CHECK(quota_of("of class small") == 4 * kGiB);
   for (const std::uint64_t lie : {std::uint64_t{0}, std::uint64_t{1}, kGiB, 800 * kGiB}) {
-    const auto liar = bound(quotas, half, other, "GPU-1", lie);
+    Child child;
+    const Member member{child.pid(), 1001, "", ""};
+    const auto liar = bound(quotas, half, member, "GPU-1", lie);
     REQUIRE(liar);
     CHECK(liar->file != first->file);
+    // Another lie gets no other ledger.
+    CHECK(bound(quotas, half, member, "GPU-1", 80 * kGiB)->file == liar->file);
   }
   // Without what the driver has for itself: the same device.
   const auto same = bound(quotas, half, other, "GPU-1", 8 * kGiB - (600 << 20));
@@ -211,27 +221,83 @@ TEST_CASE("a group ends with its last process") {
   CHECK_FALSE(quotas.enter(member, std::move(pidfd)));
 }
 
-TEST_CASE("a user has so many groups at most, which leaves room for other users") {
-  daemon::MemoryQuotas quotas;
-  const auto devices_of = [&](std::uint32_t user) {
-    std::size_t begun = 0;
-    std::string why;
-    for (int device = 0; why.empty(); ++device) {
-      const std::string uuid = "GPU-" + std::to_string(device);
-      const auto one = bound(quotas, of(GroupOf::kUser), {::getpid(), user, "", ""}, uuid.c_str());
-      if (one)
-        ++begun;
-      else
-        why = one.error().message;
+// Processes that ask for quotas on as many devices as they may, each of a name of its own.
+struct Askers {
+  daemon::MemoryQuotas& quotas;
+  int devices = 0;
+  std::vector<std::unique_ptr<Child>> processes{};
+
+  // Until one is refused for another reason than its own number: that reason.
+  std::string ask(const Member& as) {
+    for (;;) {
+      processes.push_back(std::make_unique<Child>());
+      Member member = as;
+      member.process = processes.back()->pid();
+      for (std::string why; why.find("one process") == why.npos;) {
+        if (!why.empty()) return why;
+        const std::string uuid = "GPU-" + std::to_string(devices);
+        const auto one = bound(quotas, of(GroupOf::kUser), member, uuid.c_str());
+        if (one)
+          ++devices;
+        else
+          why = one.error().message;
+        if (why.find("one process") != why.npos) break;
+      }
     }
-    CHECK(why ==
-          "user " + std::to_string(user) + " has as many memory quotas (512) as one user may");
-    return begun;
+  }
+};
+
+TEST_CASE("a process is in so many groups at most") {
+  daemon::MemoryQuotas quotas;
+  const Member me{::getpid(), 0, "", ""};
+  const auto ask = [&](std::size_t device) {
+    return bound(quotas, of(GroupOf::kUser), me, ("GPU-" + std::to_string(device)).c_str());
   };
-  CHECK(devices_of(1000) == daemon::MemoryQuotas::kGroupsOfUser);
-  CHECK(devices_of(1001) == daemon::MemoryQuotas::kGroupsOfUser);
+  for (std::size_t i = 0; i < daemon::MemoryQuotas::kGroupsOfProcess; ++i) REQUIRE(ask(i));
+  const auto refused = ask(daemon::MemoryQuotas::kGroupsOfProcess);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message == "the process has as many memory quotas (64) as one process may");
+  CHECK(ask(0));  // those that it has it keeps
+  CHECK(bound(quotas, of(GroupOf::kUser), {::getppid(), 0, "", ""}, "GPU-real"));
+}
+
+TEST_CASE("a user has so many groups at most, which leaves room for other users and containers") {
+  daemon::MemoryQuotas quotas;
+  const auto begun = [&](const Member& as, const std::string& why) {
+    const std::size_t before = quotas.status().size();
+    Askers askers{quotas, static_cast<int>(before)};
+    const std::string said = askers.ask(as);
+    CHECK(said == (why.empty() ? "vitamind has as many memory quotas (1024) as it may"
+                               : "user 0 has as many memory quotas " + why + " may"));
+    const std::size_t now = quotas.status().size();
+    // They stay.
+    static std::vector<std::unique_ptr<Child>> all;
+    for (auto& each : askers.processes) all.push_back(std::move(each));
+    return now - before;
+  };
+  const char* const of_place = "(512) as one user in one job or container";
+  CHECK(begun({0, 0, std::string(64, 'a'), ""}, of_place) == daemon::MemoryQuotas::kGroupsOfPlace);
+  CHECK(begun({0, 0, "", "12"}, "(768) as one user") == 256);
+  CHECK(begun({0, 1000, "", ""}, "") == 256);
   // A member of a group that there is needs no room.
-  CHECK(bound(quotas, of(GroupOf::kUser), {::getppid(), 1000, "", ""}, "GPU-0"));
+  CHECK(bound(quotas, of(GroupOf::kUser), {::getppid(), 1000, "", ""}, "GPU-768"));
+}
+
+TEST_CASE("devices that a process made up take no room of those that the driver lists") {
+  namespace fs = std::filesystem;
+  std::string name = (fs::temp_directory_path() / "gpus-XXXXXX").native();
+  const fs::path listing = ::mkdtemp(name.data());
+  fs::create_directory(listing / "0000:01:00.0");
+  std::ofstream(listing / "0000:01:00.0" / "information")
+      << "Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-real\nIRQ: 1\n";
+  daemon::MemoryQuotas quotas(listing);
+  Askers askers{quotas};
+  askers.ask({0, 0, "", ""});
+  CHECK(quotas.status().size() == daemon::MemoryQuotas::kGroupsOfPlace);
+  const Member next{::getpid(), 0, "", ""};
+  CHECK(bound(quotas, of(GroupOf::kUser), next, "GPU-real"));
+  CHECK_FALSE(bound(quotas, of(GroupOf::kUser), next, "GPU-rea"));
+  fs::remove_all(listing);
 }
 
 }  // namespace
