@@ -23,6 +23,12 @@ UsageOwner other_of(const UsageOwner& owner) { return {owner.uuid, "other", "", 
 
 }  // namespace
 
+bool take_back(int file, std::uint64_t before, std::uint64_t bytes) {
+  struct stat now {};
+  return ::fstat(file, &now) == 0 && static_cast<std::uint64_t>(now.st_size) == before + bytes &&
+         hal::set_file_size(file, before);
+}
+
 // Whether one more owner may have separate sums. If necessary, adds the sums of the least recently
 // seen owner to "other", if that was long ago.
 bool Accounting::make_room(std::uint64_t now_ns) {
@@ -73,7 +79,8 @@ void Accounting::append(const std::string& file, const std::string& line) {
   const ssize_t bytes = opened ? ::write(opened.get(), line.data(), line.size()) : -1;
   const int error = bytes < 0 ? errno : ENOSPC;
   const bool written = bytes == static_cast<ssize_t>(line.size());
-  const bool whole = written || bytes <= 0 || !regular || hal::set_file_size(opened.get(), size);
+  const bool whole = written || bytes <= 0 ||
+                     (regular && take_back(opened.get(), size, static_cast<std::uint64_t>(bytes)));
   if (!written && !failed_)
     log::warn(
         "the record of a client that ended cannot be written to {}: {}{}; `vitamin accounting` "

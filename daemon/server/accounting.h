@@ -26,6 +26,10 @@ struct UsageOwner {
   friend auto operator<=>(const UsageOwner&, const UsageOwner&) = default;
 };
 
+// Takes the last bytes of a regular file away, those that this process has just written behind its
+// first `before` ones. False: they stay, for another process has written to it, too.
+bool take_back(int file, std::uint64_t before, std::uint64_t bytes);
+
 class Accounting {
  public:
   static constexpr std::size_t kRecords = 1000;

@@ -4,6 +4,7 @@
 #include "daemon/server/accounting.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/protocol/fd.h"
 #include "tests/scheduler/fixture.h"
 
 namespace vitamin::daemon {
@@ -142,6 +144,25 @@ TEST_CASE("a record for which the disk has no room leaves no part of a line") {
     if (record.is_object()) clients.push_back(record["client"]);
   }
   CHECK(clients == std::vector{1, 3});
+  ::unlink(file.c_str());
+}
+
+TEST_CASE("a part of a line is not taken back when another process has written to the file, too") {
+  const std::string file = "accounting_shared_test." + std::to_string(::getpid());
+  const protocol::Fd opened(::open(file.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
+  REQUIRE(opened);
+  const auto write = [&](const std::string& text) {
+    REQUIRE(::write(opened.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  };
+  const auto size = [&] { return ::lseek(opened.get(), 0, SEEK_END); };
+  write("line\n");
+  write("par");
+  CHECK(take_back(opened.get(), 5, 3));
+  CHECK(size() == 5);
+  write("par");
+  write("others\n");
+  CHECK_FALSE(take_back(opened.get(), 5, 3));
+  CHECK(size() == 15);
   ::unlink(file.c_str());
 }
 
