@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -102,7 +103,8 @@ hal::Result<std::uint64_t> MemoryQuotas::enter(const Member& member, protocol::F
   // Its number may have been another process's by then.
   pollfd ended{pidfd.get(), POLLIN, 0};
   if (::poll(&ended, 1, 0) != 0) return hal::fail(hal::Errc::kUnavailable, "the process has ended");
-  if (owner == 0) owner = protocol::unseen_owner(++unseen_);
+  const std::uint64_t inode = inode_of(pidfd);
+  if (owner == 0) owner = unseen_owner(inode);
   if (const auto known = processes_.find(owner); known != processes_.end()) {
     known->second.user = member.user;  // it may have changed its user
     known->second.place = place_of(member);
@@ -122,8 +124,25 @@ hal::Result<std::uint64_t> MemoryQuotas::enter(const Member& member, protocol::F
   event.data.u64 = owner;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, pidfd.get(), &event) != 0)
     return hal::fail(hal::Errc::kUnavailable, "the end of the process cannot be watched", errno);
-  processes_[owner] = {std::move(pidfd), member.user, place_of(member), {}};
+  processes_[owner] = {std::move(pidfd), member.user, place_of(member), {}, inode};
   return owner;
+}
+
+// Since Linux 6.9 each process has one inode for its pidfds, which no other process gets. Before,
+// all descriptors without a file shared one: that of the epoll descriptor.
+std::uint64_t MemoryQuotas::inode_of(const protocol::Fd& pidfd) const {
+  struct stat process {
+  }, other{};
+  if (::fstat(pidfd.get(), &process) != 0 || ::fstat(epoll_.get(), &other) != 0) return 0;
+  return process.st_dev != other.st_dev ? process.st_ino : 0;
+}
+
+// A process that cannot be seen has the number that it was given first, where it is known again.
+std::uint64_t MemoryQuotas::unseen_owner(std::uint64_t inode) {
+  if (inode != 0)
+    for (const auto& [owner, process] : processes_)
+      if (process.inode == inode) return owner;
+  return protocol::unseen_owner(++unseen_);
 }
 
 void MemoryQuotas::remove_ended() {

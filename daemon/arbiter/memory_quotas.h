@@ -99,10 +99,13 @@ class MemoryQuotas {
     std::uint32_t user = 0;
     std::string place;             // its job, else its container; empty: none
     std::set<std::string> groups;  // keys in groups_
+    std::uint64_t inode = 0;       // of its pidfd; 0: it has none of its own
   };
   hal::Result<Bound> bound(std::uint64_t owner, const std::string& prefix, Group about,
                            const config::MemoryBound& memory);
   std::string key_of(const std::string& prefix, std::uint64_t total, bool percent) const;
+  std::uint64_t inode_of(const protocol::Fd& pidfd) const;
+  std::uint64_t unseen_owner(std::uint64_t inode);
   bool lists(const std::string& uuid) const;
   hal::Status room_for(const Group& group) const;
   hal::Result<Group*> begin_group(std::string key, Group about);

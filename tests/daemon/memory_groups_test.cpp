@@ -2,6 +2,8 @@
 //
 // Which processes share a quota of device memory (daemon/arbiter/memory_quotas.h).
 #include <doctest/doctest.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -203,6 +205,33 @@ TEST_CASE("what an ended process had is returned without a look at /proc, and ot
   quotas.remove_ended();
   CHECK((*ledger)->add_up().used == kGiB / 4);
   CHECK(quotas.status()[0]["processes"] == 1);
+}
+
+TEST_CASE("a process that cannot be seen enters once, however often it asks") {
+  struct stat process {
+  }, other{};
+  const auto pidfd = pidfd_of(::getpid());
+  const vitamin::protocol::Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  REQUIRE(::fstat(pidfd.get(), &process) == 0);
+  REQUIRE(::fstat(epoll.get(), &other) == 0);
+  if (process.st_dev == other.st_dev) return;  // before Linux 6.9 it is not known again
+  daemon::MemoryQuotas quotas;
+  const Member unseen{0, 1000, "", ""};
+  Child first, second;
+  const auto owner = [&](const Child& child) {
+    return quotas.enter(unseen, pidfd_of(child.pid())).value();
+  };
+  const auto one = owner(first);
+  const auto before = ::dup(0);
+  for (int i = 0; i < 2000; ++i) REQUIRE(owner(first) == one);  // more than a user may have
+  const auto after = ::dup(0);
+  CHECK(after == before + 1);  // no descriptor was kept
+  ::close(before);
+  ::close(after);
+  const auto another = owner(second);
+  CHECK(another != one);
+  first.kill();
+  CHECK(owner(second) == another);
 }
 
 TEST_CASE("a group ends with its last process") {
