@@ -193,10 +193,10 @@ class QuotaLedger {
         return refuse(mine, none);
     }
   }
-  // What the device has given out already, admitted or not: then `used` may be above the quota.
+  // What the device has given out already, admitted or not: then `used` may be above the quota. By
+  // any thread of the slot's owner.
   void charge_unasked(std::size_t slot, std::uint64_t bytes) {
-    slots_[slot].over.store(slots_[slot].over.load(std::memory_order_relaxed) + bytes,
-                            std::memory_order_relaxed);
+    slots_[slot].over.fetch_add(bytes, std::memory_order_relaxed);
     note_peak(slots_[slot], slots_[slot].used.fetch_add(bytes, std::memory_order_seq_cst) + bytes);
   }
   // By the slot's owner: at most what was charged.
@@ -239,8 +239,10 @@ class QuotaLedger {
     return i;
   }
   static void note_peak(Slot& mine, std::uint64_t used) {
-    if (bytes_in(used) > mine.peak.load(std::memory_order_relaxed))
-      mine.peak.store(bytes_in(used), std::memory_order_relaxed);
+    std::uint64_t peak = mine.peak.load(std::memory_order_relaxed);
+    while (peak < bytes_in(used) &&
+           !mine.peak.compare_exchange_strong(peak, bytes_in(used), std::memory_order_relaxed)) {
+    }
   }
   bool refuse(Slot& mine, std::uint64_t none) {
     mine.wanted.store(none, std::memory_order_seq_cst);

@@ -11,11 +11,13 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <barrier>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "daemon/protocol/quota_file.h"
@@ -113,6 +115,28 @@ TEST_CASE("the most that an owner had is known after its end, until its slot is 
   CHECK(ledger.claim(kNext, kNoneDead) == slot);
   CHECK_FALSE(ledger.peak_of(kFirst).has_value());
   CHECK(ledger.peak_of(kNext) == 0);
+}
+
+TEST_CASE("threads that count what they were given at one time lose no byte and no peak") {
+  const Members members(100);
+  constexpr std::uint64_t kOwner = 7, kThreads = 4, kRounds = 2000;
+  NativeQuotaLedger& ledger = *members.ledger;
+  const std::size_t slot = ledger.claim(kOwner, kNoneDead);
+  std::barrier together(kThreads);
+  std::vector<std::thread> threads;
+  std::atomic<unsigned> wrong{0};
+  for (unsigned i = 0; i < kThreads; ++i)
+    threads.emplace_back([&] {
+      for (std::uint64_t round = 1; round <= kRounds; ++round) {
+        ledger.charge_unasked(slot, 1);
+        together.arrive_and_wait();
+        if (ledger.peak_of(kOwner) != round * kThreads) ++wrong;
+        together.arrive_and_wait();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+  CHECK(ledger.slot(slot).over.load() == kThreads * kRounds);
 }
 
 TEST_CASE("the largest charge and the largest quota are taken without overflow") {
