@@ -272,6 +272,49 @@ hal::Result<MemoryQuotas::Group*> MemoryQuotas::begin_group(std::string key, Gro
   return groups_.emplace(std::move(key), std::move(group)).first->second.get();
 }
 
+// --- what processes were told --------------------------------------------------------------------
+
+// Null: it cannot be seen. Forgets the process that asked first where there are too many.
+MemoryQuotas::Asked* MemoryQuotas::asked_by(std::int32_t process) {
+  const std::uint64_t owner = protocol::owner_of(process);
+  if (owner == 0) return nullptr;
+  const auto known = asked_.find(owner);
+  if (known != asked_.end()) return &known->second;
+  if (asked_.size() >= kProcesses)
+    asked_.erase(std::min_element(asked_.begin(), asked_.end(), [](const auto& a, const auto& b) {
+      return a.second.number < b.second.number;
+    }));
+  Asked& asked = asked_[owner];
+  asked.number = ++asked_before_;
+  return &asked;
+}
+
+void MemoryQuotas::told_whether(std::int32_t process, bool some) {
+  // It begins anew: it may be another program by now.
+  if (Asked* const asked = asked_by(process)) {
+    asked->none = !some;
+    asked->devices.clear();
+  }
+}
+
+void MemoryQuotas::told(std::int32_t process, const std::string& uuid,
+                        std::set<std::string> classes, std::size_t others) {
+  Asked* const asked = asked_by(process);
+  if (asked == nullptr) return;
+  asked->none = false;
+  if (asked->devices.size() < kGroupsOfProcess || asked->devices.contains(uuid))
+    asked->devices[uuid] = {std::move(classes), others};
+}
+
+std::optional<MemoryQuotas::Told> MemoryQuotas::told_of(std::uint64_t owner,
+                                                        const std::string& uuid) const {
+  const auto asked = asked_.find(owner);
+  if (asked == asked_.end()) return std::nullopt;
+  const auto device = asked->second.devices.find(uuid);
+  if (device != asked->second.devices.end()) return device->second;
+  return asked->second.none ? std::optional(Told{}) : std::nullopt;
+}
+
 void MemoryQuotas::apply(const config::Configuration& configuration) {
   for (auto& [key, group] : groups_) {
     if (group->workload_class.empty()) continue;  // of a step or claim

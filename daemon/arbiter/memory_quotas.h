@@ -71,6 +71,18 @@ class MemoryQuotas {
   hal::Result<Bound> bound(std::uint64_t owner, const std::string& whose,
                            const config::MemoryBound& memory, const std::string& uuid,
                            std::uint64_t total);
+  // Remembers what a process was told: whether there are quotas at all, and which of its classes
+  // bound it on a device, beside `others` quotas of no class. Of the last kProcesses processes;
+  // nothing of one that cannot be seen.
+  void told_whether(std::int32_t process, bool some);
+  void told(std::int32_t process, const std::string& uuid, std::set<std::string> classes,
+            std::size_t others);
+  // What a process was told of the device; empty: it has not asked yet.
+  struct Told {
+    std::set<std::string> classes;
+    std::size_t others = 0;
+  };
+  std::optional<Told> told_of(std::uint64_t owner, const std::string& uuid) const;
   // Applies the classes' quotas of another configuration.
   void apply(const config::Configuration& configuration);
 
@@ -122,7 +134,15 @@ class MemoryQuotas {
     std::string uuid;
     std::uint64_t peak;
   };
-  std::deque<Ended> ended_;   // the newest last
+  std::deque<Ended> ended_;  // the newest last
+  struct Asked {
+    std::uint64_t number = 0;  // in the order in which processes asked first
+    bool none = false;         // it was told that there is no quota: it does not ask again
+    std::map<std::string, Told> devices;
+  };
+  Asked* asked_by(std::int32_t process);
+  std::map<std::uint64_t, Asked> asked_;  // by owner number
+  std::uint64_t asked_before_ = 0;
   protocol::Fd epoll_;        // of their pidfds
   std::uint64_t unseen_ = 0;  // processes whose owner number was invented
 };

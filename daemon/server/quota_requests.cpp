@@ -46,6 +46,7 @@ void Server::answer_memory_quotas(Connection& client, const std::string& verb) {
   words >> name >> uuid;
   hal::Status sent;
   if (uuid.empty()) {
+    memory_quotas_.told_whether(client.peer.pid, bounds_memory());
     sent = protocol::send_answer(client.socket, bounds_memory() ? "some" : "none");
   } else {
     words >> total >> said >> std::ws;
@@ -60,19 +61,14 @@ void Server::answer_memory_quotas(Connection& client, const std::string& verb) {
   quotas_failed_ = !sent;
 }
 
-// The groups of classes that bound the process's memory, at most `most`.
+// The classes whose groups bound the process's memory.
 std::vector<const config::WorkloadClass*> Server::memory_classes(
-    const config::WorkloadClass* workload, const protocol::Peer& peer, std::size_t most) {
+    const config::WorkloadClass* workload, const protocol::Peer& peer) {
   std::vector<const config::WorkloadClass*> bounding;
   if (workload != nullptr && !workload->memory.empty()) bounding.push_back(workload);
   for (const config::WorkloadClass* const each : classes_.binding(peer.uid))
     if (each != workload && !each->memory.empty() && each->memory_of != config::GroupOf::kProcess)
       bounding.push_back(each);
-  if (bounding.size() > most) {
-    log::warn("process {} of user {} is in {} groups with a memory quota; the first {} bound it",
-              peer.pid, peer.uid, bounding.size() + kMostQuotas - most, kMostQuotas);
-    bounding.resize(most);
-  }
   return bounding;
 }
 
@@ -96,7 +92,14 @@ hal::Status Server::send_quotas(Connection& client, const std::string& uuid, std
     of_job = job->memory;
   else if (part != nullptr && part->memory != 0)
     of_job = config::MemoryBound{part->memory, 0};
-  const auto bounding = memory_classes(workload, peer, kMostQuotas - (of_job ? 1 : 0));
+  auto bounding = memory_classes(workload, peer);
+  const std::size_t others = of_job ? 1 : 0;
+  if (others + bounding.size() > kMostQuotas) {
+    log::warn("process {} of user {} is in {} groups with a memory quota; the first {} bound it",
+              peer.pid, peer.uid, others + bounding.size(), kMostQuotas);
+    bounding.resize(kMostQuotas - others);
+  }
+  memory_quotas_.told(peer.pid, uuid, {}, others);  // until it has them
   if (!of_job && bounding.empty()) return protocol::send_answer(client.socket, "owner 0\n");
 
   const Member member = member_of(peer, cgroup);
@@ -119,18 +122,27 @@ hal::Status Server::send_quotas(Connection& client, const std::string& uuid, std
   for (const config::WorkloadClass* const each : bounding)
     if (auto added = add(memory_quotas_.bound(*owner, *each, member, uuid, total)); !added)
       return added;
-  return protocol::send_answer(client.socket, text, files);
+  auto sent = protocol::send_answer(client.socket, text, files);
+  if (!sent) return sent;
+  std::set<std::string> classes;
+  for (const config::WorkloadClass* const each : bounding) classes.insert(each->name);
+  memory_quotas_.told(peer.pid, uuid, std::move(classes), others);
+  return sent;
 }
 
-// A process that began without a quota has not counted its memory, so none can bound it later.
+// A process that was told of no quota of the class has not counted its memory for it, so none can
+// bound it later. One that has not asked yet will be told.
 void Server::warn_of_unbounded_memory() {
   std::map<std::string, std::set<pid_t>> unbounded;  // by class
   for (const auto& [id, session] : sessions_) {
-    const auto bounding =
-        memory_classes(settings_.configuration.find_class(session->entitlement.workload_class),
-                       session->peer, kMostQuotas);
-    if (session->peer.pid != 0 && !bounding.empty() && !memory_of(*session))
-      unbounded[bounding.front()->name].insert(session->peer.pid);
+    const auto told =
+        memory_quotas_.told_of(owner_number(session->process), session->device->info.uuid);
+    if (!told) continue;
+    auto bounding = memory_classes(
+        settings_.configuration.find_class(session->entitlement.workload_class), session->peer);
+    bounding.resize(std::min(bounding.size(), kMostQuotas - told->others));
+    for (const config::WorkloadClass* const each : bounding)
+      if (!told->classes.contains(each->name)) unbounded[each->name].insert(session->peer.pid);
   }
   for (const auto& [name, processes] : unbounded)
     log::warn(

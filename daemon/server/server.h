@@ -159,14 +159,14 @@ class Server final : public GrantSink {
   hal::Status send_quotas(Connection& client, const std::string& uuid, std::uint64_t total,
                           const std::string& said, const std::string& program);
   std::vector<const config::WorkloadClass*> memory_classes(const config::WorkloadClass* workload,
-                                                           const protocol::Peer& peer,
-                                                           std::size_t most);
+                                                           const protocol::Peer& peer);
   void warn_of_unbounded_memory();
   bool bounds_memory() const;
   void add_memory_metrics(PrometheusText& out) const;
   void add_usage_metrics(PrometheusText& out);
   UsageOwner owner_of(const Session& session) const;
   UsageTotals used_by(const Session& session, std::uint64_t now_ns) const;
+  static std::uint64_t owner_number(const ProcessIdentity& process);
   std::optional<std::uint64_t> memory_of(const Session& session) const;
   nlohmann::json usage_record(const Session& session, std::uint64_t now_ns) const;
   std::string execute(const std::string& verb, const protocol::Peer& peer);

@@ -118,11 +118,6 @@ json usage_status(const UsageTotals& used) {
           {"operations", used.operations}};
 }
 
-// Of a process in ledgers of device memory; 0: it cannot be seen.
-std::uint64_t owner_number(const ProcessIdentity& process) {
-  return process ? protocol::owner_of(static_cast<pid_t>(process.process), process.started) : 0;
-}
-
 }  // namespace
 
 // What is in force, and why the last reload failed. Releases before 0.2 have no files and times.
@@ -143,6 +138,11 @@ UsageTotals Server::used_by(const Session& session, std::uint64_t now_ns) const 
   UsageTotals used = usage.totals(now_ns);
   used.operations = session.memory.client->operations.load(kRelaxed);
   return used;
+}
+
+// Of a process in ledgers of device memory; 0: it cannot be seen.
+std::uint64_t Server::owner_number(const ProcessIdentity& process) {
+  return process ? protocol::owner_of(static_cast<pid_t>(process.process), process.started) : 0;
 }
 
 // Bytes of its device that the session's process has; known of processes with a memory quota.

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -232,6 +233,24 @@ TEST_CASE("a process that cannot be seen enters once, however often it asks") {
   CHECK(another != one);
   first.kill();
   CHECK(owner(second) == another);
+}
+
+TEST_CASE("what a process was told of its quotas is known of each device, until it begins anew") {
+  daemon::MemoryQuotas quotas;
+  const auto me = vitamin::protocol::owner_of(::getpid());
+  CHECK_FALSE(quotas.told_of(me, "GPU-1"));
+  quotas.told_whether(::getpid(), true);
+  CHECK_FALSE(quotas.told_of(me, "GPU-1"));  // it will ask
+  quotas.told(::getpid(), "GPU-1", {"small"}, 1);
+  REQUIRE(quotas.told_of(me, "GPU-1"));
+  CHECK(quotas.told_of(me, "GPU-1")->classes == std::set<std::string>{"small"});
+  CHECK(quotas.told_of(me, "GPU-1")->others == 1);
+  CHECK_FALSE(quotas.told_of(me, "GPU-2"));
+  quotas.told_whether(::getpid(), false);
+  for (const char* const device : {"GPU-1", "GPU-2"}) {
+    REQUIRE(quotas.told_of(me, device));
+    CHECK(quotas.told_of(me, device)->classes.empty());
+  }
 }
 
 TEST_CASE("a group ends with its last process") {

@@ -280,6 +280,25 @@ class Quotas(DaemonTest):
         self.until(lambda: daemon.log().count("the configuration was read again") == 2)
         self.assertEqual(daemon.log().count("VIT-513"), lines)
 
+    def test_a_reload_names_whom_another_class_bounds_and_not_who_has_not_allocated_yet(self):
+        each = '[[class]]\nname = "each"\nuser = "*"\nmemory = "96MiB"\nmemory_of = "user"\n'
+        gains = '[[class]]\nname = "gains"\ncommand = "other"\n'
+        has = '[[class]]\nname = "has"\nmemory = "48MiB"\n'
+        daemon = self.configured(each + gains + has)
+        bounded, early = (self.program(daemon, VITAMIN_CLASS=name) for name in ("gains", "has"))
+        self.assertEqual(self.ask(bounded, f"take cuMemAlloc {MIB} a"), OK)
+        for program in (bounded, early):
+            self.connect(program)
+        pathlib.Path(self.directory.name, "vitamin.toml").write_text(
+            each + gains + 'memory = "64MiB"\n' + has)
+        daemon.process.send_signal(signal.SIGHUP)
+        self.until(lambda: "the configuration was read again" in daemon.log())
+        self.assertRegex(daemon.log(), r"class 'gains' has a memory quota, but 1 processes that "
+                                       rf"run, such as {bounded.pid}, .*\[VIT-513\]")
+        self.assertEqual(daemon.log().count("VIT-513"), 1)
+        # The quota holds when it allocates.
+        self.assertEqual(self.ask(early, f"take cuMemAlloc {64 * MIB} a"), NO_MEMORY)
+
     def test_a_program_without_its_quota_ends_where_nothing_runs_without_vitamind(self):
         daemon = self.configured('[[class]]\nname = "small"\nmemory = "64MiB"\n')
         daemon.process.send_signal(signal.SIGSTOP)
