@@ -83,13 +83,20 @@ void vendor_refused(DeviceQuotas& quotas, std::uint64_t bytes);
 void make_room(const DeviceQuotas& quotas);
 void trim_graphs_of(const DeviceQuotas& quotas);  // the graphs' part of that
 
+// `expected`: bytes that are charged; the caller says what was got where the call succeeds.
 template <class Call>
-ApiStatus charged(DeviceQuotas& quotas, std::uint64_t bytes, const Call& call) {
-  if (!reserve(quotas, bytes)) return kOutOfMemory;
+ApiStatus charged_as_expected(DeviceQuotas& quotas, std::uint64_t expected, const Call& call) {
+  if (!reserve(quotas, expected)) return kOutOfMemory;
   const ApiStatus answer = call();
   if (answer == kSuccess) return answer;
-  quotas.give_back(bytes);
-  if (answer == kOutOfMemory) vendor_refused(quotas, bytes);
+  quotas.uncharge(expected);
+  if (answer == kOutOfMemory) vendor_refused(quotas, expected);
+  return answer;
+}
+template <class Call>
+ApiStatus charged(DeviceQuotas& quotas, std::uint64_t bytes, const Call& call) {
+  const ApiStatus answer = charged_as_expected(quotas, bytes, call);
+  if (answer == kSuccess) quotas.got(bytes);
   return answer;
 }
 
@@ -134,16 +141,17 @@ ApiStatus charged_rows(std::uint64_t width, std::uint64_t rows, const Call& call
   if (spot.quotas == nullptr ||
       __builtin_mul_overflow((width + kPitch - 1) / kPitch * kPitch, rows, &expected))
     return call();  // more than any device has
-  const ApiStatus answer = charged(*spot.quotas, expected, call);
+  const ApiStatus answer = charged_as_expected(*spot.quotas, expected, call);
   if (answer != kSuccess) return answer;
   const std::uint64_t bytes = std::uint64_t{pitch} * rows;
-  if (bytes < expected) spot.quotas->give_back(expected - bytes);
+  if (bytes < expected) spot.quotas->uncharge(expected - bytes);
   if (bytes > expected && !spot.quotas->charge(bytes - expected)) {
-    spot.quotas->give_back(expected);
+    spot.quotas->uncharge(expected);
     spot.quotas->explain(bytes);
     free_natively(address);
     return kOutOfMemory;
   }
+  spot.quotas->got(bytes);
   note_charged(address_key(address), {spot.quotas, bytes, spot.context, nullptr});
   return answer;
 }

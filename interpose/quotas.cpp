@@ -192,7 +192,20 @@ void DeviceQuotas::charge_unasked(std::uint64_t bytes) {
     if (account.slot != protocol::kNoQuotaSlot) account.ledger->charge_unasked(account.slot, bytes);
 }
 
+void DeviceQuotas::got(std::uint64_t bytes) {
+  const std::uint64_t has = has_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  for (Account& account : accounts_)
+    if (account.slot != protocol::kNoQuotaSlot) account.ledger->note_peak(account.slot, has);
+}
+
+void DeviceQuotas::lost(std::uint64_t bytes) { has_.fetch_sub(bytes, std::memory_order_relaxed); }
+
 void DeviceQuotas::give_back(std::uint64_t bytes) {
+  lost(bytes);
+  uncharge(bytes);
+}
+
+void DeviceQuotas::uncharge(std::uint64_t bytes) {
   for (Account& account : accounts_)
     if (account.slot != protocol::kNoQuotaSlot) account.ledger->give_back(account.slot, bytes);
 }
@@ -266,20 +279,30 @@ bool ReservedMemory::settle(std::uint64_t reserved) {
     } else if (covered_ < reserved) {
       more = reserved - covered_;
     }
+    if (more == 0) set_has(std::min(covered_, reserved));
   }
-  if (back != 0) quotas_->give_back(back);
+  if (back != 0) quotas_->uncharge(back);
   if (more == 0) return true;
   if (!quotas_->charge(more)) return false;
   const std::lock_guard lock(mutex_);
   covered_ += more;
+  set_has(std::min(covered_, reserved));
   return true;
+}
+
+void ReservedMemory::set_has(std::uint64_t bytes) {
+  if (bytes > has_) quotas_->got(bytes - has_);
+  if (bytes < has_) quotas_->lost(has_ - bytes);
+  has_ = bytes;
 }
 
 void ReservedMemory::settle_at_any_price(std::uint64_t reserved) {
   const std::lock_guard lock(mutex_);
-  if (covered_ >= reserved) return;
-  quotas_->charge_unasked(reserved - covered_);
-  covered_ = reserved;
+  if (covered_ < reserved) {
+    quotas_->charge_unasked(reserved - covered_);
+    covered_ = reserved;
+  }
+  set_has(reserved);
 }
 
 void ReservedMemory::release(std::uint64_t bytes) {
@@ -288,8 +311,9 @@ void ReservedMemory::release(std::uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     back = std::min(bytes, covered_);
     covered_ -= back;
+    if (has_ > covered_) set_has(covered_);
   }
-  if (back != 0 && quotas_ != nullptr) quotas_->give_back(back);
+  if (back != 0 && quotas_ != nullptr) quotas_->uncharge(back);
 }
 
 std::uint64_t ReservedMemory::covered() const {

@@ -42,9 +42,16 @@ class DeviceQuotas {
 
   // False: one of the groups has no room.
   bool charge(std::uint64_t bytes);
-  // The device has given this much already.
+  // What the device gives beyond all charges, whether or not there is room.
   void charge_unasked(std::uint64_t bytes);
+  // Of a charge that is not needed: the process did not get it.
+  void uncharge(std::uint64_t bytes);
+  // What was charged is the process's now. Its peak counts only this.
+  void got(std::uint64_t bytes);
+  // It has no longer what it got, and is not charged for it.
   void give_back(std::uint64_t bytes);
+  // The same, but it stays charged.
+  void lost(std::uint64_t bytes);
   // What the device says, bounded by what the groups may have.
   View bounded(View real);
   // Says once why an allocation of so many bytes is refused.
@@ -69,6 +76,7 @@ class DeviceQuotas {
   std::string uuid_;
   std::vector<Account> accounts_;
   std::mutex charging_;  // a slot announces one charge at a time
+  std::atomic<std::uint64_t> has_{0};
 };
 
 // Memory that the vendor takes of a device in pieces of its own choice, to give allocations out of
@@ -93,10 +101,13 @@ class ReservedMemory {
   std::uint64_t covered() const;
 
  private:
+  void set_has(std::uint64_t bytes);  // under mutex_
+
   DeviceQuotas* quotas_ = nullptr;
   mutable std::mutex mutex_;
   std::uint64_t covered_ = 0;    // is charged for
   std::uint64_t in_flight_ = 0;  // part of that, for calls that are being made
+  std::uint64_t has_ = 0;        // part of that, which was reserved when it was settled
 };
 
 // Null: nothing bounds this process there.

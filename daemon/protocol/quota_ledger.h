@@ -50,7 +50,7 @@ struct alignas(64) QuotaSlot {
   Atomic<std::uint64_t> wanted;   // the same; of another generation than `used`: nothing
   Atomic<std::uint64_t> refused;  // charges, since the slot was claimed; for people
   Atomic<std::uint64_t> over;     // bytes of `used` that were charged without being admitted
-  // The most bytes that this owner had, which stay after its end until the slot is claimed again.
+  // The most bytes that this owner noted, which stay after its end until the slot is claimed again.
   Atomic<std::uint64_t> peak_owner;
   Atomic<std::uint64_t> peak;
 };
@@ -175,7 +175,7 @@ class QuotaLedger {
       const std::uint64_t quota = this->quota();
       if (sum.used + sum.wanted <= quota) {
         // Counted twice for a moment, which makes others wait and refuses nothing to them.
-        note_peak(mine, mine.used.fetch_add(bytes, std::memory_order_seq_cst) + bytes);
+        mine.used.fetch_add(bytes, std::memory_order_seq_cst);
         mine.wanted.store(none, std::memory_order_seq_cst);
         return true;
       }
@@ -197,7 +197,15 @@ class QuotaLedger {
   // any thread of the slot's owner.
   void charge_unasked(std::size_t slot, std::uint64_t bytes) {
     slots_[slot].over.fetch_add(bytes, std::memory_order_relaxed);
-    note_peak(slots_[slot], slots_[slot].used.fetch_add(bytes, std::memory_order_seq_cst) + bytes);
+    slots_[slot].used.fetch_add(bytes, std::memory_order_seq_cst);
+  }
+  // The slot's owner has so many bytes now, which may be fewer than it was charged: another ledger
+  // or the device may refuse what it asks for. By any of its threads.
+  void note_peak(std::size_t slot, std::uint64_t bytes) {
+    std::uint64_t peak = slots_[slot].peak.load(std::memory_order_relaxed);
+    while (peak < bytes &&
+           !slots_[slot].peak.compare_exchange_strong(peak, bytes, std::memory_order_relaxed)) {
+    }
   }
   // By the slot's owner: at most what was charged.
   void give_back(std::size_t slot, std::uint64_t bytes) {
@@ -237,12 +245,6 @@ class QuotaLedger {
       slots_[i].peak_owner.store(owner, std::memory_order_relaxed);
     }
     return i;
-  }
-  static void note_peak(Slot& mine, std::uint64_t used) {
-    std::uint64_t peak = mine.peak.load(std::memory_order_relaxed);
-    while (peak < bytes_in(used) &&
-           !mine.peak.compare_exchange_strong(peak, bytes_in(used), std::memory_order_relaxed)) {
-    }
   }
   bool refuse(Slot& mine, std::uint64_t none) {
     mine.wanted.store(none, std::memory_order_seq_cst);

@@ -148,6 +148,26 @@ class Quotas(DaemonTest):
                           for record in daemon.ask("accounting")["clients"]},
                          {killed.pid: 40 * MIB, ended.pid: 24 * MIB, free.pid: None})
 
+    def test_what_another_quota_or_the_driver_refused_is_in_no_record(self):
+        daemon = self.configured('[[class]]\nname = "small"\ncommand = "x"\nmemory = "64MiB"\n'
+                                 '[[class]]\nname = "all"\nuser = "*"\nmemory = "32MiB"\n'
+                                 'memory_of = "class"\n')
+        bounded = self.program(daemon, VITAMIN_CLASS="small")
+        self.assertEqual(self.ask(bounded, f"take cuMemAlloc {6 * MIB} a"), OK)
+        self.assertEqual(self.ask(bounded, f"take cuMemAlloc {40 * MIB} b"), NO_MEMORY)
+        refused = self.program(daemon, VITAMIN_CLASS="small",
+                               VITAMIN_SOFT_FAULTS="cuMemAlloc_v2@2=2")
+        self.assertEqual(self.ask(refused, f"take cuMemAlloc {5 * MIB} a"), OK)
+        self.assertEqual(self.ask(refused, f"take cuMemAlloc {20 * MIB} b"), NO_MEMORY)
+        for program in (bounded, refused):
+            self.connect(program)
+            program.stdin.close()
+            program.wait()
+        self.until(lambda: not daemon.status()["clients"])
+        self.assertEqual({record["process"]: record["memory_peak_bytes"]
+                          for record in daemon.ask("accounting")["clients"]},
+                         {bounded.pid: 6 * MIB, refused.pid: 5 * MIB})
+
     def status_with_nvml(self, daemon, device, processes, *options):
         library = pathlib.Path(self.directory.name, "libnvidia-ml.so.1")
         if not library.exists():

@@ -99,8 +99,50 @@ class Ledger:
         return sum(struct.unpack_from("<Q", self.memory, 64 + 64 * slot + 8)[0] & ((1 << 48) - 1)
                    for slot in range(end))
 
+    def peak(self):
+        """Of the first slot."""
+        return struct.unpack_from("<Q", self.memory, 64 + 48)[0]
+
     def set_quota(self, quota):
         struct.pack_into("<Q", self.memory, 0, quota)
+
+
+class Peak(unittest.TestCase):
+    """The most that a process had is what it got, not what it asked for."""
+
+    def test_what_the_driver_refuses_does_not_count(self):
+        for kind in ("cuMemAlloc", "cuMemCreate", "cuMemAllocAsync", "cuMemAllocFromPoolAsync"):
+            with self.subTest(kind), tempfile.TemporaryDirectory() as directory, \
+                    Program(quota=32 << 30, directory=directory) as program:
+                self.assertEqual(program.ask(f"take {kind} {8 * MIB} a"), OK)
+                ledger = Ledger(directory)
+                self.assertEqual(ledger.peak(), 8 * MIB)
+                # More than the device has.
+                self.assertEqual(program.ask(f"take {kind} {20 << 30} b"), NO_MEMORY)
+                self.assertEqual(ledger.peak(), 8 * MIB)
+                self.assertEqual(program.ask(f"take {kind} {8 * MIB} b"), OK)
+                self.assertEqual(ledger.peak(), 16 * MIB)
+
+    def test_what_an_allocation_of_a_pool_did_not_add_does_not_count(self):
+        with tempfile.TemporaryDirectory() as directory, Program(directory=directory) as program:
+            self.assertEqual(program.ask(f"take cuMemAllocAsync {24 * MIB} a"), OK)
+            self.assertEqual(program.ask("give a"), OK)
+            # The pool may have kept that, and gives it out again.
+            ledger = Ledger(directory)
+            self.assertEqual(program.ask(f"take cuMemAllocAsync {24 * MIB} a"), OK)
+            self.assertEqual(ledger.peak(), ledger.used())
+
+    def test_every_kind_counts_when_it_is_got(self):
+        for kind in KINDS:
+            with self.subTest(kind), tempfile.TemporaryDirectory() as directory, \
+                    Program(directory=directory) as program:
+                for size in (40, 8):
+                    self.assertEqual(program.ask(f"take {kind} {size * MIB} a"), OK)
+                    self.assertEqual(program.ask("give a"), OK)
+                    self.assertEqual(program.ask("sync"), OK)
+                self.assertEqual(Ledger(directory).peak(), 40 * MIB)
+                self.assertEqual(program.ask(f"take {kind} {60 * MIB} a"), OK)
+                self.assertEqual(Ledger(directory).peak(), 60 * MIB)
 
 
 class Bounded(unittest.TestCase):
