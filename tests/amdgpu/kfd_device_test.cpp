@@ -269,6 +269,32 @@ TEST_CASE("system_memory_is_given_until_there_is_none_and_comes_back") {
   CHECK(call(0x17, free) == 0);
 }
 
+TEST_CASE("registered_memory_counts_in_whole_pages") {
+  acquire();
+  kfd_ioctl_alloc_memory_of_gpu_args user{};
+  user.va_addr = user.mmap_offset = reinterpret_cast<std::uint64_t>(reserve(4096));
+  user.gpu_id = kGpu;
+  user.flags = KFD_IOC_ALLOC_MEM_FLAGS_USERPTR;
+  user.size = 100;
+  REQUIRE(call(0x16, user) == 0);
+  kfd_ioctl_alloc_memory_of_gpu_args rest{};
+  rest.gpu_id = kGpu;
+  rest.flags = KFD_IOC_ALLOC_MEM_FLAGS_GTT;
+  rest.size = kSystemBytes - 100;
+  CHECK(call(0x16, rest) == -ENOMEM);
+  rest.size = kSystemBytes - 4096;
+  REQUIRE(call(0x16, rest) == 0);
+  kfd_ioctl_alloc_memory_of_gpu_args more{};
+  more.gpu_id = kGpu;
+  more.flags = KFD_IOC_ALLOC_MEM_FLAGS_GTT;
+  more.size = 1;
+  CHECK(call(0x16, more) == -ENOMEM);
+  for (const std::uint64_t handle : {rest.handle, user.handle}) {
+    kfd_ioctl_free_memory_of_gpu_args free{.handle = handle};
+    CHECK(call(0x17, free) == 0);
+  }
+}
+
 TEST_CASE("doorbells_and_registers_are_pages_of_the_driver") {
   acquire();
   const Buffer doorbells(8192, KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL);

@@ -94,10 +94,11 @@ Answer Driver::alloc_memory(kfd_ioctl_alloc_memory_of_gpu_args& a) {
   const bool ours = buffer.has(kVram) || buffer.has(kGtt);
   // Half of it twice, for queues whose packets may wrap around.
   if (ours && buffer.has(kAqlQueue)) buffer.bytes /= 2;
-  // Before whole_pages(), where large sizes wrap around.
+  // Before whole_pages(), where large sizes wrap around. The limits and what is used are whole
+  // pages, so that nothing exceeds a limit when its size is rounded up.
   if (!has_room_for(buffer)) return -ENOMEM;
   if (ours) {
-    buffer.bytes = whole_pages(buffer.bytes);  // the limits are whole pages
+    buffer.bytes = whole_pages(buffer.bytes);
     const auto offset = add_memory(buffer.bytes);
     if (!offset) return -ENOMEM;
     buffer.file = DeviceFiles::instance().memory();
@@ -106,6 +107,7 @@ Answer Driver::alloc_memory(kfd_ioctl_alloc_memory_of_gpu_args& a) {
     if (a.mmap_offset == 0 || a.mmap_offset % kPageBytes != 0) return -EINVAL;
     if (!may_be_user(a.mmap_offset) || !may_be_user(a.mmap_offset + a.size)) return -EFAULT;
     buffer.user = a.mmap_offset;
+    buffer.bytes = whole_pages(buffer.bytes);
   } else if (!buffer.has(kDoorbell) && !buffer.has(kRegisters)) {
     return -EINVAL;
   }
