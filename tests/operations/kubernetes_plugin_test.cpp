@@ -484,13 +484,16 @@ TEST_CASE("a plugin that is killed and started again gives the same, and clients
 TEST_CASE("of two plugins of a node one registers, and the other when that one ends") {
   Node node;
   const std::size_t before = node.kubelet->registrations();
-  const std::string log = node.directory + "/second.log";
-  std::vector<std::string> words = {"/bin/sh", "-c", "exec \"$0\" \"$@\" 2> " + log};
-  words.insert(words.end(), node.words.begin(), node.words.end());
-  Process second(words);
-  const auto lines = [&](const std::string& part) {
+  const auto log_of = [&](const std::string& name) { return node.directory + "/" + name + ".log"; };
+  const auto with_log = [&](const std::string& name) {
+    std::vector<std::string> words = {"/bin/sh", "-c", "exec \"$0\" \"$@\" 2> " + log_of(name)};
+    words.insert(words.end(), node.words.begin(), node.words.end());
+    return words;
+  };
+  Process second(with_log("second"));
+  const auto lines = [&](const std::string& part, const std::string& name = "second") {
     std::size_t count = 0;
-    std::ifstream file(log);
+    std::ifstream file(log_of(name));
     for (std::string line; std::getline(file, line);) count += line.find(part) != line.npos;
     return count;
   };
@@ -507,10 +510,9 @@ TEST_CASE("of two plugins of a node one registers, and the other when that one e
   CHECK(soon([&] { return allocate(node, {"GPU-1.0"}, answer).ok(); }));
   CHECK(lines(waits) == 1);
   // One that waits can be told to end.
-  Process third(node.words);
-  std::this_thread::sleep_for(milliseconds(100));
-  const int status = third.end(SIGTERM);
-  CHECK((WIFEXITED(status) || WTERMSIG(status) == SIGTERM));
+  Process third(with_log("third"));
+  REQUIRE(soon([&] { return lines(waits, "third") == 1; }));
+  CHECK(third.end(SIGTERM) == 0);
   CHECK(second.runs());
 }
 
