@@ -350,6 +350,28 @@ class Prepared(DraTest):
             self.assertEqual(self.kubelet.unprepare(each)[each["metadata"]["uid"]].error, "")
         self.assertEqual(list((self.directory / "plugin").glob("*.json")), [])
 
+    def test_a_damaged_claim_is_read_again_after_errors(self):
+        self.start_all()
+        claim = self.api.add_claim(claim_of("a", 60))
+        self.prepared(claim)
+        self.end("vitamin-dra-driver")
+        file = self.directory / f"plugin/claim-{claim['metadata']['uid']}.json"
+        kept = file.read_text()
+        file.write_text("{")
+        self.devices.claims["team-a", "pod-1"] = [("team-a", "a")]
+        self.api.claims_fail = 429
+        self.start_driver()
+        for status in (429, 503, 403):
+            self.api.claims_fail = status
+            self.looks()
+        allocation = claim["status"].pop("allocation")
+        self.api.claims_fail = None
+        self.looks()
+        self.assertEqual(file.read_text(), "{")
+        claim["status"]["allocation"] = allocation
+        wait_until(lambda: "claim team-a/a was read again" in self.log(), what="the claim")
+        self.assertEqual(json.loads(file.read_text()), json.loads(kept))
+
     def test_a_claim_that_vitamind_refuses_is_one_line(self):
         self.start_all()
         claim = self.api.add_claim(claim_of("a", 60))

@@ -23,8 +23,8 @@ class ApiServer {
   // As a pod of the cluster finds it; an empty URL outside of any.
   static Options in_cluster();
 
-  // The object that the server answered. Error: a sentence with the status; of 404 and 409 the
-  // error's native value is the status.
+  // The object that the server answered. Error: a sentence with the status, which is the
+  // error's native value too; that is 0 where there was no answer.
   hal::Result<nlohmann::json> get(const std::string& path) const;
   hal::Result<nlohmann::json> post(const std::string& path,
                                    const nlohmann::ordered_json& object) const;

@@ -45,6 +45,8 @@ bool is_silent(const hal::Error& error) {
   return error.code == hal::Errc::kUnavailable && error.native == 0;
 }
 
+constexpr int kNotFound = 404;
+
 // It becomes a part of file names.
 bool is_uid(const std::string& text) {
   return !text.empty() && text.size() <= 40 && std::all_of(text.begin(), text.end(), [](char c) {
@@ -206,18 +208,27 @@ grpc::Status DraDriver::NodeUnprepareResources(
 
 // --- claims ----------------------------------------------------------------------------------
 
-// `uid`: which one it must be; empty: any.
-hal::Result<AllocatedClaim> DraDriver::read_claim(const std::string& of_namespace,
-                                                  const std::string& name, const std::string& uid) {
-  const auto object =
-      api_.get(fmt::format("{}/namespaces/{}/resourceclaims/{}", kResourceApi, of_namespace, name));
-  if (!object) return tl::unexpected(object.error());
+// As the API server has it.
+hal::Result<json> DraDriver::claim_object(const ClaimName& claim) const {
+  return api_.get(
+      fmt::format("{}/namespaces/{}/resourceclaims/{}", kResourceApi, claim.first, claim.second));
+}
+
+hal::Result<AllocatedClaim> DraDriver::allocated_here(const json& object) const {
   const config::Loaded loaded = config::load(config::sources(options_.config, {}));
   std::vector<ClaimableClass> classes;
   for (const config::WorkloadClass& each : loaded.configuration.classes)
     classes.push_back({each.name, each.tpot_ns});
-  auto claim = allocated_claim(*object, options_.node, gpus_here(), classes);
-  if (claim && !uid.empty() && claim->uid != uid)
+  return allocated_claim(object, options_.node, gpus_here(), classes);
+}
+
+// `uid`: which one it must be.
+hal::Result<AllocatedClaim> DraDriver::read_claim(const ClaimName& name,
+                                                  const std::string& uid) const {
+  const auto object = claim_object(name);
+  if (!object) return tl::unexpected(object.error());
+  auto claim = allocated_here(*object);
+  if (claim && claim->uid != uid)
     return hal::fail(hal::Errc::kUnavailable, "it was deleted, and another one has its name");
   return claim;
 }
@@ -230,7 +241,7 @@ hal::Status DraDriver::prepare(const dra_api::Claim& wanted) {
     return tell(known->second);
   }
   if (const auto mps = check_mps(options_.container); !mps) return mps;
-  auto claim = read_claim(wanted.namespace_(), wanted.name(), wanted.uid());
+  auto claim = read_claim({wanted.namespace_(), wanted.name()}, wanted.uid());
   if (!claim) return tl::unexpected(claim.error());
   if (const auto fits = check_memory(*claim); !fits) return fits;
   Prepared prepared{.claim = std::move(*claim)};
@@ -354,12 +365,15 @@ void DraDriver::recover_damaged() {
   for (const auto& [name, pods] : kubelet_.claims) {
     if (damaged_.empty()) return;
     if (known.contains(name)) continue;
-    auto claim = read_claim(name.first, name.second, "");
-    if (!claim && is_silent(claim.error())) return;
-    if (!claim || !damaged_.contains(claim->uid)) {
+    const auto object = claim_object(name);
+    if (!object && is_silent(object.error())) return;
+    if (!object && object.error().native != kNotFound) continue;  // 429, 503: it will be answered
+    if (!object || !damaged_.contains(object->value(json::json_pointer("/metadata/uid"), ""))) {
       not_damaged_.insert(name);
       continue;
     }
+    auto claim = allocated_here(*object);
+    if (!claim) continue;
     if (!keep(*claim)) return;
     const std::string uid = claim->uid;
     say(fmt::format("claim {}/{} was read again", name.first, name.second));
@@ -385,7 +399,7 @@ void DraDriver::tell_again() {
     bool told = prepared.told == daemon_;
     const bool may_change =
         (!before.of_one_pod || before.pods.empty()) && !is_read_lately(prepared);
-    const auto now = answers && may_change ? read_claim(before.of_namespace, before.name, uid)
+    const auto now = answers && may_change ? read_claim({before.of_namespace, before.name}, uid)
                                            : tl::unexpected(hal::Error{});
     if (may_change) answers = now || !is_silent(now.error());
     if (now) {

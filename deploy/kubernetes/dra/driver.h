@@ -92,8 +92,9 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   // The mutex is held.
   hal::Status prepare(const dra_api::Claim& wanted);
   hal::Status unprepare(const std::string& uid);
-  hal::Result<AllocatedClaim> read_claim(const std::string& of_namespace, const std::string& name,
-                                         const std::string& uid);
+  hal::Result<nlohmann::json> claim_object(const ClaimName& claim) const;
+  hal::Result<AllocatedClaim> allocated_here(const nlohmann::json& object) const;
+  hal::Result<AllocatedClaim> read_claim(const ClaimName& name, const std::string& uid) const;
   hal::Status keep(const AllocatedClaim& claim) const;
   hal::Status write_cdi(const AllocatedClaim& claim) const;
   hal::Status tell(Prepared& prepared);

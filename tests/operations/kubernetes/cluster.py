@@ -181,6 +181,7 @@ class ApiServer:
         self.slices, self.claims = {}, {}
         self.refused = []  # what the schema or a rule refused
         self.conflicts = 0  # PUTs to answer with 409
+        self.claims_fail = None  # the status that reads of claims are answered with instead
         self.consumable_capacity = True  # the feature gate
         self.reads = collections.Counter()  # GETs: "claims", "slices"
         self.lock = threading.Lock()
@@ -225,6 +226,8 @@ class ApiServer:
                              path)
         if method == "GET" and claim and claim.groups() in self.claims:
             self.reads["claims"] += 1
+            if self.claims_fail is not None:
+                return self.claims_fail, {"message": "not now"}
             return 200, self.claims[claim.groups()]
         if method == "GET" and path.startswith("/api/v1/nodes/"):
             return 200, {"kind": "Node", "metadata": {"name": path.split("/")[-1],
