@@ -55,6 +55,15 @@ bool has_graphs(const Api& api) {
          api.cuStreamGetCaptureInfo_v3 && api.cuKernelGetParamInfo && api.cuFuncGetParamInfo;
 }
 
+namespace {
+
+bool is_child_graph(const Api& api, CUgraphNode node) {
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  return api.cuGraphNodeGetType(node, &type) == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_GRAPH;
+}
+
+}  // namespace
+
 hal::Result<std::shared_ptr<RememberedGraph>> RememberedGraph::clone(
     const Api& api, CUgraph graph, const RememberOptions& options) {
   CUgraph copy = nullptr;
@@ -80,10 +89,8 @@ hal::Status RememberedGraph::read(hal::KernelInspector& inspector) {
     const hal::GraphDescription::Node before = reading_->description.nodes[at];
     const hal::Result<bool> read = reader.read_again(*reading_, at, unread_all_);
     // A graph inside it may have other kernels of the same names.
-    CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-    const bool inside = api_.cuGraphNodeGetType(reading_->handles[at], &type) == CUDA_SUCCESS &&
-                        type == CU_GRAPH_NODE_TYPE_GRAPH;
-    if (unread_all_ && read && (inside || reading_->description.nodes[at] != before))
+    if (unread_all_ && read &&
+        (reading_->description.nodes[at] != before || is_child_graph(api_, reading_->handles[at])))
       changed_in_[at] = changes_;
     if (!read || !*read) forget_reading();
     if (!read) return tl::unexpected(read.error());

@@ -83,8 +83,8 @@ class CaptureGuard {
  public:
   virtual ~CaptureGuard() = default;
   enum class Locked { kYes, kBusy, kNoMore };
-  // Waits as long as such a call lasts, or kBusy. kNoMore: there will be no captures any
-  // more. unlock() belongs to kYes alone.
+  // Waits as long as such a call lasts, or kBusy. kNoMore: there will be no captures any more.
+  // unlock() belongs to kYes alone.
   virtual Locked lock(hal::WaitsUntil waits) = 0;
   virtual void unlock() = 0;
 };

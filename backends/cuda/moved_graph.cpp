@@ -125,10 +125,8 @@ hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node, CUgraphNode like) 
   CopiedArguments arguments;
   const bool packed = parameters.kernelParams == nullptr && parameters.extra != nullptr;
   if (!packed) {
-    const void* const kernel = parameters.kern != nullptr
-                                   ? static_cast<const void*>(parameters.kern)
-                                   : static_cast<const void*>(parameters.func);
-    if (const hal::Status copied = arguments.copy(inspector_, kernel, parameters.kernelParams);
+    if (const hal::Status copied =
+            arguments.copy(inspector_, handle_of(parameters), parameters.kernelParams);
         !copied)
       return copied;
     parameters.kernelParams = arguments.pointers();

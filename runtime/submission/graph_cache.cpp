@@ -36,7 +36,8 @@ void GraphCache::changed(Graph& graph, hal::Followed followed) { graph.changed(f
 template <class Ended>
 void GraphCache::wait_for_work(Lock& lock, Ended ended) {
   if (ended()) return;
-  hurry_ = ++awaiting_ > 0;
+  ++awaiting_;
+  hurry_ = true;
   made_.wait(lock, ended);
   hurry_ = --awaiting_ > 0;
 }

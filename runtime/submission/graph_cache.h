@@ -80,10 +80,10 @@ class GraphCache {
   std::uint64_t bytes_ = 0;     // what those take
   std::uint64_t clock_ = 0;     // counts their launches
   std::condition_variable made_;
-  unsigned in_work_ = 0;  // by how many threads
-  unsigned held_ = 0;     // by how many threads
-  // What the worker waits with: not for the application's calls while one of these waits for it.
-  unsigned awaiting_ = 0;
+  unsigned in_work_ = 0;   // by how many threads
+  unsigned held_ = 0;      // by how many threads
+  unsigned awaiting_ = 0;  // threads that wait for work at hand
+  // There are some: the worker does not wait for calls of the application (hal::WaitsUntil).
   std::atomic<bool> hurry_{false};
   bool finished_ = false;
 };

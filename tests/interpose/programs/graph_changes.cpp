@@ -154,6 +154,14 @@ CUresult set_value(CUgraphExec run, CUgraphNode node, CUdeviceptr through, Word 
   return drv.cuGraphExecKernelNodeSetParams(run, node, &parameters);
 }
 
+// From another graph, which is of no use afterwards.
+CUresult update_from(CUgraphExec run, CUgraph other) {
+  CUgraphExecUpdateResultInfo info;
+  const CUresult answer = drv.cuGraphExecUpdate(run, other, &info);
+  check(drv.cuGraphDestroy(other));
+  return answer;
+}
+
 void launch_often(const Session& s, CUgraphExec run, CUstream stream, CUdeviceptr x, int times) {
   for (int i = 0; i < times; ++i) {
     check(drv.cuGraphLaunch(run, stream));
@@ -193,9 +201,7 @@ void update_then_set() {
       launch_often(s, run, a, x, 10);
       for (Word round = 1; round < 4; ++round) {
         const CUgraph other = branches ? fan(10 * round) : chain(10 * round);
-        CUgraphExecUpdateResultInfo info;
-        print("update", drv.cuGraphExecUpdate(run, other, &info));
-        check(drv.cuGraphDestroy(other));
+        print("update", update_from(run, other));
         launch_often(s, run, a, x, 10);
         print("set", set_value(run, nodes[1], branches ? x + 12 : x + 4, round));
         launch_often(s, run, a, x, 10);
@@ -283,9 +289,7 @@ void updated_before_every_launch(bool kernels_change) {
     const CUgraphExec run = executable(first);
     for (Word i = 1; i <= 100; ++i) {
       const CUgraph next = step(i);
-      CUgraphExecUpdateResultInfo info;
-      check(drv.cuGraphExecUpdate(run, next, &info));
-      check(drv.cuGraphDestroy(next));
+      check(update_from(run, next));
       check(drv.cuGraphLaunch(run, a));
       if (i % 20 != 0) continue;
       check(drv.cuStreamSynchronize(a));
@@ -313,9 +317,7 @@ void disabled_then_updated() {
   const CUgraphNode node = nodes_of(first, CU_GRAPH_NODE_TYPE_KERNEL)[1];
   const auto update = [&](Word value) {
     const CUgraph other = made_with(value);
-    CUgraphExecUpdateResultInfo info;
-    print("update", drv.cuGraphExecUpdate(run, other, &info));
-    check(drv.cuGraphDestroy(other));
+    print("update", update_from(run, other));
     launch_often(s, run, a, x, 10);
   };
   launch_often(s, run, a, x, 10);
@@ -392,9 +394,7 @@ void edited_while_it_runs() {
       check(set_value(run, node, x + 4, i));
       check(drv.cuGraphLaunch(run, a));
       const CUgraph other = adding(1000 * i);
-      CUgraphExecUpdateResultInfo info;
-      check(drv.cuGraphExecUpdate(run, other, &info));
-      check(drv.cuGraphDestroy(other));
+      check(update_from(run, other));
     }
     check(drv.cuGraphExecDestroy(run));
     check(drv.cuGraphDestroy(first));
@@ -425,9 +425,7 @@ void updated_by_another_thread() {
         check(set_value(run, nodes_of(first, CU_GRAPH_NODE_TYPE_KERNEL)[1], x + 4, 10'000 * i));
       } else {
         const CUgraph other = adding(b, i);
-        CUgraphExecUpdateResultInfo info;
-        check(drv.cuGraphExecUpdate(run, other, &info));
-        check(drv.cuGraphDestroy(other));
+        check(update_from(run, other));
       }
       updated = i;
     }

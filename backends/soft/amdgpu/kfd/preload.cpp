@@ -77,6 +77,12 @@ namespace kfd = vitamin::soft::amdgpu::kfd;
 using Open = int(const char*, int, ...);
 using OpenAt = int(int, const char*, int, ...);
 
+static int open_at(OpenAt* real, int directory, const char* path, int flags, unsigned mode) {
+  return kfd::open_any([=](const char* name, int with,
+                           unsigned its_mode) { return real(directory, name, with, its_mode); },
+                       path, flags, mode);
+}
+
 VITAMIN_EXPORT int open(const char* path, int flags, ...) {
   static Open* const real = kfd::next<Open>("open");
   std::va_list list;
@@ -101,11 +107,7 @@ VITAMIN_EXPORT int openat(int directory, const char* path, int flags, ...) {
   va_start(list, flags);
   const unsigned mode = kfd::mode_of(flags, list);
   va_end(list);
-  return kfd::open_any(
-      [directory](const char* name, int with, unsigned its_mode) {
-        return real(directory, name, with, its_mode);
-      },
-      path, flags, mode);
+  return open_at(real, directory, path, flags, mode);
 }
 
 VITAMIN_EXPORT int openat64(int directory, const char* path, int flags, ...) {
@@ -114,11 +116,7 @@ VITAMIN_EXPORT int openat64(int directory, const char* path, int flags, ...) {
   va_start(list, flags);
   const unsigned mode = kfd::mode_of(flags, list);
   va_end(list);
-  return kfd::open_any(
-      [directory](const char* name, int with, unsigned its_mode) {
-        return real(directory, name, with, its_mode);
-      },
-      path, flags, mode);
+  return open_at(real, directory, path, flags, mode);
 }
 
 // What the names above become with _FORTIFY_SOURCE where there is no mode.
