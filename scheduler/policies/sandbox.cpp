@@ -17,6 +17,9 @@
 
 namespace vitamin::scheduler {
 
+// The longest wait of a caller, and the most that one wait counts (see SandboxLimits).
+constexpr std::chrono::nanoseconds kSlice = std::chrono::milliseconds(10);
+
 struct Sandbox::State {
   std::mutex mutex;
   std::condition_variable changed;
@@ -67,22 +70,29 @@ void Sandbox::serve(std::shared_ptr<State> state) {
 
 Sandbox::Outcome Sandbox::run(std::function<void()> call, const SandboxLimits& limits) {
   using Clock = std::chrono::steady_clock;
+  using std::chrono::nanoseconds;
   State& state = *state_;
   std::unique_lock lock(state.mutex);
   if (state.stop || state.pending) return Outcome::kEnded;
-  const Clock::time_point deadline = Clock::now() + limits.clock;
-  const std::chrono::nanoseconds used_before = state.processor_time();
+  nanoseconds processor_left = limits.processor, clock_left = limits.clock;
+  nanoseconds processor_before = state.processor_time();
+  Clock::time_point before = Clock::now();
   state.call = std::move(call);
   state.pending = true;
   state.changed.notify_all();
-  std::chrono::nanoseconds left = limits.processor;
   while (state.pending) {
-    // By the clock, `left` of processor time cannot be used up any sooner.
-    state.changed.wait_until(lock, std::min(deadline, Clock::now() + left));
+    // By the clock, what is left of processor time cannot be used up any sooner.
+    const nanoseconds slice = std::min({kSlice, processor_left, clock_left});
+    state.changed.wait_until(lock, before + slice);
     if (!state.pending) break;
-    left = limits.processor - (state.processor_time() - used_before);
-    const bool used_up = left <= std::chrono::nanoseconds(0);
-    if (!used_up && Clock::now() < deadline) continue;
+    const Clock::time_point now = Clock::now();
+    const nanoseconds processor = state.processor_time();
+    clock_left -= std::min(now - before, kSlice);
+    processor_left -= std::min(processor - processor_before, kSlice);
+    before = now;
+    processor_before = processor;
+    const bool used_up = processor_left <= nanoseconds(0);
+    if (!used_up && clock_left > nanoseconds(0)) continue;
     state.stop = true;
     const sched_param lowest{};
     ::sched_setscheduler(state.thread, SCHED_IDLE, &lowest);

@@ -18,9 +18,13 @@ namespace vitamin::scheduler {
 
 // What one call may take. A loop uses up its processor time; on a busy machine only the clock runs.
 // The clock's bound is for calls that sleep: below the 200 ms after which clients take a daemon
-// that does not answer for gone.
+// that does not answer for gone. The processor's is far above what a call takes: a virtual
+// processor that its host takes away goes on counting the time of the thread that it runs.
+//
+// Both count only while the caller is awake at least every 10 ms: a machine that stands still for
+// a second (a virtual machine that moves, a laptop that sleeps) uses up 10 ms of either.
 struct SandboxLimits {
-  std::chrono::milliseconds processor{8};
+  std::chrono::milliseconds processor{50};
   std::chrono::milliseconds clock{150};
 };
 

@@ -11,7 +11,7 @@
  *
  * Answers are values; each is validated and clipped to quotas, reservations and the starvation
  * bound before anything changes. A policy whose allocate() returns -1, that returns invalid rows or
- * a partition that is not eligible, or takes longer than 8 ms of processor time (150 ms by the
+ * a partition that is not eligible, or takes longer than 50 ms of processor time (150 ms by the
  * clock) is replaced by fifo, and the reason is logged. No other call can say that it failed: -1 of
  * pick() is "none for now".
  * No exception may leave a call: vitamind and vitamin have a C++ library of their own, and end.

@@ -3,9 +3,12 @@
 
 #include <doctest/doctest.h>
 #include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <ctime>
 #include <memory>
 #include <stdexcept>
@@ -64,6 +67,40 @@ TEST_CASE("a call that sleeps is given up by the clock") {
             {milliseconds(1000), milliseconds(30)}) == Outcome::kClock);
   CHECK(std::chrono::steady_clock::now() - start >= milliseconds(30));
   awake->store(true);
+}
+
+// A child stands still for twice as long as its call may take by the clock, as a virtual machine
+// does that moves to another host.
+TEST_CASE("a call during which the machine stands still is waited for") {
+  int in_call[2], go_on[2];
+  REQUIRE(::pipe(in_call) == 0);
+  REQUIRE(::pipe(go_on) == 0);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    Sandbox thread;
+    const Outcome outcome = thread.run(
+        [&] {
+          char byte = 0;
+          if (::write(in_call[1], &byte, 1) != 1 || ::read(go_on[0], &byte, 1) != 1) ::_exit(2);
+          std::this_thread::sleep_for(milliseconds(20));  // the caller looks at the clock meanwhile
+        },
+        {milliseconds(60'000), milliseconds(1000)});
+    ::_exit(outcome == Outcome::kReturned ? 0 : 1);
+  }
+  char byte = 0;
+  REQUIRE(::read(in_call[0], &byte, 1) == 1);
+  int status = 0;
+  ::kill(child, SIGSTOP);
+  REQUIRE(::waitpid(child, &status, WUNTRACED) == child);
+  REQUIRE(WIFSTOPPED(status));
+  std::this_thread::sleep_for(milliseconds(2000));
+  ::kill(child, SIGCONT);
+  REQUIRE(::write(go_on[1], &byte, 1) == 1);
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  for (const int end : {in_call[0], in_call[1], go_on[0], go_on[1]}) ::close(end);
 }
 
 // On one processor with a thread that never gives it up, at the lowest priority.
