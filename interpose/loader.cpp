@@ -20,10 +20,6 @@
 
 #include "interpose/entry_points.h"
 
-#ifndef __x86_64__
-#error "the entry stubs are written for x86-64"
-#endif
-
 extern "C" {
 using DlsymFunction = void* (*)(void*, const char*);
 [[gnu::visibility("hidden"), gnu::used]] DlsymFunction vitamin_dlsym_route(void* handle,
@@ -33,6 +29,7 @@ using DlsymFunction = void* (*)(void*, const char*);
 [[gnu::visibility("hidden")]] extern const char __stop_vitamin_exports[];
 }
 
+#if defined(__x86_64__)
 asm(R"(
   .pushsection .text
   .p2align 4
@@ -59,6 +56,36 @@ dlsym:
   .size dlsym, .-dlsym
   .popsection
 )");
+#elif defined(__aarch64__)
+// The link register, by which the loader finds the caller, is as it was at the jump.
+asm(R"(
+  .pushsection .text
+  .p2align 4
+  .globl dlsym
+  .type dlsym, %function
+dlsym:
+  .cfi_startproc
+  hint #34  // bti c
+  stp x29, x30, [sp, #-32]!
+  .cfi_adjust_cfa_offset 32
+  .cfi_offset x29, -32
+  .cfi_offset x30, -24
+  stp x0, x1, [sp, #16]
+  bl vitamin_dlsym_route
+  mov x16, x0
+  ldp x0, x1, [sp, #16]
+  ldp x29, x30, [sp], #32
+  .cfi_adjust_cfa_offset -32
+  .cfi_restore x29
+  .cfi_restore x30
+  br x16
+  .cfi_endproc
+  .size dlsym, .-dlsym
+  .popsection
+)");
+#else
+#error "the entry of dlsym is written for x86-64 and arm64"
+#endif
 
 namespace vitamin::interpose {
 
@@ -69,13 +96,20 @@ namespace {
 
 constinit std::atomic<void*> driver_handle{nullptr};
 
+// Of the architecture's first glibc.
+#ifdef __x86_64__
+constexpr const char* kFirstVersion = "GLIBC_2.2.5";
+#else
+constexpr const char* kFirstVersion = "GLIBC_2.17";
+#endif
+
 DlsymFunction real_dlsym() {
   static constinit std::atomic<DlsymFunction> cached{nullptr};
   DlsymFunction function = cached.load(std::memory_order_acquire);
   if (function == nullptr) {
     // glibc 2.34 moved dlsym from libdl to libc and gave it a new version; both are the same code.
     void* found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
-    if (found == nullptr) found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    if (found == nullptr) found = dlvsym(RTLD_NEXT, "dlsym", kFirstVersion);
     function = reinterpret_cast<DlsymFunction>(found);
     cached.store(function, std::memory_order_release);
   }

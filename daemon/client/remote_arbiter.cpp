@@ -9,6 +9,7 @@
 #include <csignal>
 
 #include "daemon/protocol/liveness.h"
+#include "hal/processor.h"
 #include "runtime/clock.h"
 
 namespace vitamin::client {
@@ -74,7 +75,7 @@ GrantTerms RemoteArbiter::grant(const runtime::ReadyOperation& operation,
     if (terms.partition != runtime::kNoPartition || time >= until ||
         connection_->memory.daemon->sleep_flag.asleep())
       return terms;
-    __builtin_ia32_pause();  // one takes 40 ns on some CPUs
+    hal::spin_pause();
     time = now_ns();
   }
 }

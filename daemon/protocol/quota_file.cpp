@@ -13,6 +13,7 @@
 
 #include "hal/file_memory.h"
 #include "hal/process_stat.h"
+#include "hal/processor.h"
 
 namespace vitamin::protocol {
 namespace {
@@ -139,7 +140,7 @@ DeadOwners::DeadOwners(NativeQuotaLedger& ledger)
 
 RetryDecision LedgerWait::operator()(unsigned tries) {
   if (tries < 64) {
-    __builtin_ia32_pause();
+    hal::spin_pause();
     return RetryDecision::kRetry;
   }
   const std::uint64_t now = monotonic_ns();

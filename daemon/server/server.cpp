@@ -20,6 +20,7 @@
 #include "daemon/log.h"
 #include "daemon/protocol/liveness.h"
 #include "daemon/server/notify.h"
+#include "hal/processor.h"
 #include "runtime/clock.h"
 #include "runtime/problem.h"
 #include "scheduler/policies/registry.h"
@@ -141,7 +142,7 @@ int Server::run() {
     } else if (quiet >= spin && !work_postponed_) {  // postponed work must not wait for the CPU
       ::sched_yield();
     } else {
-      __builtin_ia32_pause();
+      hal::spin_pause();
     }
   }
   notify("STOPPING=1");

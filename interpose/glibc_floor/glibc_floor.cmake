@@ -4,13 +4,14 @@
 # one built it. A preloaded library that the loader cannot satisfy ends the program; containers
 # bring their own glibc.
 #
-# Three things make it so, for x86-64: functions that moved between glibc's libraries are linked
+# Three things make it so, on x86-64 and arm64: functions that moved between glibc's libraries are linked
 # from where they were (moved_symbols.cpp), what is newer is brought along (newer_symbols.cpp), and
 # nothing else newer is used, which tests/operations checks. libdl.so.2 and libpthread.so.0 become
 # needed: in glibc >= 2.34 they are empty.
 #
 # vitamin_glibc_floor_of_programs(<target>): a program that glibc >= VITAMIN_GLIBC_FLOOR_OF_PROGRAMS
 # starts, as RHEL 9 has it: all that is newer is what the unwinder asks.
+set(VITAMIN_GLIBC_FLOOR_PROCESSORS x86_64 aarch64)
 set(VITAMIN_GLIBC_FLOOR 2.28)
 set(VITAMIN_GLIBC_FLOOR_OF_PROGRAMS 2.34)
 
@@ -20,6 +21,9 @@ function(_vitamin_floor_stub name version)
   endif()
   string(TOUPPER ${name} upper)
   set(map ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${name}.map)
+  if(CMAKE_SYSTEM_PROCESSOR STREQUAL aarch64)
+    set(map ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/arm64.map)
+  endif()
   add_library(vitamin_floor_${name} SHARED ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/moved_symbols.cpp)
   target_compile_definitions(vitamin_floor_${name} PRIVATE VITAMIN_FLOOR_${upper})
   # Programs of the build must never find these: a directory of their own, and no search path to it.
@@ -30,7 +34,7 @@ function(_vitamin_floor_stub name version)
 endfunction()
 
 function(vitamin_glibc_floor target)
-  if(VITAMIN_SANITIZE OR NOT CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64)
+  if(VITAMIN_SANITIZE OR NOT CMAKE_SYSTEM_PROCESSOR IN_LIST VITAMIN_GLIBC_FLOOR_PROCESSORS)
     return()
   endif()
   _vitamin_floor_stub(libdl 2)
@@ -47,7 +51,7 @@ function(vitamin_glibc_floor target)
 endfunction()
 
 function(vitamin_glibc_floor_of_programs target)
-  if(NOT VITAMIN_SANITIZE AND CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64)
+  if(NOT VITAMIN_SANITIZE AND CMAKE_SYSTEM_PROCESSOR IN_LIST VITAMIN_GLIBC_FLOOR_PROCESSORS)
     target_sources(${target} PRIVATE ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/find_object.cpp)
   endif()
 endfunction()

@@ -3,6 +3,7 @@
 // What the C++ library and ours call that glibc 2.28 does not have yet, in terms of what it has.
 // Linked into the preloaded libraries, which go into programs and containers of any age. Hidden:
 // no call of another library ends here.
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -42,12 +43,12 @@ int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, cl
 extern const char __libc_single_threaded;
 const char __libc_single_threaded = 0;
 
-// 2.33. The kernel's structure is glibc's on x86-64.
+// 2.33. The kernel's structure is glibc's on x86-64 and arm64; the latter has no other calls.
 int stat(const char* path, struct stat* facts) noexcept {
-  return static_cast<int>(::syscall(SYS_stat, path, facts));
+  return static_cast<int>(::syscall(SYS_newfstatat, AT_FDCWD, path, facts, 0));
 }
 int lstat(const char* path, struct stat* facts) noexcept {
-  return static_cast<int>(::syscall(SYS_lstat, path, facts));
+  return static_cast<int>(::syscall(SYS_newfstatat, AT_FDCWD, path, facts, AT_SYMLINK_NOFOLLOW));
 }
 int fstat(int fd, struct stat* facts) noexcept {
   return static_cast<int>(::syscall(SYS_fstat, fd, facts));

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <thread>
 
+#include "hal/processor.h"
+
 namespace vitamin::runtime {
 
 namespace {
@@ -17,7 +19,7 @@ constexpr std::chrono::microseconds kShortSleep{20}, kLongSleep{200}, kBetweenUr
 void Backoff::pause(bool urgent) {
   ++rounds_;
   if (rounds_ <= kSpins) {
-    for (int i = 0; i < 32; ++i) __builtin_ia32_pause();
+    for (int i = 0; i < 32; ++i) hal::spin_pause();
     return;
   }
   if (urgent && rounds_ <= kSpins + kUrgentLooks) {

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <unistd.h>
-#include <x86intrin.h>
 
 #include <atomic>
 #include <cstring>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "hal/device.h"
+#include "hal/processor.h"
 #include "runtime/pool/layout.h"
 #include "runtime/trace/file.h"
 
@@ -52,7 +52,7 @@ class Recorder {
     publish(2);
   }
   void name(std::uint64_t kernel, std::string_view text);
-  static std::uint64_t ticks() { return __rdtsc(); }
+  static std::uint64_t ticks() { return hal::time_stamp(); }
 
   std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
   // Writes out and ends the thread. Nothing is recorded any more.

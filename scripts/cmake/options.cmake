@@ -104,7 +104,9 @@ if(VITAMIN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 find_program(VITAMIN_LINKER NAMES mold ld.lld)
-if(VITAMIN_LINKER MATCHES "mold$")
+if(CMAKE_CROSSCOMPILING)
+  # The cross compiler finds no other than its own.
+elseif(VITAMIN_LINKER MATCHES "mold$")
   add_link_options(-fuse-ld=mold)
 elseif(VITAMIN_LINKER)
   add_link_options(-fuse-ld=lld)
