@@ -399,6 +399,36 @@ class Prepared(DraTest):
         wait_until(lambda: self.status()["claims"][0]["pods"] == ["pod-1", "pod-2"],
                    what="that vitamind knows the second pod")
 
+    def test_a_pod_that_vitamind_was_not_told_of_is_told_again(self):
+        relay = self.start_relayed()
+        claim = self.api.add_claim(claim_of("a", 60))
+        self.prepared(claim)
+        relay.fail = "pod-2"
+        claim["status"]["reservedFor"].append({"resource": "pods", "name": "x", "uid": "pod-2"})
+        wait_until(lambda: relay.failed >= 2, what="further tries")
+        self.assertEqual(self.status()["claims"][0]["pods"], ["pod-1"])
+        self.assertEqual(self.log().count("claim team-a/a: not now"), 1)
+        relay.fail = None
+        wait_until(lambda: "claim team-a/a: vitamind knows it now" in self.log(),
+                   what="a line that it worked")
+        self.assertEqual(self.status()["claims"][0]["pods"], ["pod-1", "pod-2"])
+
+    def test_a_claim_whose_file_cannot_be_written_is_told_and_kept_later(self):
+        self.start_all()
+        claim = self.api.add_claim(claim_of("a", 60))
+        self.prepared(claim)
+        file = self.directory / f"plugin/claim-{claim['metadata']['uid']}.json"
+        file.unlink()
+        file.mkdir()  # which no file replaces
+        claim["status"]["reservedFor"].append({"resource": "pods", "name": "x", "uid": "pod-2"})
+        wait_until(lambda: self.status()["claims"][0]["pods"] == ["pod-1", "pod-2"],
+                   what="that vitamind knows the second pod")
+        self.looks()
+        self.assertEqual(self.log().count(f"cannot write {file}"), 1)
+        file.rmdir()
+        wait_until(file.exists, what="the file")
+        self.assertEqual(json.loads(file.read_text())["pods"], ["pod-1", "pod-2"])
+
     def test_a_claim_is_read_again_when_the_kubelet_names_another_pod(self):
         self.start_all(api_every=3600000)
         claim = self.api.add_claim(claim_of("a", 60))

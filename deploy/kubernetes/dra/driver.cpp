@@ -333,6 +333,15 @@ hal::Status DraDriver::tell(Prepared& prepared) {
   return {};
 }
 
+// What vitamind does not know yet, and what the file does not have.
+hal::Status DraDriver::tell_and_keep(Prepared& prepared) {
+  hal::Status told, kept;
+  if (prepared.told != daemon_) told = tell(prepared);
+  if (!prepared.kept) kept = keep(prepared.claim);
+  prepared.kept = kept.has_value();
+  return told ? kept : told;
+}
+
 // --- the node --------------------------------------------------------------------------------
 
 std::vector<ClaimableGpu> DraDriver::gpus_here() const {
@@ -396,7 +405,6 @@ void DraDriver::tell_again() {
   bool answers = true;  // the API server
   for (auto& [uid, prepared] : prepared_) {
     const AllocatedClaim& before = prepared.claim;
-    bool told = prepared.told == daemon_;
     const bool may_change =
         (!before.of_one_pod || before.pods.empty()) && !is_read_lately(prepared);
     const auto now = answers && may_change ? read_claim({before.of_namespace, before.name}, uid)
@@ -409,12 +417,12 @@ void DraDriver::tell_again() {
     }
     if (now && now->pods != before.pods) {
       prepared.claim.pods = now->pods;
-      if (!keep(prepared.claim)) continue;
-      told = false;
+      prepared.told.clear();
+      prepared.kept = false;
     }
-    if (told) continue;
+    if (prepared.told == daemon_ && prepared.kept) continue;
     const std::string name = fmt::format("claim {}/{}", before.of_namespace, before.name);
-    const auto done = tell(prepared);
+    const auto done = tell_and_keep(prepared);
     say_once(prepared.problem, done ? "" : name + ": " + done.error().message,
              name + ": vitamind knows it now");
   }

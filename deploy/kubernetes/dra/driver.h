@@ -71,8 +71,9 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   using Clock = std::chrono::steady_clock;
   struct Prepared {
     AllocatedClaim claim;
-    std::string told = {};            // to which life of vitamind; empty: none
-    std::string problem = {};         // why vitamind refused it, said once
+    std::string told = {};            // to which life of vitamind; empty: none, or not all of it
+    bool kept = true;                 // its file has all of it
+    std::string problem = {};         // why one of these failed, said once
     std::set<std::string> pods = {};  // that had it, by the kubelet, when it was read
     Clock::time_point next_read = {};
   };
@@ -98,6 +99,7 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   hal::Status keep(const AllocatedClaim& claim) const;
   hal::Status write_cdi(const AllocatedClaim& claim) const;
   hal::Status tell(Prepared& prepared);
+  hal::Status tell_and_keep(Prepared& prepared);
 
   void read_prepared();
   void look();

@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The DRA driver as a test has it: beside a real vitamind, with fakes of kubelet and API server."""
+import contextlib
 import json
 import os
 import pathlib
 import signal
+import socket
+import struct
 import subprocess
+import sys
 import tempfile
+import threading
 import unittest
 import uuid
 
-from cluster import ApiServer, DraKubelet, PodResources
-from machine import BUILD
-from time_limit import time_limit, wait_until
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "daemon"))
+from cluster import ApiServer, DraKubelet, PodResources  # noqa: E402
+from harness import MAJOR, MINOR, ask  # noqa: E402
+from machine import BUILD  # noqa: E402
+from time_limit import time_limit, wait_until  # noqa: E402
 
 NODE = "node-1"
+ANSWER = 5  # daemon/protocol/handshake.h
 CLASSES = """
 [[class]]
 name = "serving"
@@ -46,6 +54,49 @@ def claim_of(name, *shares, parameters=None, pods=("pod-1",), device="gpu-1", me
             "spec": {}, "status": {
                 "allocation": {"devices": devices},
                 "reservedFor": [{"resource": "pods", "name": pod, "uid": pod} for pod in pods]}}
+
+
+class Relay:
+    """A socket whose requests vitamind answers, but for what a test changes."""
+
+    def __init__(self, path, daemon):
+        self.daemon = daemon
+        self.fail = None  # requests that have this word fail
+        self.failed = 0
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)  # ends accept()
+        self.thread.join()
+        self.listener.close()
+
+    def _serve(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):  # the driver or vitamind was ended
+                message = connection.recv(4096)
+                self._send(connection, self._answer(message[16:].rstrip(b"\0").decode()))
+
+    def _answer(self, verb):
+        if self.fail is not None and self.fail in verb.split():
+            self.failed += 1
+            return {"schema": 1, "error": "not now"}
+        return ask(self.daemon, verb)
+
+    @staticmethod
+    def _send(connection, answer):
+        with os.fdopen(os.memfd_create("answer"), "wb") as memory:
+            memory.write(json.dumps(answer).encode())
+            memory.flush()
+            preamble = b"vitamin\0" + struct.pack("<HHHH", MAJOR, MINOR, ANSWER, 0)
+            socket.send_fds(connection, [preamble], [memory.fileno()])
 
 
 class DraTest(unittest.TestCase):
@@ -81,10 +132,11 @@ class DraTest(unittest.TestCase):
                    "--quiet", "--config", self.directory / "vitamin.toml")
         wait_until(self.status, what="vitamind")
 
-    def start_driver(self, *more, gpus=("GPU-1=16Gi", "GPU-2"), known_as=None, api_every=20):
+    def start_driver(self, *more, gpus=("GPU-1=16Gi", "GPU-2"), known_as=None, api_every=20,
+                     vitamind=None):
         self.start("vitamin-dra-driver", "--api-server", self.api.url, "--registry",
                    self.directory / "registry", "--directory", self.directory / "plugin",
-                   "--cdi-directory", self.directory / "cdi", "--socket", self.socket,
+                   "--cdi-directory", self.directory / "cdi", "--socket", vitamind or self.socket,
                    "--libraries", BUILD / "lib", "--config", self.directory / "vitamin.toml",
                    "--nvidia-gpus", self.directory / "gpus", "--every", 20,
                    "--pod-resources", self.directory / "pods.sock", "--api-every", api_every,
@@ -95,6 +147,13 @@ class DraTest(unittest.TestCase):
         self.start_driver(**options)
         self.kubelet.register()
         wait_until(lambda: self.api.published() is not None, what="a slice")
+
+    def start_relayed(self, **options):
+        """As start_all(); the driver has vitamind behind a relay, which is returned."""
+        relay = Relay(self.directory / "relay.sock", self.socket)
+        self.addCleanup(relay.close)
+        self.start_all(vitamind=self.directory / "relay.sock", **options)
+        return relay
 
     def looks(self, more=5):
         """Waits until the driver has looked some more times."""
