@@ -3,8 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
+
+#include "deploy/kubernetes/dra/read_times.h"
 
 namespace vitamin::kubernetes {
 namespace {
@@ -123,6 +126,37 @@ TEST_CASE("GPUs of other drivers are known by their UUID") {
   CHECK(published.size() == 1);
   CHECK(published.at("GPU-1") == "gpu.nvidia.com");
   CHECK(published_by_others(json::object()).empty());
+}
+
+TEST_CASE("a claim is read when the kubelet names other pods, and else by time") {
+  using std::chrono::seconds;
+  ReadTimes::Clock::time_point now{};
+  const PodSigns none, one{{"s/a"}, {}}, two{{"s/a", "s/b"}, {}};
+  ReadTimes reads;
+  CHECK(reads.is_due(none, now));
+  reads.was_read(one, now, seconds(60));
+  CHECK_FALSE(reads.is_due(one, now + seconds(59)));
+  CHECK(reads.is_due(one, now + seconds(60)));
+  CHECK(reads.is_due(two, now));
+  CHECK(reads.is_due(none, now));
+}
+
+TEST_CASE("each pod without a claim is a reason to read a claim once until its time has come") {
+  using std::chrono::seconds;
+  ReadTimes::Clock::time_point now{};
+  const PodSigns none, one{{}, {"1"}}, two{{}, {"1", "2"}};
+  ReadTimes reads;
+  reads.was_read(none, now, seconds(60));
+  CHECK(reads.is_due(one, now));
+  reads.was_read(one, now, seconds(60));
+  CHECK_FALSE(reads.is_due(one, now));
+  CHECK_FALSE(reads.is_due(none, now));  // its programs have ended
+  CHECK(reads.is_due(two, now));
+  reads.was_read(PodSigns{{}, {"2"}}, now, seconds(60));
+  CHECK_FALSE(reads.is_due(two, now));  // a program of the first one is back
+  now += seconds(60);
+  reads.was_read(none, now, seconds(60));  // what has ended is not kept for ever
+  CHECK(reads.is_due(one, now));
 }
 
 }  // namespace

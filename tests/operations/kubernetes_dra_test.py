@@ -443,6 +443,29 @@ class Prepared(DraTest):
         wait_until(lambda: self.status()["claims"][0]["pods"] == ["pod-1", "pod-2"],
                    what="that vitamind knows the second pod")
 
+    def test_a_claim_is_read_again_when_a_pod_made_anew_under_its_name_uses_a_gpu(self):
+        relay = self.start_relayed(api_every=3600000)
+        claim = self.api.add_claim(claim_of("a", 60, pods=("pod-1", "pod-2")))
+        self.prepared(claim)
+        for name in ("x", "y"):
+            self.devices.claims["team-a", name] = [("team-a", "a")]
+        self.looks()
+        # The kubelet says the same of the new pod x as of the one before.
+        claim["status"]["reservedFor"][1]["uid"] = "pod-3"
+        relay.clients = [{"pod_uid": "pod-3", "job": ""}]
+        wait_until(lambda: "pod-3" in self.status()["claims"][0]["pods"],
+                   what="that vitamind knows the new pod")
+        # Each pod is a reason once, a pod that has a claim none.
+        reads = self.api.reads["claims"]
+        self.looks()
+        self.assertEqual(self.api.reads["claims"], reads)
+        relay.clients += [{"pod_uid": "", "job": ""}, {"pod_uid": "pod-4", "job": "another"}]
+        self.looks()
+        self.assertEqual(self.api.reads["claims"], reads)
+        relay.clients += [{"pod_uid": "pod-of-no-claim", "job": ""}]
+        self.looks()
+        self.assertEqual(self.api.reads["claims"], reads + 1)
+
     def test_a_claim_of_one_pod_is_read_once(self):
         self.start_all()
         claim = claim_of("a", 60)

@@ -391,37 +391,48 @@ void DraDriver::recover_damaged() {
   }
 }
 
-// Whether the kubelet knows the pods that have the claim, and these are those of the last read.
-bool DraDriver::is_read_lately(const Prepared& prepared) const {
-  const auto pods = kubelet_.claims.find({prepared.claim.of_namespace, prepared.claim.name});
-  return pods != kubelet_.claims.end() && pods->second == prepared.pods &&
-         Clock::now() < prepared.next_read;
+// UIDs of pods that have clients of vitamind, and none of the claims that are prepared here.
+std::set<std::string> DraDriver::pods_without_claim(const json& status) const {
+  std::set<std::string> pods;
+  for (const json& client : status.value("clients", json::array()))
+    if (client.value("job", "").empty()) pods.insert(client.value("pod_uid", ""));
+  pods.erase("");
+  for (const auto& [uid, prepared] : prepared_)
+    for (const std::string& pod : prepared.claim.pods) pods.erase(pod);
+  return pods;
+}
+
+// Whether the API server answers.
+bool DraDriver::read_again(Prepared& prepared, const PodSigns& seen) {
+  AllocatedClaim& known = prepared.claim;
+  const ClaimName name = {known.of_namespace, known.name};
+  const auto now = read_claim(name, known.uid);
+  if (!now) return !is_silent(now.error());
+  // A kubelet that says nothing of claims leaves only the time.
+  const milliseconds wait(kubelet_.claims.contains(name) ? options_.api_every_ms : 0);
+  prepared.reads.was_read(seen, Clock::now(), wait);
+  if (now->pods == known.pods) return true;
+  known.pods = now->pods;
+  prepared.told.clear();
+  prepared.kept = false;
+  return true;
 }
 
 // After a restart of vitamind every claim; else pods that a claim was reserved for later, of which
-// the kubelet says nothing.
-void DraDriver::tell_again() {
+// the kubelet says nothing. `status`: of vitamind.
+void DraDriver::tell_again(const json& status) {
   const std::lock_guard lock(mutex_);
+  PodSigns seen{.named = {}, .unknown = pods_without_claim(status)};
   bool answers = true;  // the API server
   for (auto& [uid, prepared] : prepared_) {
-    const AllocatedClaim& before = prepared.claim;
-    const bool may_change =
-        (!before.of_one_pod || before.pods.empty()) && !is_read_lately(prepared);
-    const auto now = answers && may_change ? read_claim({before.of_namespace, before.name}, uid)
-                                           : tl::unexpected(hal::Error{});
-    if (may_change) answers = now || !is_silent(now.error());
-    if (now) {
-      const auto pods = kubelet_.claims.find({before.of_namespace, before.name});
-      prepared.pods = pods != kubelet_.claims.end() ? pods->second : std::set<std::string>();
-      prepared.next_read = Clock::now() + milliseconds(options_.api_every_ms);
-    }
-    if (now && now->pods != before.pods) {
-      prepared.claim.pods = now->pods;
-      prepared.told.clear();
-      prepared.kept = false;
-    }
+    const AllocatedClaim& claim = prepared.claim;
+    const auto named = kubelet_.claims.find({claim.of_namespace, claim.name});
+    seen.named = named != kubelet_.claims.end() ? named->second : std::set<std::string>();
+    const bool may_change = !claim.of_one_pod || claim.pods.empty();
+    if (answers && may_change && prepared.reads.is_due(seen, Clock::now()))
+      answers = read_again(prepared, seen);
     if (prepared.told == daemon_ && prepared.kept) continue;
-    const std::string name = fmt::format("claim {}/{}", before.of_namespace, before.name);
+    const std::string name = fmt::format("claim {}/{}", claim.of_namespace, claim.name);
     const auto done = tell_and_keep(prepared);
     say_once(prepared.problem, done ? "" : name + ": " + done.error().message,
              name + ": vitamind knows it now");
@@ -439,7 +450,7 @@ void DraDriver::look() {
   }
   if (auto known = pod_resources(options_.pod_resources, {})) kubelet_ = std::move(*known);
   recover_damaged();
-  if (status) tell_again();
+  if (status) tell_again(*status);
   say_absent();
   std::vector<ClaimableGpu> gpus;
   if (status) {

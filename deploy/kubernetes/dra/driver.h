@@ -26,6 +26,7 @@
 #include "deploy/kubernetes/container.h"
 #include "deploy/kubernetes/dra/api_server.h"
 #include "deploy/kubernetes/dra/claim.h"
+#include "deploy/kubernetes/dra/read_times.h"
 #include "deploy/kubernetes/others.h"
 #include "deploy/kubernetes/shares.h"
 #include "dra_plugin.grpc.pb.h"
@@ -68,14 +69,13 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   void stop() { stopping_.store(true); }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = ReadTimes::Clock;
   struct Prepared {
     AllocatedClaim claim;
-    std::string told = {};            // to which life of vitamind; empty: none, or not all of it
-    bool kept = true;                 // its file has all of it
-    std::string problem = {};         // why one of these failed, said once
-    std::set<std::string> pods = {};  // that had it, by the kubelet, when it was read
-    Clock::time_point next_read = {};
+    std::string told = {};     // to which life of vitamind; empty: none, or not all of it
+    bool kept = true;          // its file has all of it
+    std::string problem = {};  // why one of these failed, said once
+    ReadTimes reads = {};
   };
 
   grpc::Status NodePrepareResources(grpc::ServerContext*,
@@ -105,9 +105,10 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   void look();
   hal::Status check_memory(const AllocatedClaim& claim) const;
   void recover_damaged();
-  void tell_again();
+  std::set<std::string> pods_without_claim(const nlohmann::json& status) const;
+  bool read_again(Prepared& prepared, const PodSigns& seen);
+  void tell_again(const nlohmann::json& status);
   std::vector<ClaimableGpu> only_here(const std::vector<ClaimableGpu>& gpus);
-  bool is_read_lately(const Prepared& prepared) const;
   hal::Status publish(const std::vector<ClaimableGpu>& gpus);
   hal::Status update_slice(const nlohmann::json& now, const std::vector<ClaimableGpu>& gpus);
   hal::Status write_slice(nlohmann::ordered_json wanted, bool is_new);

@@ -63,6 +63,7 @@ class Relay:
         self.daemon = daemon
         self.fail = None  # requests that have this word fail
         self.failed = 0
+        self.clients = []  # that vitamind is said to have beside its own
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(str(path))
         self.listener.listen()
@@ -88,7 +89,10 @@ class Relay:
         if self.fail is not None and self.fail in verb.split():
             self.failed += 1
             return {"schema": 1, "error": "not now"}
-        return ask(self.daemon, verb)
+        answer = ask(self.daemon, verb)
+        if verb == "status":
+            answer["clients"] += self.clients
+        return answer
 
     @staticmethod
     def _send(connection, answer):

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// When a claim that pods may join is read from the API server again. The API server answers the
+// drivers of all nodes, so a claim is read when this node shows a pod that may have joined it, and
+// else seldom. No I/O. Threads: one at a time.
+#pragma once
+
+#include <chrono>
+#include <set>
+#include <string>
+
+namespace vitamin::kubernetes {
+
+// What the node shows of pods that may use a claim.
+struct PodSigns {
+  std::set<std::string> named;  // those that have the claim, by the kubelet, which says no UIDs
+  // UIDs of pods that use a GPU by no claim that is known. A pod that was made anew under its name
+  // is one of them.
+  std::set<std::string> unknown;
+};
+
+class ReadTimes {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // At once when the kubelet names other pods than at the last read, or when there is a pod whose
+  // UID was unknown at none of the reads since the last one that was due by time; else by time.
+  bool is_due(const PodSigns& now_seen, Clock::time_point now) const;
+
+  // The claim was read; the next time is after `wait`.
+  void was_read(const PodSigns& seen, Clock::time_point now, Clock::duration wait);
+
+ private:
+  PodSigns seen_;
+  Clock::time_point next_ = {};
+};
+
+}  // namespace vitamin::kubernetes
