@@ -159,5 +159,32 @@ TEST_CASE("each pod without a claim is a reason to read a claim once until its t
   CHECK(reads.is_due(one, now));
 }
 
+TEST_CASE("a claim whose reads are refused is read after times that double up to the longest") {
+  using std::chrono::seconds;
+  ReadTimes::Clock::time_point now{};
+  const PodSigns none, one{{"s/a"}, {}};
+  ReadTimes reads;
+  for (const int wait : {5, 10, 20, 40, 60, 60}) {
+    CAPTURE(wait);
+    reads.was_refused(none, now, seconds(5), seconds(60));
+    CHECK_FALSE(reads.is_due(none, now + seconds(wait - 1)));
+    now += seconds(wait);
+    CHECK(reads.is_due(none, now));
+  }
+  // Where something changes, it is tried soon again.
+  reads.was_refused(none, now, seconds(5), seconds(60));
+  CHECK(reads.is_due(one, now));
+  reads.was_refused(one, now, seconds(5), seconds(60));
+  CHECK_FALSE(reads.is_due(one, now + seconds(4)));
+  CHECK(reads.is_due(one, now + seconds(5)));
+  // A read that succeeds begins anew.
+  now += seconds(5);
+  reads.was_refused(one, now, seconds(5), seconds(60));
+  reads.was_read(one, now, seconds(60));
+  now += seconds(60);
+  reads.was_refused(one, now, seconds(5), seconds(60));
+  CHECK(reads.is_due(one, now + seconds(5)));
+}
+
 }  // namespace
 }  // namespace vitamin::kubernetes

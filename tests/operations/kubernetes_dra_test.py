@@ -466,6 +466,30 @@ class Prepared(DraTest):
         self.looks()
         self.assertEqual(self.api.reads["claims"], reads + 1)
 
+    def test_claims_that_cannot_be_read_are_read_ever_less_often(self):
+        self.start_all()
+        claim = self.api.add_claim(claim_of("a", 60))
+        damaged = self.api.add_claim(claim_of("b", 10))
+        self.prepared(claim)
+        self.prepared(damaged)
+        self.end("vitamin-dra-driver")
+        (self.directory / f"plugin/claim-{damaged['metadata']['uid']}.json").write_text("{")
+        for name in "ab":
+            self.devices.claims["team-a", name] = [("team-a", name)]
+        self.api.claims_fail = 403
+        reads = self.api.reads["claims"]
+        self.start_driver(api_every=3600000)
+        self.looks(100)
+        # 20 ms, 40 ms, ...: for 20 of a claim they would have to last for 3 hours.
+        self.assertLess(self.api.reads["claims"] - reads, 40)
+        self.api.claims_fail = None
+        claim["status"]["reservedFor"].append({"resource": "pods", "name": "x", "uid": "pod-2"})
+        # Another pod is a reason to read at once.
+        self.devices.claims["team-a", "x"] = [("team-a", "a"), ("team-a", "b")]
+        wait_until(lambda: "claim team-a/b was read again" in self.log(), what="the damaged claim")
+        wait_until(lambda: ["pod-1", "pod-2"] in [each["pods"] for each in self.status()["claims"]],
+                   what="that vitamind knows the second pod")
+
     def test_a_claim_of_one_pod_is_read_once(self):
         self.start_all()
         claim = claim_of("a", 60)

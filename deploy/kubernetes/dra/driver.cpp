@@ -364,18 +364,31 @@ void DraDriver::say_absent() {
                       options_.nvidia_gpus));
 }
 
+void DraDriver::was_refused(ReadTimes& reads, const PodSigns& seen) const {
+  reads.was_refused(seen, Clock::now(), milliseconds(options_.every_ms),
+                    milliseconds(options_.api_every_ms));
+}
+
 // Of the claims that pods have, those whose file is damaged: tell_again() tells them then.
 void DraDriver::recover_damaged() {
   const std::lock_guard lock(mutex_);
-  if (damaged_.empty()) return not_damaged_.clear();
+  if (damaged_.empty()) {
+    not_damaged_.clear();
+    damaged_reads_.clear();
+    return;
+  }
   std::set<ClaimName> known = not_damaged_;
   for (const auto& [uid, prepared] : prepared_)
     known.insert({prepared.claim.of_namespace, prepared.claim.name});
   for (const auto& [name, pods] : kubelet_.claims) {
     if (damaged_.empty()) return;
     if (known.contains(name)) continue;
+    ReadTimes& reads = damaged_reads_[name];
+    const PodSigns seen{.named = pods, .unknown = {}};
+    if (!reads.is_due(seen, Clock::now())) continue;
     const auto object = claim_object(name);
     if (!object && is_silent(object.error())) return;
+    was_refused(reads, seen);  // no longer so if it is known below
     if (!object && object.error().native != kNotFound) continue;  // 429, 503: it will be answered
     if (!object || !damaged_.contains(object->value(json::json_pointer("/metadata/uid"), ""))) {
       not_damaged_.insert(name);
@@ -407,7 +420,10 @@ bool DraDriver::read_again(Prepared& prepared, const PodSigns& seen) {
   AllocatedClaim& known = prepared.claim;
   const ClaimName name = {known.of_namespace, known.name};
   const auto now = read_claim(name, known.uid);
-  if (!now) return !is_silent(now.error());
+  if (!now) {
+    if (!is_silent(now.error())) was_refused(prepared.reads, seen);
+    return !is_silent(now.error());
+  }
   // A kubelet that says nothing of claims leaves only the time.
   const milliseconds wait(kubelet_.claims.contains(name) ? options_.api_every_ms : 0);
   prepared.reads.was_read(seen, Clock::now(), wait);

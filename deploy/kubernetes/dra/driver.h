@@ -106,6 +106,7 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   hal::Status check_memory(const AllocatedClaim& claim) const;
   void recover_damaged();
   std::set<std::string> pods_without_claim(const nlohmann::json& status) const;
+  void was_refused(ReadTimes& reads, const PodSigns& seen) const;
   bool read_again(Prepared& prepared, const PodSigns& seen);
   void tell_again(const nlohmann::json& status);
   std::vector<ClaimableGpu> only_here(const std::vector<ClaimableGpu>& gpus);
@@ -120,16 +121,17 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   const DriverOptions options_;
   const ApiServer api_;
   std::mutex mutex_;
-  std::map<std::string, Prepared> prepared_;   // by UID
-  std::string daemon_;                         // which life of vitamind answers; empty: none
-  std::string absence_;                        // tools::absence_code() of vitamind's last status
-  std::set<std::string> absent_;               // of options_.gpus, each said once
-  std::set<std::string> damaged_;              // UIDs of claims whose file cannot be read
-  std::set<ClaimName> not_damaged_;            // names of other claims that pods have
-  PodResources kubelet_;                       // what it said last
-  std::map<std::string, std::string> others_;  // GPUs that are not published, with the reason
-  std::map<std::string, std::string> slices_;  // GPUs in slices of others, with their driver
-  std::vector<ClaimableGpu> in_slice_;         // GPUs that the slice has
+  std::map<std::string, Prepared> prepared_;      // by UID
+  std::string daemon_;                            // which life of vitamind answers; empty: none
+  std::string absence_;                           // tools::absence_code() of vitamind's last status
+  std::set<std::string> absent_;                  // of options_.gpus, each said once
+  std::set<std::string> damaged_;                 // UIDs of claims whose file cannot be read
+  std::set<ClaimName> not_damaged_;               // names of other claims that pods have
+  std::map<ClaimName, ReadTimes> damaged_reads_;  // of claims that may be damaged ones
+  PodResources kubelet_;                          // what it said last
+  std::map<std::string, std::string> others_;     // GPUs that are not published, with the reason
+  std::map<std::string, std::string> slices_;     // GPUs in slices of others, with their driver
+  std::vector<ClaimableGpu> in_slice_;            // GPUs that the slice has
   Clock::time_point next_list_, often_until_;
   std::atomic<bool> registered_ = false;  // since the last look
   nlohmann::json written_, answered_;   // spec of the slice, as sent and as the API server keeps it

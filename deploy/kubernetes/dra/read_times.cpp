@@ -5,17 +5,30 @@
 
 namespace vitamin::kubernetes {
 
+bool ReadTimes::has_changed(const PodSigns& now_seen) const {
+  return now_seen.named != seen_.named ||
+         !std::includes(seen_.unknown.begin(), seen_.unknown.end(), now_seen.unknown.begin(),
+                        now_seen.unknown.end());
+}
+
 bool ReadTimes::is_due(const PodSigns& now_seen, Clock::time_point now) const {
-  const bool is_known = std::includes(seen_.unknown.begin(), seen_.unknown.end(),
-                                      now_seen.unknown.begin(), now_seen.unknown.end());
-  return now >= next_ || now_seen.named != seen_.named || !is_known;
+  return now >= next_ || has_changed(now_seen);
 }
 
 void ReadTimes::was_read(const PodSigns& seen, Clock::time_point now, Clock::duration wait) {
   if (now >= next_) seen_.unknown.clear();
   seen_.unknown.insert(seen.unknown.begin(), seen.unknown.end());
   seen_.named = seen.named;
+  refused_for_ = {};
   next_ = now + wait;
+}
+
+void ReadTimes::was_refused(const PodSigns& seen, Clock::time_point now, Clock::duration shortest,
+                            Clock::duration longest) {
+  const Clock::duration wait =
+      std::min(has_changed(seen) ? shortest : std::max(2 * refused_for_, shortest), longest);
+  was_read(seen, now, wait);
+  refused_for_ = wait;
 }
 
 }  // namespace vitamin::kubernetes

@@ -30,8 +30,17 @@ class ReadTimes {
   // The claim was read; the next time is after `wait`.
   void was_read(const PodSigns& seen, Clock::time_point now, Clock::duration wait);
 
+  // The API server answered that it cannot be read, or the claim makes no sense. The next time is
+  // after `shortest`, and after twice as long each time that nothing else has changed; `longest` at
+  // most.
+  void was_refused(const PodSigns& seen, Clock::time_point now, Clock::duration shortest,
+                   Clock::duration longest);
+
  private:
+  bool has_changed(const PodSigns& now_seen) const;
+
   PodSigns seen_;
+  Clock::duration refused_for_ = {};  // the last wait after a refusal; 0: it was read since
   Clock::time_point next_ = {};
 };
 
