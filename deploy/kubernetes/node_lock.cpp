@@ -12,6 +12,8 @@
 #include <fstream>
 #include <thread>
 
+#include "deploy/kubernetes/say_once.h"
+
 namespace vitamin::kubernetes {
 namespace {
 
@@ -42,15 +44,11 @@ bool serve_alone(const std::string& program, const std::string& directory,
                  const std::atomic<bool>& stopping,
                  const std::function<void(const std::string&)>& say) {
   std::string told;
-  const auto say_once = [&](const std::string& problem) {
-    if (problem != told) say(problem);
-    told = problem;
-  };
   for (bool first = true; !stopping; first = false) {
     // The directory itself is locked: a file in it might be removed by the kubelet.
     const int lock = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (lock < 0) {
-      say_once(directory + ": " + std::strerror(errno) + ". Waiting for it");
+      say_once(say, told, directory + ": " + std::strerror(errno) + ". Waiting for it");
     } else if (::flock(lock, LOCK_EX | LOCK_NB) == 0) {
       write_owner(directory);
       return true;  // `lock` stays open
@@ -59,8 +57,9 @@ bool serve_alone(const std::string& program, const std::string& directory,
           " here would go unnoticed");
       return true;
     } else if (!first) {  // the other one has written its name
-      say_once("another " + program + owner(directory) + " serves " + directory +
-               ", so this one waits until it ends. Remove one of the two from this node");
+      say_once(say, told,
+               "another " + program + owner(directory) + " serves " + directory +
+                   ", so this one waits until it ends. Remove one of the two from this node");
     }
     if (lock >= 0) ::close(lock);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));

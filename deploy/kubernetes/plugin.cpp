@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "deploy/kubernetes/say_once.h"
 #include "runtime/environment.h"
 #include "tools/vitamin/daemon_client.h"
 
@@ -181,9 +182,7 @@ void Plugin::look() {
       say_offered(*known);
     }
   }
-  const std::string problem = status ? "" : status.error().message;
-  if (problem != told_) say(problem.empty() ? "all is well" : problem + ": all unhealthy");
-  told_ = problem;
+  say_once(&say, told_, status ? "" : status.error().message + ": all unhealthy", "all is well");
   if (now == gpus_) return;
   gpus_ = std::move(now);
   changed_.notify_all();

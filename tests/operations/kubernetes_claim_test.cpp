@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "deploy/kubernetes/dra/read_times.h"
+#include "deploy/kubernetes/say_once.h"
 
 namespace vitamin::kubernetes {
 namespace {
@@ -184,6 +185,15 @@ TEST_CASE("a claim whose reads are refused is read after times that double up to
   now += seconds(60);
   reads.was_refused(one, now, seconds(5), seconds(60));
   CHECK(reads.is_due(one, now + seconds(5)));
+}
+
+TEST_CASE("a problem is said once until another one or none takes its place") {
+  std::vector<std::string> lines;
+  const auto say = [&](const std::string& line) { lines.push_back(line); };
+  std::string told;
+  for (const char* const problem : {"", "a", "a", "b", "b", "", "", "b"})
+    say_once(say, told, problem, "well");
+  CHECK(lines == std::vector<std::string>{"a", "b", "well", "b"});
 }
 
 }  // namespace

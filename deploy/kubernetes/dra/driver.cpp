@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "daemon/config/load.h"
+#include "deploy/kubernetes/say_once.h"
 #include "runtime/environment.h"
 #include "tools/vitamin/daemon_client.h"
 
@@ -32,12 +33,6 @@ constexpr std::chrono::minutes kAfterRegistration(1);
 
 void say(const std::string& line) {
   std::fprintf(stderr, "vitamin-dra-driver: %s\n", line.c_str());
-}
-
-// A problem when it is a new one, and when there is none any more. `told`: the last one.
-void say_once(std::string& told, const std::string& problem, const std::string& well) {
-  if (problem != told) say(problem.empty() ? well : problem);
-  told = problem;
 }
 
 // Of a call of the API server: there was no answer.
@@ -450,14 +445,14 @@ void DraDriver::tell_again(const json& status) {
     if (prepared.told == daemon_ && prepared.kept) continue;
     const std::string name = fmt::format("claim {}/{}", claim.of_namespace, claim.name);
     const auto done = tell_and_keep(prepared);
-    say_once(prepared.problem, done ? "" : name + ": " + done.error().message,
+    say_once(&say, prepared.problem, done ? "" : name + ": " + done.error().message,
              name + ": vitamind knows it now");
   }
 }
 
 void DraDriver::look() {
   const auto status = tools::ask_daemon(options_.container.socket, "status");
-  say_once(told_daemon_, status ? "" : status.error().message + ": no GPU is published",
+  say_once(&say, told_daemon_, status ? "" : status.error().message + ": no GPU is published",
            "vitamind answers");
   {
     const std::lock_guard lock(mutex_);
@@ -482,7 +477,7 @@ void DraDriver::look() {
   if (registered_.exchange(false)) often_until_ = now + kAfterRegistration;
   if (now < next_list_ && now >= often_until_ && only_here(gpus) == in_slice_) return;
   const auto published = publish(gpus);
-  say_once(told_api_, published ? "" : published.error().message, "the GPUs are published");
+  say_once(&say, told_api_, published ? "" : published.error().message, "the GPUs are published");
 }
 
 // Those that neither a device plugin nor another driver offers.
