@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "daemon/config/load.h"
@@ -27,7 +25,6 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr const char* kClaimKind = "vitamin.dev/claim";
-constexpr const char* kStatePrefix = "claim-";
 // A kubelet that starts deletes the slices of its node while drivers register with it.
 constexpr std::chrono::minutes kAfterRegistration(1);
 
@@ -42,54 +39,12 @@ bool is_silent(const hal::Error& error) {
 
 constexpr int kNotFound = 404;
 
-// It becomes a part of file names.
-bool is_uid(const std::string& text) {
-  return !text.empty() && text.size() <= 40 && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-';
-  });
-}
-
 // Name of a device of the claim's CDI file, and of the claim's part for vitamind.
 std::string cdi_device(const std::string& uid, std::size_t index) {
   return fmt::format("claim-{}-{}", uid, index);
 }
 std::string part_name(const std::string& uid, std::size_t index) {
   return fmt::format("{}.{}", uid, index);
-}
-
-ordered_json to_json(const AllocatedClaim& claim) {
-  ordered_json shares = ordered_json::array();
-  for (const AllocatedShare& share : claim.shares)
-    shares.push_back({{"request", share.request},
-                      {"pool", share.pool},
-                      {"device", share.device},
-                      {"uuid", share.uuid},
-                      {"id", share.id},
-                      {"percent", share.percent},
-                      {"memory", share.memory},
-                      {"class", share.workload_class}});
-  return {{"uid", claim.uid},   {"namespace", claim.of_namespace}, {"name", claim.name},
-          {"pods", claim.pods}, {"of_one_pod", claim.of_one_pod},  {"shares", shares}};
-}
-
-// Throws what nlohmann throws.
-AllocatedClaim from_json(const json& object) {
-  AllocatedClaim claim{.uid = object.at("uid"),
-                       .name = object.at("name"),
-                       .of_namespace = object.at("namespace"),
-                       .pods = object.at("pods"),
-                       .of_one_pod = object.value("of_one_pod", false),
-                       .shares = {}};
-  for (const json& share : object.at("shares"))
-    claim.shares.push_back({.request = share.at("request"),
-                            .pool = share.at("pool"),
-                            .device = share.at("device"),
-                            .uuid = share.at("uuid"),
-                            .id = share.value("id", ""),  // a driver before 0.2 kept none
-                            .percent = share.at("percent"),
-                            .memory = share.at("memory"),
-                            .workload_class = share.at("class")});
-  return claim;
 }
 
 // Of the spec that the API server keeps.
@@ -104,37 +59,19 @@ hal::Status check_sharing(const json& spec) {
 
 }  // namespace
 
-DraDriver::DraDriver(DriverOptions options) : options_(std::move(options)), api_(options_.api) {
-  read_prepared();
+DraDriver::DraDriver(DriverOptions options)
+    : options_(std::move(options)), api_(options_.api), files_(options_.directory) {
+  ClaimFiles::Kept kept = files_.read(&say);
+  for (AllocatedClaim& claim : kept.claims) {
+    const std::string uid = claim.uid;
+    prepared_.emplace(uid, Prepared{.claim = std::move(claim)});
+  }
+  damaged_ = std::move(kept.damaged);
+  if (!prepared_.empty()) say(fmt::format("{} claims were prepared before", prepared_.size()));
 }
 
-std::string DraDriver::state_file(const std::string& uid) const {
-  return options_.directory + "/" + kStatePrefix + uid + ".json";
-}
 std::string DraDriver::cdi_file(const std::string& uid) const {
   return options_.cdi_directory + "/vitamin.dev-claim-" + uid + ".json";
-}
-
-void DraDriver::read_prepared() {
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(options_.directory, none)) {
-    const std::string name = entry.path().filename();
-    if (!name.starts_with(kStatePrefix) || entry.path().extension() != ".json") continue;
-    std::ifstream file(entry.path());
-    try {
-      AllocatedClaim claim = from_json(json::parse(file));
-      if (!is_uid(claim.uid)) continue;
-      const std::string uid = claim.uid;
-      prepared_.emplace(uid, Prepared{.claim = std::move(claim)});
-    } catch (const json::exception&) {
-      const std::string stem = entry.path().stem();
-      if (const std::string uid = stem.substr(std::strlen(kStatePrefix)); is_uid(uid))
-        damaged_.insert(uid);
-      say(entry.path().native() +
-          " is damaged: its claim is read from the API server again if a pod has it");
-    }
-  }
-  if (!prepared_.empty()) say(fmt::format("{} claims were prepared before", prepared_.size()));
 }
 
 // --- what the kubelet calls ------------------------------------------------------------------
@@ -242,7 +179,7 @@ hal::Status DraDriver::prepare(const dra_api::Claim& wanted) {
   Prepared prepared{.claim = std::move(*claim)};
   auto written = tell(prepared);
   if (written) written = write_cdi(prepared.claim);
-  if (written) written = keep(prepared.claim);
+  if (written) written = files_.keep(prepared.claim);
   if (!written) {
     (void)unprepare(prepared.claim.uid);  // what of it was told
     return written;
@@ -277,7 +214,7 @@ hal::Status DraDriver::unprepare(const std::string& uid) {
   if (!is_uid(uid)) return hal::fail(hal::Errc::kInvalidArgument, "its UID is malformed");
   // A vitamind that does not answer has forgotten it, or is told nothing of it when it comes.
   (void)tools::ask_daemon(options_.container.socket, "claim-end " + uid);
-  for (const std::string& file : {cdi_file(uid), state_file(uid)}) {
+  for (const std::string& file : {cdi_file(uid), files_.file_of(uid)}) {
     std::error_code error;
     fs::remove(file, error);
     if (error)
@@ -286,10 +223,6 @@ hal::Status DraDriver::unprepare(const std::string& uid) {
   prepared_.erase(uid);
   damaged_.erase(uid);
   return {};
-}
-
-hal::Status DraDriver::keep(const AllocatedClaim& claim) const {
-  return write_file(state_file(claim.uid), to_json(claim).dump(2) + "\n");
 }
 
 hal::Status DraDriver::write_cdi(const AllocatedClaim& claim) const {
@@ -332,7 +265,7 @@ hal::Status DraDriver::tell(Prepared& prepared) {
 hal::Status DraDriver::tell_and_keep(Prepared& prepared) {
   hal::Status told, kept;
   if (prepared.told != daemon_) told = tell(prepared);
-  if (!prepared.kept) kept = keep(prepared.claim);
+  if (!prepared.kept) kept = files_.keep(prepared.claim);
   prepared.kept = kept.has_value();
   return told ? kept : told;
 }
@@ -391,7 +324,7 @@ void DraDriver::recover_damaged() {
     }
     auto claim = allocated_here(*object);
     if (!claim) continue;
-    if (!keep(*claim)) return;
+    if (!files_.keep(*claim)) return;
     const std::string uid = claim->uid;
     say(fmt::format("claim {}/{} was read again", name.first, name.second));
     prepared_.emplace(uid, Prepared{.claim = std::move(*claim)});

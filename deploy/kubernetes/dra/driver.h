@@ -26,6 +26,7 @@
 #include "deploy/kubernetes/container.h"
 #include "deploy/kubernetes/dra/api_server.h"
 #include "deploy/kubernetes/dra/claim.h"
+#include "deploy/kubernetes/dra/claim_files.h"
 #include "deploy/kubernetes/dra/read_times.h"
 #include "deploy/kubernetes/others.h"
 #include "deploy/kubernetes/shares.h"
@@ -96,12 +97,10 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   hal::Result<nlohmann::json> claim_object(const ClaimName& claim) const;
   hal::Result<AllocatedClaim> allocated_here(const nlohmann::json& object) const;
   hal::Result<AllocatedClaim> read_claim(const ClaimName& name, const std::string& uid) const;
-  hal::Status keep(const AllocatedClaim& claim) const;
   hal::Status write_cdi(const AllocatedClaim& claim) const;
   hal::Status tell(Prepared& prepared);
   hal::Status tell_and_keep(Prepared& prepared);
 
-  void read_prepared();
   void look();
   hal::Status check_memory(const AllocatedClaim& claim) const;
   void recover_damaged();
@@ -115,11 +114,11 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   hal::Status write_slice(nlohmann::ordered_json wanted, bool is_new);
   std::vector<ClaimableGpu> gpus_here() const;
   void say_absent();
-  std::string state_file(const std::string& uid) const;
   std::string cdi_file(const std::string& uid) const;
 
   const DriverOptions options_;
   const ApiServer api_;
+  const ClaimFiles files_;
   std::mutex mutex_;
   std::map<std::string, Prepared> prepared_;      // by UID
   std::string daemon_;                            // which life of vitamind answers; empty: none
