@@ -421,6 +421,15 @@ class Page(Rendered):
                              first["metadata"]["labels"].items())
         self.assertEqual(term["topologyKey"], "kubernetes.io/hostname")
 
+    def test_priority_classes_of_the_page_are_those_of_the_chart(self):
+        classes = {name: thing for (kind, name), thing in self.render().items()
+                   if kind == "PriorityClass"}
+        self.assertEqual(set(re.findall(r"`priorityClassName: (\S+)`", self.TEXT)), set(classes))
+        latency, batch = classes["vitamin-latency"], classes["vitamin-batch"]
+        self.assertGreater(latency["value"], batch["value"])
+        self.assertNotIn("preemptionPolicy", latency)  # so it preempts
+        self.assertEqual(batch["preemptionPolicy"], "Never")
+
     def test_the_line_for_a_kustomization_names_the_image(self):
         line, = re.findall(r"`(images: \[.*?\])`", self.TEXT)
         for directory in generate.KUSTOMIZATIONS:
