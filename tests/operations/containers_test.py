@@ -150,14 +150,16 @@ class WithoutTheSocket(unittest.TestCase):
         self.assertEqual(bits[0], bits[1])
 
 
-class Podman(unittest.TestCase):
-    """A container with this machine's busybox: no image is fetched."""
+class PodmanTest(unittest.TestCase):
+    """Containers with some programs of this machine: no image is fetched."""
 
     NAMES = ("vitamind", "vitamin-preload", "vitamin-cli")
+    LIBRARIES = ("libm.so.6", "libdl.so.2", "libpthread.so.0", "libc.so.6")
+    NETWORK = False  # whether the machine has this one's
 
     def setUp(self):
         tool("podman")
-        self.machine = Machine()
+        self.machine = Machine(network=self.NETWORK)
         self.addCleanup(self.machine.close)
         self.machine.run("dpkg", "--force-unsafe-io", "-i",
                          *(package(name) for name in self.NAMES))
@@ -174,26 +176,34 @@ class Podman(unittest.TestCase):
             if path != f"/bin/{program}":
                 (root / "bin").mkdir(exist_ok=True)
                 (root / "bin" / program).symlink_to(path)
-        for library in ("libm.so.6", "libdl.so.2", "libpthread.so.0", "libc.so.6"):
+        for library in self.LIBRARIES:
             path = pathlib.Path("lib/x86_64-linux-gnu") / library
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(self.machine.root / path, root / path)
         for directory in ("proc", "dev", "sys", "tmp", "run", "etc"):
             (root / directory).mkdir(exist_ok=True)
 
-    def podman(self, device, *words, check=True, options=()):
-        return self.machine.run(
-            "podman", "--storage-driver=vfs", "--root=/tmp/podman", "--runroot=/run/podman",
-            "--cgroup-manager=cgroupfs", "--events-backend=none", "run", "--rm",
-            "--cgroups=disabled", "--network=host", "--security-opt=seccomp=unconfined",
-            "--ulimit=host",  # a kernel may allow fewer files than podman asks for
-            "--device", device, *options, "--rootfs", "/srv/image", *words, check=check)
-
-    def test_a_container_sees_the_socket_and_the_libraries(self):
+    def start_daemon(self):
         daemon = self.machine.start("vitamind", "--system", user="vitamin")
         self.addCleanup(daemon.wait)
         self.addCleanup(daemon.kill)
         wait_until(lambda: self.machine.exists("/run/vitamin/vitamind.sock"), what="the socket")
+
+    @staticmethod
+    def podman_words(device, *words, options=()):
+        return ("podman", "--storage-driver=vfs", "--root=/tmp/podman", "--runroot=/run/podman",
+                "--cgroup-manager=cgroupfs", "--events-backend=none", "run", "--rm",
+                "--cgroups=disabled", "--network=host", "--security-opt=seccomp=unconfined",
+                "--ulimit=host",  # a kernel may allow fewer files than podman asks for
+                "--device", device, *options, "--rootfs", "/srv/image", *words)
+
+    def podman(self, device, *words, check=True, options=()):
+        return self.machine.run(*self.podman_words(device, *words, options=options), check=check)
+
+
+class Podman(PodmanTest):
+    def test_a_container_sees_the_socket_and_the_libraries(self):
+        self.start_daemon()
         self.machine.run("vitamin", "cdi", "generate")
         self.assertEqual(self.machine.run("vitamin", "cdi", "check").stdout, "")
         seen = self.podman("vitamin.dev/share=percent-25", "/bin/sh", "-c",
