@@ -142,7 +142,7 @@ TEST_CASE("a claim is read when the kubelet names other pods, and else by time")
   CHECK(reads.is_due(none, now));
 }
 
-TEST_CASE("each pod without a claim is a reason to read a claim once until its time has come") {
+TEST_CASE("each other pod is a reason to read a claim once until its time has come") {
   using std::chrono::seconds;
   ReadTimes::Clock::time_point now{};
   const PodSigns none, one{{}, {"1"}}, two{{}, {"1", "2"}};

@@ -312,7 +312,7 @@ void DraDriver::recover_damaged() {
     if (damaged_.empty()) return;
     if (known.contains(name)) continue;
     ReadTimes& reads = damaged_reads_[name];
-    const PodSigns seen{.named = pods, .unknown = {}};
+    const PodSigns seen{.named = pods, .others = {}};
     if (!reads.is_due(seen, Clock::now())) continue;
     const auto object = claim_object(name);
     if (!object && is_silent(object.error())) return;
@@ -332,14 +332,12 @@ void DraDriver::recover_damaged() {
   }
 }
 
-// UIDs of pods that have clients of vitamind, and none of the claims that are prepared here.
-std::set<std::string> DraDriver::pods_without_claim(const json& status) const {
+// UIDs of pods that have clients, of a status of vitamind.
+std::set<std::string> DraDriver::pods_of_clients(const json& status) {
   std::set<std::string> pods;
   for (const json& client : status.value("clients", json::array()))
-    if (client.value("job", "").empty()) pods.insert(client.value("pod_uid", ""));
+    pods.insert(client.value("pod_uid", ""));
   pods.erase("");
-  for (const auto& [uid, prepared] : prepared_)
-    for (const std::string& pod : prepared.claim.pods) pods.erase(pod);
   return pods;
 }
 
@@ -366,12 +364,15 @@ bool DraDriver::read_again(Prepared& prepared, const PodSigns& seen) {
 // the kubelet says nothing. `status`: of vitamind.
 void DraDriver::tell_again(const json& status) {
   const std::lock_guard lock(mutex_);
-  PodSigns seen{.named = {}, .unknown = pods_without_claim(status)};
+  const std::set<std::string> pods = pods_of_clients(status);
   bool answers = true;  // the API server
   for (auto& [uid, prepared] : prepared_) {
     const AllocatedClaim& claim = prepared.claim;
-    const auto named = kubelet_.claims.find({claim.of_namespace, claim.name});
-    seen.named = named != kubelet_.claims.end() ? named->second : std::set<std::string>();
+    PodSigns seen{.named = {}, .others = pods};
+    for (const std::string& pod : claim.pods) seen.others.erase(pod);
+    if (const auto named = kubelet_.claims.find({claim.of_namespace, claim.name});
+        named != kubelet_.claims.end())
+      seen.named = named->second;
     const bool may_change = !claim.of_one_pod || claim.pods.empty();
     if (answers && may_change && prepared.reads.is_due(seen, Clock::now()))
       answers = read_again(prepared, seen);

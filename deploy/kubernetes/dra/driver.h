@@ -104,7 +104,7 @@ class DraDriver final : public dra_api::DRAPlugin::Service,
   void look();
   hal::Status check_memory(const AllocatedClaim& claim) const;
   void recover_damaged();
-  std::set<std::string> pods_without_claim(const nlohmann::json& status) const;
+  static std::set<std::string> pods_of_clients(const nlohmann::json& status);
   void was_refused(ReadTimes& reads, const PodSigns& seen) const;
   bool read_again(Prepared& prepared, const PodSigns& seen);
   void tell_again(const nlohmann::json& status);

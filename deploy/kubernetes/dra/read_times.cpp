@@ -7,8 +7,8 @@ namespace vitamin::kubernetes {
 
 bool ReadTimes::has_changed(const PodSigns& now_seen) const {
   return now_seen.named != seen_.named ||
-         !std::includes(seen_.unknown.begin(), seen_.unknown.end(), now_seen.unknown.begin(),
-                        now_seen.unknown.end());
+         !std::includes(seen_.others.begin(), seen_.others.end(), now_seen.others.begin(),
+                        now_seen.others.end());
 }
 
 bool ReadTimes::is_due(const PodSigns& now_seen, Clock::time_point now) const {
@@ -16,8 +16,8 @@ bool ReadTimes::is_due(const PodSigns& now_seen, Clock::time_point now) const {
 }
 
 void ReadTimes::was_read(const PodSigns& seen, Clock::time_point now, Clock::duration wait) {
-  if (now >= next_) seen_.unknown.clear();
-  seen_.unknown.insert(seen.unknown.begin(), seen.unknown.end());
+  if (now >= next_) seen_.others.clear();
+  seen_.others.insert(seen.others.begin(), seen.others.end());
   seen_.named = seen.named;
   refused_for_ = {};
   next_ = now + wait;

@@ -14,17 +14,17 @@ namespace vitamin::kubernetes {
 // What the node shows of pods that may use a claim.
 struct PodSigns {
   std::set<std::string> named;  // those that have the claim, by the kubelet, which says no UIDs
-  // UIDs of pods that use a GPU by no claim that is known. A pod that was made anew under its name
-  // is one of them.
-  std::set<std::string> unknown;
+  // UIDs of pods that use a GPU here and are not known to have the claim. A pod that was made anew
+  // under its name is one of them.
+  std::set<std::string> others;
 };
 
 class ReadTimes {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // At once when the kubelet names other pods than at the last read, or when there is a pod whose
-  // UID was unknown at none of the reads since the last one that was due by time; else by time.
+  // At once when the kubelet names other pods than at the last read, or when there is another pod
+  // than at the reads since the last one that was due by time; else by time.
   bool is_due(const PodSigns& now_seen, Clock::time_point now) const;
 
   // The claim was read; the next time is after `wait`.
