@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/problem.h"
@@ -25,8 +26,18 @@ inline std::optional<int> read_command_line(CLI::App& app, int argc, char** argv
   app.set_version_flag("--version", name + " " + version, "Show the version");
   app.allow_extras();
   std::string wrong;
+  std::vector<std::string> words;  // the last one first, as CLI11 takes them
+  for (int i = argc - 1; i > 0; --i) {
+    std::string word = argv[i];
+    if (word.starts_with("--") && word.find('=') == word.size() - 1) {
+      // CLI11 would take the next word for the value.
+      words.emplace_back();
+      word.pop_back();
+    }
+    words.push_back(std::move(word));
+  }
   try {
-    app.parse(argc, argv);
+    app.parse(std::move(words));
     if (app.remaining().empty()) return std::nullopt;
     const std::string word = app.remaining().front();
     std::vector<std::string> options;

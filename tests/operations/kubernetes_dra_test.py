@@ -480,7 +480,9 @@ class Refused(DraTest):
                             (("--api-server", "http://x", "--gpu", "GPU-1=much"), "no whole quan"),
                             (("--api-server", "http://x", "--gpu", "GPU-1=8"), "write 141Gi"),
                             (("--api-server", "http://x", "--gpu-memory", "141"), "write 141Gi"),
-                            (("--api-server", "http://x", "--gpu", "="), "no UUID of a GPU")]:
+                            (("--api-server", "http://x", "--gpu", "="), "no UUID of a GPU"),
+                            (("--api-server", "http://x", "--gpu="), "no UUID of a GPU"),
+                            (("--gpu-kind=", "--every=1"), "--every: Value 1 not in range")]:
             done = subprocess.run([BUILD / "bin/vitamin-dra-driver", *words], text=True,
                                   capture_output=True, env={"NODE_NAME": NODE})
             self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1))
