@@ -79,6 +79,7 @@ void read_realtime(Wave& wave, const Instruction& instruction) {
 enum HardwareRegister : unsigned {
   kHwId = 4,  // gfx9
   kShaderMemoryBases = 15,
+  kXccId = 20,  // gfx942; of gfx10 it is another one
   kHwId1 = 23,  // gfx10
   kShaderCycles = 29,
 };
@@ -90,13 +91,17 @@ U32 hardware_register(const Wave& wave, unsigned id) {
       return wave.hardware_id;
     case kHwId1:
       return wave.hardware_id1;
+    case kXccId:
+      if (dispatch.cdna3) return wave.xcc_id;
+      break;
     case kShaderMemoryBases:
       return dispatch.private_aperture >> 16 | (dispatch.shared_aperture & 0xffff0000);
     case kShaderCycles:
       return static_cast<U32>(nanoseconds()) & 0xfffff;
     default:
-      return 0;
+      break;
   }
+  throw Fault("the software GPU does not know the hardware register " + std::to_string(id));
 }
 
 // The encoding holds which register, the first bit and how many of them.
@@ -158,8 +163,8 @@ void add_control(InstructionSet& set) {
                            "s_version",
                            "s_sethalt"})
     set.add(name, {.execute = nothing});
-  for (const char* name : {"buffer_wbl2", "buffer_invl2", "buffer_wbinvl1", "buffer_wbinvl1_vol",
-                           "buffer_gl0_inv", "buffer_gl1_inv", "s_gl1_inv"})
+  for (const char* name : {"buffer_wbl2", "buffer_inv", "buffer_invl2", "buffer_wbinvl1",
+                           "buffer_wbinvl1_vol", "buffer_gl0_inv", "buffer_gl1_inv", "s_gl1_inv"})
     set.add(name, {.execute = fence});
 }
 

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cctype>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -193,7 +194,7 @@ struct Modifiers {
   Instruction& instruction;
   std::array<Operand::Select, 2> source_select{};
   LanePermutation permutation;
-  bool permutes = false, signs_rest = false;
+  bool permutes = false, signs_rest = false, global_share = false;
   std::uint64_t row_mask = 0xf, bank_mask = 0xf;
 
   bool take(std::string_view text);  // false: unknown
@@ -214,6 +215,7 @@ bool Modifiers::take_flag(std::string_view text) {
                                            "nt",  "gds", "lds", "offen", "idxen", "clamp"};
   if (std::find(std::begin(kIgnored), std::end(kIgnored), text) == std::end(kIgnored)) return false;
   if (text == "lds") return false;  // a load that bypasses the registers
+  if (text == "gds") global_share = true;
   if (text == "glc" || text == "sc0") instruction.returns = true;
   if (text == "offen") instruction.per_lane_offset = true;
   if (text == "idxen") instruction.per_lane_index = true;
@@ -295,7 +297,17 @@ bool Modifiers::take(std::string_view text) {
 }
 
 [[noreturn]] void refuse(Wave&, const Instruction& instruction) {
-  throw Fault("the software GPU does not know the instruction '" + instruction.text + "'");
+  const std::uint32_t words[] = {static_cast<std::uint32_t>(instruction.raw),
+                                 static_cast<std::uint32_t>(instruction.raw >> 32),
+                                 instruction.raw_high};
+  std::string encoding;
+  for (std::size_t at = 0; at < std::min<std::size_t>(instruction.size / 4, 3); ++at) {
+    char digits[16];
+    std::snprintf(digits, sizeof digits, "%s%08x", at == 0 ? "" : " ", words[at]);
+    encoding += digits;
+  }
+  throw Fault("the software GPU does not know the instruction '" + instruction.text + "' (" +
+              encoding + ")");
 }
 
 // Runs an instruction whose first source is taken from other lanes.
@@ -303,15 +315,17 @@ void execute_permuted(Wave& wave, const Instruction& instruction) {
   const LanePermutation& permutation = *instruction.permutation;
   const std::uint64_t exec = wave.exec();
   std::uint64_t enabled = permutation.enabled & exec;
-  std::uint32_t* const to = wave.row(kPermutedRow);
-  const std::uint32_t* const from = wave.row(static_cast<unsigned>(instruction.offset));
-  for (unsigned lane = 0; lane < wave.width; ++lane) {
-    // NOLINTNEXTLINE(bugprone-signed-char-misuse): negative is no lane
-    const int source = permutation.source[lane];
-    const bool valid = source >= 0 && source < static_cast<int>(wave.width) &&
-                       (permutation.fetch_inactive || (exec >> source & 1) != 0);
-    to[lane] = valid ? from[source] : 0;
-    if (!valid && !permutation.zero_invalid) enabled &= ~(1ull << lane);
+  for (unsigned part = 0; part < (permutation.wide ? 2u : 1u); ++part) {
+    std::uint32_t* const to = wave.row(kPermutedRow + part);
+    const std::uint32_t* const from = wave.row(static_cast<unsigned>(instruction.offset) + part);
+    for (unsigned lane = 0; lane < wave.width; ++lane) {
+      // NOLINTNEXTLINE(bugprone-signed-char-misuse): negative is no lane
+      const int source = permutation.source[lane];
+      const bool valid = source >= 0 && source < static_cast<int>(wave.width) &&
+                         (permutation.fetch_inactive || (exec >> source & 1) != 0);
+      to[lane] = valid ? from[source] : 0;
+      if (!valid && !permutation.zero_invalid) enabled &= ~(1ull << lane);
+    }
   }
   wave.set_exec(enabled);
   instruction.inner(wave, instruction);
@@ -333,8 +347,8 @@ std::string_view base_name(std::string_view mnemonic, bool& sdwa) {
 
 // Instructions whose operands are read from the encoding, or that have none of use.
 bool takes_no_words(std::string_view name) {
-  for (const std::string_view prefix :
-       {"s_waitcnt", "s_sendmsg", "s_setreg", "s_branch", "s_cbranch", "s_nop", "s_sleep"})
+  for (const std::string_view prefix : {"s_waitcnt", "s_sendmsg", "s_setreg", "s_branch",
+                                        "s_cbranch", "s_nop", "s_sleep", "buffer_inv", "buffer_wb"})
     if (name.starts_with(prefix)) return true;
   return false;
 }
@@ -467,13 +481,16 @@ Instruction Decoder::decode(std::uint64_t pc, std::uint64_t available) {
   Modifiers modifiers(instruction);
   const Parsed parsed = parse(text, modifiers);
   const Definition* definition = set_.find(parsed.name);
-  if (definition == nullptr || !parsed.understood || modifiers.signs_rest ||
+  // Of the global data share there is nothing but its barriers.
+  const bool elsewhere = modifiers.global_share && !parsed.name.starts_with("ds_gws_");
+  if (definition == nullptr || !parsed.understood || modifiers.signs_rest || elsewhere ||
       parsed.words.size() + (definition->accumulates ? 1 : 0) > Instruction::kMaxOperands)
     return instruction;
   const bool real =
       definition->result == OperandType::kF32 || definition->result == OperandType::kF16;
   const bool saturates = instruction.clamp && definition->result != OperandType::kNone && !real;
   if (saturates && definition->saturating == nullptr) return instruction;
+  if (instruction.output_scale != 1 && !real) return instruction;
   Definition typed = *definition;
   // From gfx10 on v_cmpx names no mask: its sources come first.
   if (parsed.name.starts_with("v_cmpx_") && parsed.words.size() == 2) typed.first_source = 0;
@@ -489,6 +506,7 @@ Instruction Decoder::decode(std::uint64_t pc, std::uint64_t available) {
     if ((modifiers.row_mask >> (lane / 16) & 1) == 0 ||
         (modifiers.bank_mask >> (lane % 16 / 4) & 1) == 0)
       modifiers.permutation.enabled &= ~(1ull << lane);
+  modifiers.permutation.wide = is_wide(typed.sources[0]);
   instruction.permutation = &permutations_.emplace_back(modifiers.permutation);
   instruction.inner = instruction.execute;
   instruction.execute = execute_permuted;

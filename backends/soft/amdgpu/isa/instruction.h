@@ -47,6 +47,7 @@ struct LanePermutation {
   std::uint64_t enabled = ~0ull;         // row_mask and bank_mask
   bool zero_invalid = false;             // bound_ctrl
   bool fetch_inactive = false;
+  bool wide = false;  // a source of 64 bits
 };
 
 struct Instruction {

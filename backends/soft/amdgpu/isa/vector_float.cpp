@@ -94,6 +94,7 @@ void paired(Wave& wave, const Instruction& instruction) {
       if (kOperation == Pair::kMultiply) result = product(value[0], value[1]);
       if (kOperation == Pair::kFma) result = multiply_add(value[0], value[1], value[2]);
       if (kOperation == Pair::kMove) result = value[half];
+      if (instruction.clamp) result = result > 0 ? (result < 1 ? result : 1.0f) : 0.0f;
       words[half][lane] = std::bit_cast<U32>(result);
     }
   });
@@ -215,7 +216,10 @@ void add_vector_float(InstructionSet& set) {
   mixed("v_pk_add_f32", paired<Pair::kAdd>);
   mixed("v_pk_mul_f32", paired<Pair::kMultiply>);
   mixed("v_pk_fma_f32", paired<Pair::kFma>);
-  mixed("v_pk_mov_b32", paired<Pair::kMove>);
+  // A move has no clamp modifier; its result's type makes the decoder refuse one.
+  set.add("v_pk_mov_b32", {.execute = paired<Pair::kMove>,
+                           .sources = {OperandType::kF32, OperandType::kF32},
+                           .result = OperandType::kB64});
 }
 
 }  // namespace vitamin::soft::amdgpu::isa

@@ -61,12 +61,18 @@ void packed(Wave& wave, const Instruction& instruction) {
   write_row(wave, instruction.operand[0].reg, words);
 }
 
+// An integer one under the clamp modifier is refused unless it has a saturating form.
 template <auto F>
-Definition packed_definition() {
+Definition packed_definition(Execute saturating = nullptr) {
   constexpr bool kReal = std::is_same_v<typename SignatureOf<F>::Result, Half>;
   constexpr OperandType kType = kReal ? OperandType::kPackedF16 : OperandType::kB32;
-  return {.execute = packed<F>, .sources = {kType, kType, kType}};
+  return {.execute = packed<F>,
+          .sources = {kType, kType, kType},
+          .result = kReal ? OperandType::kNone : OperandType::kB32,
+          .saturating = saturating};
 }
+
+I16 limited(int value) { return static_cast<I16>(std::clamp(value, -32768, 32767)); }
 
 void add_single_halves(InstructionSet& set) {
   set.add("v_add_f16", per_lane<[](Half x, Half y) { return half(sum(single(x), single(y))); }>());
@@ -126,10 +132,14 @@ void add_packing(InstructionSet& set) {
   set.add("v_pk_max_f16", packed_definition<[](Half x, Half y) { return maximum(x, y); }>());
   set.add("v_pk_fma_f16",
           packed_definition<[](Half x, Half y, Half z) { return fused(x, y, z); }>());
-  set.add("v_pk_add_u16", packed_definition<[](U16 x, U16 y) { return U16(x + y); }>());
-  set.add("v_pk_sub_u16", packed_definition<[](U16 x, U16 y) { return U16(x - y); }>());
-  set.add("v_pk_add_i16", packed_definition<[](U16 x, U16 y) { return U16(x + y); }>());
-  set.add("v_pk_sub_i16", packed_definition<[](U16 x, U16 y) { return U16(x - y); }>());
+  set.add("v_pk_add_u16", packed_definition<[](U16 x, U16 y) { return U16(x + y); }>(
+                              packed<[](U16 x, U16 y) { return U16(std::min(x + y, 0xffff)); }>));
+  set.add("v_pk_sub_u16", packed_definition<[](U16 x, U16 y) { return U16(x - y); }>(
+                              packed<[](U16 x, U16 y) { return U16(std::max(x - y, 0)); }>));
+  set.add("v_pk_add_i16", packed_definition<[](U16 x, U16 y) { return U16(x + y); }>(
+                              packed<[](I16 x, I16 y) { return limited(x + y); }>));
+  set.add("v_pk_sub_i16", packed_definition<[](U16 x, U16 y) { return U16(x - y); }>(
+                              packed<[](I16 x, I16 y) { return limited(x - y); }>));
   set.add("v_pk_mul_lo_u16",
           packed_definition<[](U16 x, U16 y) { return U16(U32{x} * U32{y}); }>());
   set.add("v_pk_mad_u16",

@@ -116,6 +116,18 @@ void multiply_add_wide(Wave& wave, const Instruction& instruction) {
   wave.set_mask64(instruction.operand[1].reg, carry);
 }
 
+// v_lshl_add_u64. AMD documents shifts of 0 to 4 and not what more give.
+void shift_add_wide(Wave& wave, const Instruction& instruction) {
+  constexpr U32 kMost = 4;
+  each_active_lane(wave, [&](unsigned lane) {
+    const U32 shift = lane_word(wave, instruction.operand[2], lane);
+    if (shift > kMost)
+      throw Fault("the software GPU does not know the result of '" + instruction.text +
+                  "' with a shift of " + std::to_string(shift));
+  });
+  lanes<[](U64 x, U32 n, U64 y) { return (x << (n & 7)) + y; }>(wave, instruction);
+}
+
 void select_by_mask(Wave& wave, const Instruction& instruction) {
   alignas(64) U32 scratch[2][2][kLanes];
   const U32* const otherwise = source_row<4>(wave, instruction.operand[1], 0, scratch[0][0]);
@@ -209,6 +221,9 @@ void add_shifts(InstructionSet& set) {
   set.add("v_ashrrev_i64", per_lane<[](U32 x, I64 y) { return (y >> (x & 63)); }>());
   set.add("v_lshl_or_b32", per_lane<[](U32 x, U32 y, U32 z) { return x << (y & 31) | z; }>());
   set.add("v_lshl_add_u32", per_lane<[](U32 x, U32 y, U32 z) { return (x << (y & 31)) + z; }>());
+  Definition wide = per_lane<[](U64, U32, U64 y) { return y; }>();
+  wide.execute = shift_add_wide;
+  set.add("v_lshl_add_u64", wide);
   set.add("v_add_lshl_u32", per_lane<[](U32 x, U32 y, U32 z) { return (x + y) << (z & 31); }>());
   set.add("v_xad_u32", per_lane<[](U32 x, U32 y, U32 z) { return (x ^ y) + z; }>());
 }

@@ -26,7 +26,7 @@ constexpr unsigned kFlatScratch = 102, kVcc = 106, kTrapTemporaries = 108, kM0 =
 constexpr unsigned kSharedBase = 235, kSharedLimit = 237, kPrivateBase = 239, kPrivateLimit = 241;
 constexpr unsigned kScc = 253, kSink = 254;
 
-// Vector rows: v0…v255, a0…a255, and one for the permuted source of an instruction.
+// Vector rows: v0…v255, a0…a255, and two for the permuted source of an instruction.
 constexpr unsigned kAccumulators = 256, kPermutedRow = 512, kVectorRows = 514;
 
 // The instruction stream did what the model cannot do: an unknown instruction, a trap, a wild jump.
@@ -68,6 +68,9 @@ struct Dispatch {
   std::uint32_t lds_bytes = 0, private_bytes = 0;
   std::uint32_t shared_aperture = 0, private_aperture = 0;  // upper halves of flat addresses
   bool packed_ids = false, wave32_part = false;
+  // gfx942: the hardware knows where private memory is (architected flat scratch), so no kernel
+  // asks for it; waves can read the number of their XCC.
+  bool cdna3 = false;
   CodeCache* code = nullptr;
   GridBarrier* barrier = nullptr;
 };
@@ -117,7 +120,7 @@ struct Wave {
   State state = State::kRunning;
   bool yielded = false;  // it executed s_sleep: another wave should run
   std::uint64_t barrier_generation = 0;
-  std::uint32_t hardware_id = 0, hardware_id1 = 0;
+  std::uint32_t hardware_id = 0, hardware_id1 = 0, xcc_id = 0;
   std::uint64_t executed = 0;
   Workgroup* group = nullptr;
   CodeRegion* code = nullptr;
@@ -137,7 +140,7 @@ struct Wave {
 // Where a workgroup runs; visible to the kernel through its hardware id registers.
 struct WorkgroupPlace {
   unsigned index = 0;  // bit of the CU mask
-  unsigned engine = 0, array = 0, cu = 0;
+  unsigned xcc = 0, engine = 0, array = 0, cu = 0;
 };
 
 struct Workgroup {

@@ -103,13 +103,14 @@ void init_vectors(Wave& wave, const KernelDescriptor& kernel, const Dispatch& di
   wave.set_exec(exec);
 }
 
-// Fields of HW_ID (gfx9) and HW_ID1 (gfx10).
+// Fields of HW_ID (gfx9) and HW_ID1 (gfx10), and XCC_ID (gfx942).
 void init_hardware_id(Wave& wave, const WorkgroupPlace& place, unsigned number) {
   const std::uint32_t simd = number & 3;
   wave.hardware_id =
       (number / 4 & 15) | simd << 4 | place.cu << 8 | place.array << 12 | place.engine << 13;
   wave.hardware_id1 = (number / 2 & 31) | ((place.cu & 1) << 1 | (number & 1)) << 8 |
                       (place.cu / 2) << 10 | place.array << 16 | place.engine << 18;
+  wave.xcc_id = place.xcc;
 }
 
 // Runs one wave until it stops, sleeps or has had its share.
@@ -133,6 +134,8 @@ Workgroup::Workgroup(const Dispatch& shared, std::array<std::uint32_t, 3> id,
                      const WorkgroupPlace& place)
     : dispatch(shared), lds(shared.lds_bytes) {
   const auto& kernel = *reinterpret_cast<const KernelDescriptor*>(shared.descriptor);
+  if (shared.cdna3 && (kernel.properties & (kPrivateBuffer | kFlatScratchInit)) != 0)
+    throw Fault("the kernel asks where private memory is: its code is not of gfx942");
   const unsigned width = shared.wave32_part && (kernel.properties & kWave32) != 0 ? 32 : 64;
   std::array<std::uint32_t, 3> shape{};  // the last workgroups of a grid may be partial
   for (unsigned axis = 0; axis < 3; ++axis)
