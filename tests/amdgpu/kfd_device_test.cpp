@@ -430,5 +430,16 @@ TEST_CASE("sysfs_shows_a_node_for_each_gpu_and_links_between_all_of_them") {
   CHECK(kfd::redirected("/sys/module/amdgpu_other") == "/sys/module/amdgpu_other");
 }
 
+TEST_CASE("sysfs_counts_the_engines_of_all_xccs_of_gfx942") {
+  Settings settings;
+  settings.part = find_part("gfx942");
+  std::string gpu;
+  for (const kfd::SysfsFile& file : kfd::sysfs_files(settings))
+    if (file.path.ends_with("nodes/1/properties")) gpu = file.text;
+  for (const char* line : {"gfx_target_version 90402\n", "num_xcc 8\n", "array_count 32\n",
+                           "simd_count 1216\n", "cu_per_simd_array 10\n"})
+    CHECK_MESSAGE(gpu.find(line) != std::string::npos, line);
+}
+
 }  // namespace
 }  // namespace vitamin::tests

@@ -19,13 +19,14 @@ TEST_CASE("every CU of every part has exactly one bit of the mask") {
   for (const Part& each : known_parts()) {
     const auto order = mask_order(each);
     REQUIRE(order.size() == each.cus());
-    std::set<std::tuple<unsigned, unsigned, unsigned>> seen;
+    std::set<std::tuple<unsigned, unsigned, unsigned, unsigned>> seen;
     for (unsigned bit = 0; bit < order.size(); ++bit) {
       CHECK(order[bit].index == bit);
+      CHECK(order[bit].xcc < each.xccs);
       CHECK(order[bit].engine < each.engines);
       CHECK(order[bit].array < each.arrays_per_engine);
-      CHECK(order[bit].cu < each.cus_per_array);
-      seen.insert({order[bit].engine, order[bit].array, order[bit].cu});
+      CHECK(order[bit].cu < each.cus_of_array(order[bit].engine));
+      seen.insert({order[bit].xcc, order[bit].engine, order[bit].array, order[bit].cu});
     }
     CHECK(seen.size() == order.size());
   }
@@ -36,6 +37,21 @@ TEST_CASE("on gfx90a eight neighbouring bits are one CU of each shader engine") 
   for (unsigned bit = 0; bit < order.size(); ++bit) {
     CHECK(order[bit].engine == bit % 8);
     CHECK(order[bit].cu == bit / 8);
+  }
+}
+
+TEST_CASE("on gfx942 eight neighbouring bits are one CU of each XCC, 32 one of each engine") {
+  const auto order = mask_order(part("gfx942"));
+  REQUIRE(order.size() == 304);
+  for (unsigned bit = 0; bit < order.size(); ++bit) {
+    CHECK(order[bit].xcc == bit % 8);
+    if (bit < 288) {
+      CHECK(order[bit].engine == bit / 8 % 4);
+      CHECK(order[bit].cu == bit / 32);
+    } else {  // two engines of each XCC have a tenth CU
+      CHECK(order[bit].engine == bit / 8 % 2);
+      CHECK(order[bit].cu == 9);
+    }
   }
 }
 

@@ -255,15 +255,16 @@ TEST_CASE("more rows than a ComputeSet has bits make wider units") {
 }
 
 TEST_CASE("the plan and the software GPU agree about every bit") {
-  for (const char* name : {"gfx90a", "gfx1030"}) {
+  for (const char* name : {"gfx90a", "gfx942", "gfx1030"}) {
     const soft::amdgpu::Part* part = soft::amdgpu::find_part(name);
     REQUIRE(part != nullptr);
-    const auto ours = mask_order(
-        DeviceShape::even(1, part->engines, part->arrays_per_engine, part->cus(), part->cu_pairs));
+    const auto ours = mask_order(DeviceShape::even(
+        part->xccs, part->engines, part->arrays_per_engine, part->cus(), part->cu_pairs));
     const auto theirs = soft::amdgpu::mask_order(*part);
     REQUIRE(ours.size() == theirs.size());
     for (std::size_t bit = 0; bit < ours.size(); ++bit)
-      CHECK((ours[bit].real && ours[bit].place.engine == theirs[bit].engine &&
+      CHECK((ours[bit].real && ours[bit].place.xcc == theirs[bit].xcc &&
+             ours[bit].place.engine == theirs[bit].engine &&
              ours[bit].place.array == theirs[bit].array && ours[bit].place.cu == theirs[bit].cu));
   }
 }

@@ -28,7 +28,7 @@ Machine::Machine(Settings from_environment)
     : settings(std::move(from_environment)),
       part(*settings.part),
       cus(mask_order(part)),
-      code(part.name, part.preserves_halves,
+      code(part.processor, part.preserves_halves,
            [this](std::uint64_t address) {
              const auto found = memory.find(address);
              return found ? isa::CodeCache::Extent{found->begin, found->bytes}

@@ -6,29 +6,55 @@ namespace vitamin::soft::amdgpu {
 const std::vector<Part>& known_parts() {
   static const std::vector<Part> parts = {
       {.name = "gfx90a",
+       .processor = "gfx90a",
        .major = 9,
        .minor = 0,
        .stepping = 10,
+       .xccs = 1,
        .engines = 8,
        .arrays_per_engine = 1,
        .cus_per_array = 13,
+       .engines_with_fewer = 0,
        .wave_width = 64,
        .cu_pairs = false,
        .packed_ids = true,
        .preserves_halves = false,
+       .cdna3 = false,
        .family = "aldebaran",
        .device_id = 0x740f},
+      // MI300X. LLVM 15 knows gfx940, whose instructions are those of gfx942.
+      {.name = "gfx942",
+       .processor = "gfx940",
+       .major = 9,
+       .minor = 4,
+       .stepping = 2,
+       .xccs = 8,
+       .engines = 4,
+       .arrays_per_engine = 1,
+       .cus_per_array = 10,
+       .engines_with_fewer = 2,
+       .wave_width = 64,
+       .cu_pairs = false,
+       .packed_ids = true,
+       .preserves_halves = false,
+       .cdna3 = true,
+       .family = "ip discovery",
+       .device_id = 0x74a1},
       {.name = "gfx1030",
+       .processor = "gfx1030",
        .major = 10,
        .minor = 3,
        .stepping = 0,
+       .xccs = 1,
        .engines = 4,
        .arrays_per_engine = 2,
        .cus_per_array = 10,
+       .engines_with_fewer = 0,
        .wave_width = 32,
        .cu_pairs = true,
        .packed_ids = false,
        .preserves_halves = true,
+       .cdna3 = false,
        .family = "sienna_cichlid",
        .device_id = 0x73bf},
   };
@@ -47,11 +73,13 @@ std::vector<isa::WorkgroupPlace> mask_order(const Part& part) {
   for (std::uint32_t cu = 0; cu < part.cus_per_array; cu += together)
     for (std::uint32_t array = 0; array < part.arrays_per_engine; ++array)
       for (std::uint32_t engine = 0; engine < part.engines; ++engine)
-        for (std::uint32_t each = 0; each < together; ++each)
-          order.push_back({.index = static_cast<unsigned>(order.size()),
-                           .engine = engine,
-                           .array = array,
-                           .cu = cu + each});
+        for (std::uint32_t xcc = 0; xcc < part.xccs && cu < part.cus_of_array(engine); ++xcc)
+          for (std::uint32_t each = 0; each < together; ++each)
+            order.push_back({.index = static_cast<unsigned>(order.size()),
+                             .xcc = xcc,
+                             .engine = engine,
+                             .array = array,
+                             .cu = cu + each});
   return order;
 }
 

@@ -13,17 +13,26 @@
 namespace vitamin::soft::amdgpu {
 
 struct Part {
-  const char* name;  // as LLVM and the runtime call it
+  const char* name;       // as the runtime calls it
+  const char* processor;  // as LLVM 15 calls a processor with the same instructions
   std::uint32_t major, minor, stepping;
-  std::uint32_t engines, arrays_per_engine, cus_per_array;
-  std::uint32_t wave_width;  // native
-  bool cu_pairs;             // workgroup processors: masks are made of pairs of CUs
-  bool packed_ids;           // work-item ids arrive packed in one register
-  bool preserves_halves;     // 16-bit results leave the other half of a register alone
+  std::uint32_t xccs;                                       // compute dies, which are alike
+  std::uint32_t engines, arrays_per_engine, cus_per_array;  // of each XCC; the most of an array
+  std::uint32_t engines_with_fewer;                         // last ones, one CU an array less
+  std::uint32_t wave_width;                                 // native
+  bool cu_pairs;          // workgroup processors: masks are made of pairs of CUs
+  bool packed_ids;        // work-item ids arrive packed in one register
+  bool preserves_halves;  // 16-bit results leave the other half of a register alone
+  bool cdna3;             // see isa::Dispatch
   const char* family;
   std::uint16_t device_id;  // on the PCI bus
 
-  std::uint32_t cus() const { return engines * arrays_per_engine * cus_per_array; }
+  std::uint32_t cus_of_array(std::uint32_t engine) const {
+    return cus_per_array - (engine + engines_with_fewer >= engines ? 1 : 0);
+  }
+  std::uint32_t cus() const {
+    return xccs * arrays_per_engine * (engines * cus_per_array - engines_with_fewer);
+  }
   std::uint32_t simds_per_cu() const { return cu_pairs ? 2 : 4; }
 };
 
@@ -31,8 +40,8 @@ struct Part {
 const Part* find_part(std::string_view name);
 const std::vector<Part>& known_parts();
 
-// Element i is the CU that bit i of a mask enables: shader engine fastest, then array, then CU
-// (pairs stay together). Linux, kfd_mqd_manager.c, mqd_symmetrically_map_cu_mask.
+// Element i is the CU that bit i of a mask enables: XCC fastest, then shader engine, then array,
+// then CU (pairs stay together). Linux, kfd_mqd_manager.c, mqd_symmetrically_map_cu_mask.
 std::vector<isa::WorkgroupPlace> mask_order(const Part& part);
 
 }  // namespace vitamin::soft::amdgpu

@@ -509,7 +509,7 @@ void fills_and_copies() {
 // One half of each of two register pairs, in every choice. Compilers since LLVM 16 emit the mixed
 // ones.
 __global__ void move_halves(unsigned long long a, unsigned long long b, unsigned long long* out) {
-#if defined(__gfx90a__)
+#if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx942__)
   asm volatile("v_pk_mov_b32 %0, %1, %2" : "=v"(out[0]) : "v"(a), "v"(b));
   asm volatile("v_pk_mov_b32 %0, %1, %2 op_sel:[1,0]" : "=v"(out[1]) : "v"(a), "v"(b));
   asm volatile("v_pk_mov_b32 %0, %1, %2 op_sel:[0,1]" : "=v"(out[2]) : "v"(a), "v"(b));

@@ -7,12 +7,15 @@
 
 namespace {
 
-// The compute unit's identity out of the hardware id register: engine, array and CU fields.
+// The compute unit's identity out of the hardware id registers: XCC, engine, array and CU fields.
 __device__ unsigned compute_unit() {
 #if defined(__GFX9__)
-  unsigned id;
+  unsigned id, xcc = 0;
   asm volatile("s_getreg_b32 %0, hwreg(HW_REG_HW_ID)" : "=s"(id));
-  return id >> 8 & 0xff;
+#if defined(__gfx940__) || defined(__gfx942__)
+  asm volatile("s_getreg_b32 %0, hwreg(HW_REG_XCC_ID)" : "=s"(xcc));
+#endif
+  return (id >> 8 & 0xff) | (xcc & 15) << 8;
 #else
   unsigned id;
   asm volatile("s_getreg_b32 %0, hwreg(HW_REG_HW_ID1)" : "=s"(id));
@@ -89,7 +92,7 @@ void try_masks() {
 }
 
 __global__ void unknown_instruction(float* out) {
-#if defined(__gfx90a__)
+#if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx942__)
   typedef float Vector __attribute__((ext_vector_type(4)));
   Vector sum = {0, 0, 0, 0};
   sum = __builtin_amdgcn_mfma_f32_16x16x4f32(1.0f, 2.0f, sum, 0, 0, 0);

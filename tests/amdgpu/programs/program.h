@@ -8,6 +8,7 @@
 
 #include <hip/hip_ext.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -53,7 +54,7 @@ class DeviceArray {
 };
 
 inline std::vector<std::uint32_t> mask_of(unsigned first, unsigned count) {
-  std::vector<std::uint32_t> mask(4);
+  std::vector<std::uint32_t> mask(std::max(4u, (first + count + 31) / 32));
   for (unsigned bit = first; bit < first + count; ++bit) mask[bit / 32] |= 1u << (bit % 32);
   return mask;
 }

@@ -68,7 +68,7 @@ VITAMIN_EXPORT int amdgpu_query_gpu_info(DrmDevice*, GpuInfo* info) {
   *info = {};
   info->device_id = part.device_id;
   info->family = part.major >= 10 ? kFamilyNavi : kFamilyArcticIslands;
-  info->engines = part.engines;
+  info->engines = part.xccs * part.engines;
   info->arrays_per_engine = part.arrays_per_engine;
   return 0;
 }

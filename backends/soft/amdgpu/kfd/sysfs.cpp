@@ -90,7 +90,7 @@ std::string gpu_properties(const Part& part, unsigned gpu, unsigned links) {
                 {"gds_size_in_kb", 0},
                 {"num_gws", 64},
                 {"wave_front_size", part.wave_width},
-                {"array_count", part.engines * part.arrays_per_engine},
+                {"array_count", part.xccs * part.engines * part.arrays_per_engine},
                 {"simd_arrays_per_engine", part.arrays_per_engine},
                 {"cu_per_simd_array", part.cus_per_array},
                 {"simd_per_cu", part.simds_per_cu()},
@@ -113,7 +113,7 @@ std::string gpu_properties(const Part& part, unsigned gpu, unsigned links) {
                 {"debug_prop", 0},
                 {"sdma_fw_version", 8},
                 {"unique_id", 0x50f7 + gpu},
-                {"num_xcc", 1},
+                {"num_xcc", part.xccs},
                 {"max_engine_clk_ccompute", 2000}});
 }
 
