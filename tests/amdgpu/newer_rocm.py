@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HIP programs of this directory on ROCm of Debian sid, bare and under `vitamin run`.
 
-    newer_rocm.py DIRECTORY --build build/release
+    newer_rocm.py DIRECTORY --build build/release [--part gfx942]
 
 By hand, as root, with mmdebstrap and network. Makes a chroot of 1.6 GB in DIRECTORY, or uses the
 one that is there, builds the programs in it with sid's hipcc, and runs each of them over the
@@ -19,7 +19,8 @@ import sys
 
 SOURCES = pathlib.Path(__file__).parent / "programs"
 PACKAGES = "libamdhip64-6,libamdhip64-dev,libhsa-runtime64-1,hipcc,rocminfo,libdrm-amdgpu1"
-FLAGS = ["-std=c++17", "-O2", "-ffp-contract=off", "-w", "--offload-arch=gfx90a"]
+FLAGS = ["-std=c++17", "-O2", "-ffp-contract=off", "-w"]
+PARTS = ("gfx90a", "gfx942", "gfx1030")
 # Programs whose output differs under `vitamin run`, with the reason.
 KNOWN = {
     "null_stream event_waits": "6.4 leaves no marker for an event that is complete; ours waits",
@@ -58,8 +59,9 @@ def libraries_of(library):
 
 
 class Chroot:
-    def __init__(self, directory, build):
+    def __init__(self, directory, build, part):
         self.directory = directory
+        self.part = part
         self.opt = directory / "opt/programs"
         self.opt.mkdir(parents=True, exist_ok=True)
         driver = build / "lib/soft/libvitamin_soft_kfd.so"
@@ -80,11 +82,12 @@ class Chroot:
 
     def over_device(self, *command, gpus):
         return self.run(*command, LD_PRELOAD="/opt/programs/libvitamin_soft_kfd.so",
-                        VITAMIN_SOFT_AMDGPU_COUNT=str(gpus))
+                        VITAMIN_SOFT_AMDGPU=self.part, VITAMIN_SOFT_AMDGPU_COUNT=str(gpus))
 
     def compile(self, program, source, *flags):
         shutil.copytree(SOURCES, self.opt / "sources", dirs_exist_ok=True)
-        result = self.run("hipcc", *FLAGS, *flags, f"sources/{source}", "-o", program)
+        result = self.run("hipcc", *FLAGS, f"--offload-arch={self.part}", *flags,
+                          f"sources/{source}", "-o", program)
         if result.returncode != 0:
             sys.exit(result.stderr)
 
@@ -114,10 +117,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--part", choices=PARTS, default=PARTS[0])
     arguments = parser.parse_args()
     directory, build = arguments.directory.absolute(), arguments.build.absolute()
     make_chroot(directory)
-    chroot = Chroot(directory, build)
+    chroot = Chroot(directory, build, arguments.part)
     programs = {command.split()[0] for command in ONE_GPU + TWO_GPUS}
     with contextlib.ExitStack() as mounts:
         (directory / "opt/build").mkdir(parents=True, exist_ok=True)
