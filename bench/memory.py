@@ -17,7 +17,6 @@ exit codes:
   2  memory.py cannot run: a line says why
 """
 import argparse
-import ctypes
 import os
 import pathlib
 import re
@@ -28,6 +27,7 @@ import time
 
 import bits
 import harness
+import nvml
 
 CANNOT = 77  # of programs/memory_steps.py
 ARMS = ("native", "native again", "within")
@@ -76,26 +76,12 @@ class Watch(threading.Thread):
 
     def __init__(self):
         super().__init__(daemon=True)
-        self.first, self.most, self._end = None, None, threading.Event()
-        try:
-            self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
-            self._device = ctypes.c_void_p()
-            if self._nvml.nvmlInit_v2() != 0 or \
-                    self._nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self._device)) != 0:
-                self._nvml = None
-        except OSError:
-            self._nvml = None
-        self.first = self.most = self._used()
-
-    def _used(self):
-        if self._nvml is None:
-            return None
-        memory = (ctypes.c_ulonglong * 3)()  # total, free, used
-        return memory[2] if self._nvml.nvmlDeviceGetMemoryInfo(self._device, memory) == 0 else None
+        self._end, self._device = threading.Event(), nvml.Device()
+        self.first = self.most = self._device.used()
 
     def run(self):
         while self.most is not None and not self._end.wait(0.01):
-            self.most = max(self.most, self._used() or 0)
+            self.most = max(self.most, self._device.used() or 0)
 
     def end(self):
         """What came in use since the beginning, at most."""

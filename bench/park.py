@@ -16,7 +16,6 @@ exit codes:
   2  park.py cannot run: a line says why
 """
 import argparse
-import ctypes
 import json
 import os
 import pathlib
@@ -26,34 +25,11 @@ import tempfile
 import time
 
 import harness
+import nvml
 
 GIB = 1 << 30
 STEPS = str(pathlib.Path(__file__).resolve().parent / "programs" / "park_steps.py")
 ROOM = 6 * GIB  # for the context, the training, and what the host needs besides
-
-
-class Device:
-    """Of device 0 by NVML: total, free and used bytes; nothing without NVML."""
-
-    def __init__(self):
-        self._nvml, self._device = None, ctypes.c_void_p()
-        try:
-            nvml = ctypes.CDLL("libnvidia-ml.so.1")
-        except OSError:
-            return
-        if nvml.nvmlInit_v2() == 0 and \
-                nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self._device)) == 0:
-            self._nvml = nvml
-
-    def memory(self):
-        numbers = (ctypes.c_ulonglong * 3)()
-        if self._nvml is None or self._nvml.nvmlDeviceGetMemoryInfo(self._device, numbers) != 0:
-            return None
-        return dict(zip(("total", "free", "used"), numbers))
-
-    def used(self):
-        memory = self.memory()
-        return None if memory is None else memory["used"]
 
 
 def host_available():
@@ -92,7 +68,7 @@ class Program:
 class Suite:
     def __init__(self, options, results):
         self.options, self.results = options, results
-        self.device = Device()
+        self.device = nvml.Device()
         self.deadline = time.monotonic() + options.budget
         self.environment = dict(os.environ)
         if options.smoke:

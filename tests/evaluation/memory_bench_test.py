@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """bench/memory.py over the software libcuda, and what it calls within a quota. Needs in the
-environment: BENCH and VITAMIN_PREFIX (a build tree)."""
+environment: BENCH, VITAMIN_PREFIX (a build tree) and FAKE_NVML."""
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -54,6 +55,34 @@ class Smoke(unittest.TestCase):
         for line in costs:
             self.assertEqual(len(line["lines"]), 4)
             self.assertIn("cuMemAllocAsync", done.stdout)
+
+
+class MemoryOfTheDevice(unittest.TestCase):
+    UUIDS = "GPU-56697461-6d69-6e00-536f-6674000000{:02x}"  # of the software driver
+
+    def used(self, **visible):
+        with tempfile.TemporaryDirectory() as directory:
+            shutil.copy(os.environ["FAKE_NVML"], pathlib.Path(directory) / "libnvidia-ml.so.1")
+            soft = pathlib.Path(os.environ["VITAMIN_PREFIX"]) / "lib" / "soft"
+            environment = {name: value for name, value in os.environ.items()
+                           if not name.startswith("CUDA_")}
+            environment |= {
+                "LD_LIBRARY_PATH": f"{directory}:{soft}", "VITAMIN_SOFT_DEVICES": "3",
+                "FAKE_NVML_UUID": ",".join(self.UUIDS.format(i) for i in range(3)),
+                "FAKE_NVML_USED": ",".join(str(i << 30) for i in (1, 2, 3)), **visible}
+            said = subprocess.run(
+                [sys.executable, "-c", "import nvml; print(nvml.Device().used())"], cwd=BENCH,
+                env=environment, capture_output=True, text=True, check=True,
+                timeout=time_limit(60)).stdout
+        return None if said == "None\n" else (int(said) - (600 << 20)) >> 30
+
+    def test_it_is_that_of_the_device_which_programs_see_first(self):
+        self.assertEqual(self.used(), 1)
+        self.assertEqual(self.used(CUDA_VISIBLE_DEVICES="2,0"), 3)
+        self.assertEqual(self.used(CUDA_VISIBLE_DEVICES="1"), 2)
+
+    def test_nothing_is_known_where_programs_see_none(self):
+        self.assertIsNone(self.used(CUDA_VISIBLE_DEVICES=""))
 
 
 class Verdict(unittest.TestCase):
