@@ -58,6 +58,7 @@ struct ResidencyLedger::Process {
   std::atomic<ProcessState> state;
   std::atomic<std::uint32_t> calls;  // threads inside of the driver
   std::atomic<std::uint64_t> outstanding;
+  std::atomic<std::int64_t> shared;  // memory of this process that others may have, and theirs
 };
 
 struct ProcessKey {
@@ -67,7 +68,7 @@ struct ProcessKey {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3272656467654c56;  // "VLedger2"
+constexpr std::uint64_t kMagic = 0x3372656467654c56;  // "VLedger3"
 constexpr std::uint32_t kRows = 64;
 
 // In clock ticks since boot; 0 when there is no such process or it has ended.
@@ -230,6 +231,7 @@ void ResidencyLedger::drop_row(std::uint32_t row) {
   process.state = ProcessState::kRunning;
   process.calls = 0;
   process.outstanding = 0;
+  process.shared = 0;
 }
 
 bool ResidencyLedger::reclaim_dead() {
@@ -302,6 +304,8 @@ void ResidencyLedger::set_outstanding(std::uint64_t operations) {
   file_->rows[row_].process.outstanding.store(operations);
 }
 
+void ResidencyLedger::add_shared(int change) { file_->rows[row_].process.shared += change; }
+
 ResidencyLedger::Process* ResidencyLedger::find(std::int64_t pid) {
   for (LedgerFile::Row& row : file_->rows)
     if (pid != 0 && row.owner.pid == pid && start_time(pid) == row.owner.started)
@@ -319,6 +323,12 @@ std::optional<ProcessState> ResidencyLedger::state_of(std::int64_t pid) {
 void ResidencyLedger::set_state(std::int64_t pid, ProcessState state) {
   const std::lock_guard held(*this);
   if (Process* const process = find(pid)) process->state = state;
+}
+
+bool ResidencyLedger::is_shared(std::int64_t pid) {
+  const std::lock_guard held(*this);
+  const Process* const process = find(pid);
+  return process != nullptr && process->shared != 0;
 }
 
 bool ResidencyLedger::is_busy(std::int64_t pid) {

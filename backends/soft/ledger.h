@@ -71,10 +71,14 @@ class ResidencyLedger {
   void enter_call();
   void leave_call();
   void set_outstanding(std::uint64_t operations);
+  // Memory of this process that others may have, and theirs that it has: one more or one fewer.
+  void add_shared(int change);
 
   // Another process, or this one. Nothing, or false: it has no row.
   std::optional<ProcessState> state_of(std::int64_t pid);
   void set_state(std::int64_t pid, ProcessState state);
+  // Whether it has given a handle of its memory to others or has opened one.
+  bool is_shared(std::int64_t pid);
   bool is_busy(std::int64_t pid);  // inside of a call, or with operations that have not ended
   void move_to_host(std::int64_t pid);
   bool fits_back(std::int64_t pid, std::size_t limit);

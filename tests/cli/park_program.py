@@ -6,6 +6,10 @@ Reads commands, one a line, and answers each with a line:
     sum      a hash of the memory, and its address
     launch   a kernel adds 1 to the first word; the answer is that word
     take N   takes N MiB more and answers the driver's code
+    export   an IPC handle of the memory
+    open HANDLE   opens another program's memory by it: the driver's code
+    peek     the first word of that
+    close    closes it: the driver's code
 """
 import ctypes
 import hashlib
@@ -41,6 +45,34 @@ def launch(function, address):
     return int.from_bytes(read(address, 4), "little")
 
 
+class Handle(ctypes.Structure):
+    """CUipcMemHandle, which is passed by value."""
+    _fields_ = [("reserved", ctypes.c_char * 64)]
+
+
+def export(address):
+    handle = Handle()
+    must(CU.cuIpcGetMemHandle(ctypes.byref(handle), address))
+    return bytes(handle).hex()
+
+
+def answer(word, more, address, function, opened):
+    if word == "sum":
+        return hashlib.sha256(read(address, SHOWN)).hexdigest(), address.value
+    if word == "launch":
+        return launch(function, address)
+    if word == "export":
+        return export(address)
+    if word == "open":
+        handle = Handle.from_buffer_copy(bytes.fromhex(more[0]))
+        return CU.cuIpcOpenMemHandle_v2(ctypes.byref(opened), handle, 1)
+    if word == "peek":
+        return int.from_bytes(read(opened, 4), "little")
+    if word == "close":
+        return CU.cuIpcCloseMemHandle(opened)
+    return take(int(more[0]))[0]
+
+
 def main():
     must(CU.cuInit(0))
     context, module, function = (ctypes.c_void_p() for _ in range(3))
@@ -55,14 +87,11 @@ def main():
     must(CU.cuMemcpyHtoD_v2(address, hashlib.shake_256(b"park").digest(SHOWN),
                             ctypes.c_size_t(SHOWN)))
     print(os.getpid(), flush=True)
+    opened = ctypes.c_uint64()
     for line in sys.stdin:
         word, *more = line.split()
-        if word == "sum":
-            print(hashlib.sha256(read(address, SHOWN)).hexdigest(), address.value, flush=True)
-        elif word == "launch":
-            print(launch(function, address), flush=True)
-        else:
-            print(take(int(more[0]))[0], flush=True)
+        said = answer(word, more, address, function, opened)
+        print(*(said if isinstance(said, tuple) else (said,)), flush=True)
 
 
 if __name__ == "__main__":

@@ -193,6 +193,24 @@ class Park(SoftTest):
             self.assertGreater(process["bytes_per_second"], 0)
         self.assertRegex(self.done("park", held.pid, **known), r"parked: 3,072 MiB in .* GB/s\n$")
 
+    def test_memory_that_processes_share_is_refused_and_both_go_on(self):
+        for before in ((), (VITAMIN, "run", "--quiet", "--")):
+            with self.subTest(under="vitamin run" if before else "natively"):
+                owner, peer = Held(self, 1, before), Held(self, 1, before)
+                self.assertEqual(peer.ask("open " + owner.ask("export")), "0")
+                for each in owner, peer:
+                    self.refused(FAILED, ("park", each.pid),
+                                 "does not checkpoint it (CUDA_ERROR_NOT_SUPPORTED)",
+                                 "IPC handles", "it runs on", "[VIT-112]")
+                    self.refused(FAILED, ("resume", each.pid), "it is not parked")
+                    # Neither lost the other.
+                    self.assertEqual(owner.ask("launch"), peer.ask("peek"))
+                self.assertEqual(peer.ask("close"), "0")
+                self.done("park", peer.pid)
+                self.done("resume", peer.pid)
+                owner.end()
+                peer.end()
+
     def test_a_client_of_mps_is_refused_before_it_is_locked(self):
         held = Held(self, 1)
         nvml = self.library("libnvidia-ml.so.1", "FAKE_NVML")

@@ -43,6 +43,8 @@ std::string code(CUresult result) {
                 {101, "INVALID_DEVICE"},
                 {200, "INVALID_IMAGE"},
                 {201, "INVALID_CONTEXT"},
+                {205, "MAP_FAILED"},
+                {208, "ALREADY_MAPPED"},
                 {304, "OPERATING_SYSTEM"},
                 {400, "INVALID_HANDLE"},
                 {401, "ILLEGAL_STATE"},

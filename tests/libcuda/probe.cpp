@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -231,6 +232,92 @@ int opened_event() {
   return 0;
 }
 
+constexpr std::size_t kShared = 3'000'000;  // bytes; no multiple of a page
+
+std::string hex(const CUipcMemHandle& handle) {
+  std::string text;
+  char digits[3];
+  for (const char byte : handle.reserved) {
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(byte));
+    text += digits;
+  }
+  return text;
+}
+
+CUipcMemHandle handle_of(const std::string& text) {
+  CUipcMemHandle handle{};
+  for (std::size_t i = 0; i < sizeof handle.reserved; ++i)
+    handle.reserved[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  return handle;
+}
+
+std::uint32_t word_at(CUdeviceptr address) {
+  std::uint32_t word = 0;
+  cuMemcpyDtoH(&word, address, sizeof word);
+  return word;
+}
+
+int ask_peer(const CUipcMemHandle& handle, const char* action) {
+  setenv("VITAMIN_PROBE_HANDLE", hex(handle).c_str(), 1);
+  std::fflush(stdout);
+  return WEXITSTATUS(std::system((std::string("$VITAMIN_PROBE ") + action).c_str()));
+}
+
+// Shares memory with another process, then frees it.
+int shared_memory() {
+  const Device device;
+  CUipcMemHandle handle{}, again{};
+  CUdeviceptr memory = 0, pooled = 0, opened = 0;
+  void* host = nullptr;
+  cuMemAlloc(&memory, kShared);
+  cuMemAllocAsync(&pooled, 4096, nullptr);
+  cuMemAllocHost(&host, 4096);
+  cuMemsetD32(memory, 7, kShared / 4);
+  cuCtxSynchronize();
+  say("of a pool", cuIpcGetMemHandle(&handle, pooled));
+  say("of the host", cuIpcGetMemHandle(&handle, reinterpret_cast<CUdeviceptr>(host)));
+  say("of nothing", cuIpcGetMemHandle(&handle, 0));
+  say("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, memory));
+  say("again", cuIpcGetMemHandle(&again, memory + 512));
+  say("the same handle", hex(handle) == hex(again) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN);
+  say("in its own process",
+      cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  const int status = ask_peer(handle, "opened_memory");
+  std::printf("written by the peer: %u\n", word_at(memory));
+  say("cuMemFree", cuMemFree(memory));
+  cuMemAlloc(&memory, kShared);
+  cuIpcGetMemHandle(&again, memory);
+  say("another handle", hex(handle) != hex(again) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN);
+  return status + ask_peer(handle, "freed_memory");
+}
+
+int opened_memory() {
+  const Device device;
+  const CUipcMemHandle handle = handle_of(std::getenv("VITAMIN_PROBE_HANDLE"));
+  CUdeviceptr memory = 0, again = 0, base = 0;
+  std::size_t bytes = 0, before = 0, after = 0, total = 0;
+  cuMemGetInfo(&before, &total);
+  say("without flags", cuIpcOpenMemHandle(&memory, handle, 0));
+  say("no handle", cuIpcOpenMemHandle(&memory, CUipcMemHandle{}, 1));
+  say("cuIpcOpenMemHandle", cuIpcOpenMemHandle(&memory, handle, 1));
+  say("again", cuIpcOpenMemHandle(&again, handle, 1));
+  cuMemGetInfo(&after, &total);
+  cuMemGetAddressRange(&base, &bytes, memory + 1);
+  std::printf("same address %d, its base %d, %zu bytes, costs %zu, holds %u\n", memory == again,
+              memory == base, bytes, before - after, word_at(memory + kShared - 4));
+  say("cuMemFree", cuMemFree(memory));
+  cuMemsetD32(memory, 9, 1);
+  for (int i = 0; i < 3; ++i) say("cuIpcCloseMemHandle", cuIpcCloseMemHandle(memory));
+  return 0;
+}
+
+int freed_memory() {
+  const Device device;
+  CUdeviceptr memory = 0;
+  say("freed", cuIpcOpenMemHandle(&memory, handle_of(std::getenv("VITAMIN_PROBE_HANDLE")), 1));
+  return 0;
+}
+
 struct Action {
   const char* name;
   int (*run)();
@@ -246,6 +333,9 @@ constexpr Action kActions[] = {
     {"peers", peers},
     {"shared_event", shared_event},
     {"opened_event", opened_event},
+    {"shared_memory", shared_memory},
+    {"opened_memory", opened_memory},
+    {"freed_memory", freed_memory},
 };
 
 }  // namespace

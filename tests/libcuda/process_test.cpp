@@ -144,5 +144,32 @@ TEST_CASE("an interprocess event reaches another process") {
            "cuIpcGetEventHandle 0\ncuIpcOpenEventHandle 0\ncuEventSynchronize 0\ncuEventQuery 0\n");
 }
 
+TEST_CASE("another process opens memory by its handle, as often as it closes it") {
+  const std::string ledger = temporary("ledger");
+  const Outcome outcome = probe("shared_memory", "VITAMIN_SOFT_LEDGER=" + ledger);
+  std::remove(ledger.c_str());
+  CHECK_EQ(outcome.status, 0);
+  CHECK_EQ(outcome.text,
+           "of a pool 1\nof the host 1\nof nothing 1\ncuIpcGetMemHandle 0\nagain 0\n"
+           "the same handle 0\nin its own process 201\n"
+           "without flags 1\nno handle 400\ncuIpcOpenMemHandle 0\nagain 0\n"
+           "same address 1, its base 1, 3000000 bytes, costs 0, holds 7\n"
+           "cuMemFree 1\ncuIpcCloseMemHandle 0\ncuIpcCloseMemHandle 0\ncuIpcCloseMemHandle 1\n"
+           "written by the peer: 9\ncuMemFree 0\nanother handle 0\nfreed 205\n");
+}
+
+TEST_CASE("a process that may not write large files has memory, but no handle of it") {
+  const std::string ledger = temporary("small-ledger"), share = "VITAMIN_SOFT_LEDGER=" + ledger;
+  CHECK_EQ(probe("calls", share).status, 0);  // makes the ledger
+  const std::string text = probe("shared_memory", "ulimit -f 2000; " + share).text;
+  std::remove(ledger.c_str());
+  CHECK_MESSAGE(text.find("cuIpcGetMemHandle 801") != std::string::npos, text);
+  CHECK_MESSAGE(text.find("written by the peer: 7") != std::string::npos, text);
+}
+
+TEST_CASE("without a ledger a device is a process's own, and no memory of it has a handle") {
+  CHECK_NE(probe("shared_memory").text.find("cuIpcGetMemHandle 801"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace vitamin::libcuda_tests

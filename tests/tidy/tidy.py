@@ -137,7 +137,7 @@ README_WORDS = 600
 FILE_MEMORY = "hal/file_memory.h"
 MAPPING = re.compile(r"(?<![\w.])(mmap|mremap|f?truncate|(?:posix_)?fallocate)\s*\(")
 MAPPING_FREE = (FILE_MEMORY, "tests/", "backends/soft/libcuda/graph_memory.cpp",
-                "backends/soft/libcuda/memory.cpp",
+                "backends/soft/libcuda/ipc.cpp", "backends/soft/libcuda/memory.cpp",
                 "backends/soft/amdgpu/kfd/")
 # Throws out of a stream that does not throw when a read fails, as reads below /proc may.
 FILE_ITERATOR = re.compile(r"\bistreambuf_iterator\b")

@@ -90,6 +90,9 @@ CUresult api::cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs*
   if (const CUresult error = devices_in_state(pid, ProcessState::kLocked, &devices);
       error != CUDA_SUCCESS)
     return error;
+  // Before driver 610 no checkpoint carries memory that processes share.
+  for (const CheckpointedOn& device : devices)
+    if (device.ledger->is_shared(pid)) return CUDA_ERROR_NOT_SUPPORTED;
   for (const CheckpointedOn& device : devices) device.ledger->move_to_host(pid);
   set_state(devices, pid, ProcessState::kParked);
   return CUDA_SUCCESS;

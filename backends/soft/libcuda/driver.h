@@ -85,6 +85,7 @@ struct Device {
   std::string pci_bus_id;
   struct Pool* default_pool = nullptr;
   struct Pool* current_pool = nullptr;
+  std::shared_ptr<class SharedHeap> heap;  // ipc.h
   GraphMemoryUse graph_memory;
   std::map<const void*, std::shared_ptr<struct GraphSlab>> graph_slabs;  // by stream or executable
 };
@@ -241,7 +242,8 @@ enum class MemoryKind : std::uint8_t {
   kVirtual,
   kGlobal,  // a variable of a loaded module
   kArray,
-  kGraph,  // of a graph's allocation node
+  kGraph,   // of a graph's allocation node
+  kOpened,  // another process's, by an IPC handle
 };
 
 // Physical memory of a device, as long as a handle or a mapping of it is left.
@@ -258,6 +260,21 @@ struct Backing {
   void* handle = nullptr;  // the PhysicalMemory of it, while there is one
 };
 
+// Memory that a process may share: where it lies in a file that this process has open.
+struct SharedPlace {
+  std::int64_t process = 0;
+  std::uint64_t started = 0;  // when the process did, tells one of a reused number
+  std::int32_t file = -1;
+  std::int32_t device = 0;  // its number in the machine
+  std::uint64_t offset = 0;
+  bool operator==(const SharedPlace&) const = default;
+};
+struct SharedMemory {
+  SharedPlace place;         // of one's own: whole once it is exported
+  bool exported = false;     // one's own: a handle was asked for
+  std::uint32_t opened = 0;  // another process's: so often
+};
+
 struct MemoryAllocation {
   std::uintptr_t base = 0;
   std::size_t bytes = 0;
@@ -266,7 +283,8 @@ struct MemoryAllocation {
   unsigned flags = 0;
   std::uint64_t id = 0;
   struct Pool* pool = nullptr;
-  std::shared_ptr<Backing> backing = nullptr;  // of a mapping
+  std::shared_ptr<Backing> backing = nullptr;      // of a mapping
+  std::shared_ptr<SharedMemory> shared = nullptr;  // null: other processes cannot have it
 };
 
 // A block that a pool got from the device. It is in use, free, or on its way from the one to the

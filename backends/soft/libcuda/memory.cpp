@@ -15,6 +15,7 @@
 #include "backends/soft/libcuda/driver.h"
 #include "backends/soft/libcuda/entry.h"
 #include "backends/soft/libcuda/graph_memory.h"
+#include "backends/soft/libcuda/ipc.h"
 
 namespace vitamin::soft::driver {
 namespace {
@@ -29,8 +30,10 @@ std::size_t round_up(std::size_t value, std::size_t step) {
 
 CUdeviceptr pointer_of(std::uintptr_t address) { return static_cast<CUdeviceptr>(address); }
 
-void publish(std::uintptr_t base, std::size_t bytes, MemoryKind kind, Context* context,
-             unsigned flags) {
+}  // namespace
+
+MemoryAllocation& publish(std::uintptr_t base, std::size_t bytes, MemoryKind kind, Context* context,
+                          unsigned flags) {
   MemoryAllocation allocation;
   allocation.base = base;
   allocation.bytes = bytes;
@@ -38,10 +41,8 @@ void publish(std::uintptr_t base, std::size_t bytes, MemoryKind kind, Context* c
   allocation.context = context;
   allocation.flags = flags;
   allocation.id = driver().next_id++;
-  driver().allocations[base] = allocation;
+  return driver().allocations[base] = allocation;
 }
-
-}  // namespace
 
 Backing::~Backing() {
   if (fd >= 0) close(fd);
@@ -78,6 +79,11 @@ void give_back(const MemoryAllocation& allocation) {
   void* address = reinterpret_cast<void*>(allocation.base);
   switch (allocation.kind) {
     case MemoryKind::kDevice:
+      free_shareable(allocation);
+      break;
+    case MemoryKind::kOpened:
+      unmap_opened(allocation);
+      break;
     case MemoryKind::kManaged:
     case MemoryKind::kArray:
       allocation.context->device->engine->free_memory(address);
@@ -113,11 +119,15 @@ CUresult allocate_on_device(CUdeviceptr* pointer, std::size_t bytes, MemoryKind 
   driver().room.wait(lock, [&] { return context->root->waiting_for_room == 0; });
   if (pointer == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   void* address = nullptr;
-  if (const CUresult error = result_of(context->device->engine->allocate(bytes, &address));
+  std::shared_ptr<SharedMemory> shared;
+  Device& where = *context->device;
+  if (const CUresult error = kind == MemoryKind::kDevice
+                                 ? allocate_shareable(where, bytes, &address, &shared)
+                                 : result_of(where.engine->allocate(bytes, &address));
       error != CUDA_SUCCESS)
     return error;
   const auto base = reinterpret_cast<std::uintptr_t>(address);
-  publish(base, bytes, kind, context->root, flags);
+  publish(base, bytes, kind, context->root, flags).shared = shared;
   *pointer = pointer_of(base);
   return CUDA_SUCCESS;
 }
@@ -341,7 +351,7 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return answer(data, allocation.context->device->ordinal);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return answer(data, 0u);
+      return answer(data, allocation.kind == MemoryKind::kDevice && allocation.shared ? 1u : 0u);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       return answer(data, pointer_of(allocation.base));
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:

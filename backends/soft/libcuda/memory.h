@@ -13,6 +13,10 @@ Place place_of(const void* address);
 // Whether [address, address + bytes) lies inside one allocation.
 bool inside_allocation(const void* address, std::size_t bytes);
 
+// What is allocated from now on.
+MemoryAllocation& publish(std::uintptr_t base, std::size_t bytes, MemoryKind kind, Context* context,
+                          unsigned flags);
+
 void make_default_pool(Device& device);
 // Memory of the current context's device; no capture may be open.
 CUresult allocate_on_device(CUdeviceptr* pointer, std::size_t bytes, MemoryKind kind,

@@ -23,6 +23,7 @@
 //   graph reserved         bytes that the device has reserved for graphs
 //   race THREADS ROUNDS KIND BYTES   threads take and give at once; how many were refused
 //   cost ROUNDS KIND BYTES           nanoseconds for one taking and giving
+//   ipc ...                          memory that processes share: shared_memory.cpp
 //   fork COMMAND...        a child that was forked does that; what it answered
 //   exec                   0, then this program again, in this process
 //   kill                   by SIGKILL
@@ -49,6 +50,8 @@
 #include <vector>
 
 #include "driver.h"
+
+std::string shared_memory(std::istringstream& words);  // shared_memory.cpp
 
 namespace {
 
@@ -560,6 +563,7 @@ std::string obey(const std::string& line, char** argv) {
     const auto took = std::chrono::steady_clock::now() - began;
     return std::to_string(std::chrono::nanoseconds(took).count() / rounds);
   }
+  if (verb == "ipc") return shared_memory(words);
   if (verb == "fork") return forked(line.substr(5), argv);
   if (verb == "exec") {
     std::puts("0");  // read before the next line is written: that one is the next program's
