@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a child's main thread executes between two breakpoints (BENCH_STEP around a statement),
-// counted by single-stepping it: instructions by library, system calls and heap allocations.
+// counted by single-stepping it: instructions by library, system calls and heap allocations. Calls
+// of one library into another may be counted and run over: what happens in them does not count.
 #pragma once
 
 #include <dlfcn.h>
@@ -18,6 +19,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 // In the traced child: counts what `statement` executes.
@@ -62,6 +64,7 @@ inline std::vector<Mapping> mappings(pid_t pid) {
 
 struct Counts {
   std::uint64_t instructions = 0, system_calls = 0, allocations = 0, frees = 0;
+  std::uint64_t calls_run_over = 0;
   std::map<std::uint64_t, std::uint64_t> by_system_call;  // its number
   std::map<std::string, std::uint64_t> by_library;
 };
@@ -72,6 +75,12 @@ class Tracer {
     for (const char* name : {"malloc", "calloc", "realloc", "aligned_alloc", "posix_memalign"})
       allocators_.push_back(reinterpret_cast<std::uint64_t>(dlsym(RTLD_DEFAULT, name)));
     free_ = reinterpret_cast<std::uint64_t>(dlsym(RTLD_DEFAULT, "free"));
+  }
+
+  // Before run().
+  void run_over_calls(std::string from, std::string into) {
+    from_ = std::move(from);
+    into_ = std::move(into);
   }
 
   // Runs the child to its end, which must be exit code 0; the counts of each marked statement.
@@ -103,13 +112,44 @@ class Tracer {
     return info.si_code == SI_KERNEL;
   }
 
+  const std::string& library_at(std::uint64_t at) const {
+    static const std::string unmapped = "(unmapped)";
+    const auto mapping = std::find_if(
+        maps_.begin(), maps_.end(), [&](const Mapping& m) { return at >= m.begin && at < m.end; });
+    return mapping == maps_.end() ? unmapped : mapping->name;
+  }
+
+  // From the first instruction of a function to where it returns.
+  void run_to_return(std::uint64_t stack) {
+    const auto at = static_cast<std::uint64_t>(ptrace(PTRACE_PEEKDATA, child_, stack, nullptr));
+    const long before = ptrace(PTRACE_PEEKTEXT, child_, at, nullptr);
+    ptrace(PTRACE_POKETEXT, child_, at, (before & ~0xffL) | 0xcc);
+    int status = 0, signal = 0;
+    while (ptrace(PTRACE_CONT, child_, nullptr, signal) == 0 && waitpid(child_, &status, 0) > 0 &&
+           WIFSTOPPED(status) && WSTOPSIG(status) != SIGTRAP)
+      signal = WSTOPSIG(status);
+    ptrace(PTRACE_POKETEXT, child_, at, before);
+    user_regs_struct registers{};
+    ptrace(PTRACE_GETREGS, child_, nullptr, &registers);
+    registers.rip = at;
+    ptrace(PTRACE_SETREGS, child_, nullptr, &registers);
+  }
+
   Counts step_to_breakpoint() {
     if (maps_.empty()) maps_ = mappings(child_);
     Counts counts;
+    std::string last;
     for (;;) {
       user_regs_struct registers{};
       ptrace(PTRACE_GETREGS, child_, nullptr, &registers);
-      count(registers.rip, registers.rax, &counts);
+      const std::string& library = library_at(registers.rip);
+      if (!into_.empty() && library == into_ && last == from_) {
+        ++counts.calls_run_over;
+        run_to_return(registers.rsp);
+        continue;
+      }
+      last = library;
+      count(registers.rip, registers.rax, library, &counts);
       int status = 0;
       if (ptrace(PTRACE_SINGLESTEP, child_, nullptr, nullptr) != 0 ||
           waitpid(child_, &status, 0) < 0 || !WIFSTOPPED(status))
@@ -119,7 +159,7 @@ class Tracer {
     return counts;
   }
 
-  void count(std::uint64_t at, std::uint64_t rax, Counts* counts) {
+  void count(std::uint64_t at, std::uint64_t rax, const std::string& library, Counts* counts) {
     ++counts->instructions;
     unsigned char bytes[2] = {};
     const iovec here{bytes, sizeof bytes};
@@ -132,15 +172,14 @@ class Tracer {
     counts->allocations +=
         std::find(allocators_.begin(), allocators_.end(), at) != allocators_.end();
     counts->frees += at == free_;
-    const auto mapping = std::find_if(
-        maps_.begin(), maps_.end(), [&](const Mapping& m) { return at >= m.begin && at < m.end; });
-    ++counts->by_library[mapping == maps_.end() ? "(unmapped)" : mapping->name];
+    ++counts->by_library[library];
   }
 
   pid_t child_;
   std::vector<std::uint64_t> allocators_;
   std::uint64_t free_ = 0;
   std::vector<Mapping> maps_;
+  std::string from_, into_;
 };
 
 }  // namespace bench
