@@ -75,6 +75,16 @@ class Scripts(unittest.TestCase):
             self.assertEqual(record["overlaps"], 0, record)
             self.assertEqual(record["dropped"], 0)
 
+    def test_ten_processes_of_a_user_hold_no_more_than_the_users_share(self):
+        native, *records = self.run_script("user_share.py", "--seconds", "1")
+        self.assertGreater(min(native["natively"]), 0)
+        self.assertEqual([record["policy"] for record in records], ["throughput", "fifo"])
+        for record in records:
+            self.assertEqual((record["failed"], record["clients"]), ([], 10), record)
+            self.assertGreater(record["sms"], 0, record)
+            self.assertLessEqual(record["sms"], 33, record)
+            self.assertGreater(record["together"], 0, record)
+
     def test_a_survivor_keeps_its_bytes_and_its_coverage(self):
         record, = self.run_script("processes.py", "kill", "--policies", "random", "--kills", "4")
         self.assertEqual((record["equal"], record["of"]), (1, 1), record)
