@@ -5,11 +5,15 @@ stay within the quota, and compute the same bits? And what does a quota cost an 
 
     memory.py [--memory 20GiB] [--out DIR]  PyTorch (default, expandable segments, cudaMallocAsync),
                                             JAX (with and without preallocation), CuPy
-    memory.py --smoke                       two programs of the driver over the software libcuda
+    memory.py --parts vllm --memory 40GiB   vLLM with gpu_memory_utilization = 0.9
+    memory.py --parts limits                MPS's own limit beside ours: what two processes are told
+                                            and get, the code of a refusal, what the other one loses
+    memory.py --parts cost --rounds 15      nanoseconds of an allocation
+    memory.py --smoke                       programs of the driver over the software libcuda
 
 A program computes, takes pieces until a third more than the quota is taken or one is refused,
 gives them back and computes again (programs/memory_steps.py). Each runs natively twice, then
-within.
+within. vLLM (programs/memory_vllm.py) takes 0.9 of what it is told of: that must be of the quota.
 
 exit codes:
   0  every program that ran is within the quota and as natively
@@ -27,17 +31,27 @@ import time
 
 import bits
 import harness
+import memory_limits
 import nvml
 
 CANNOT = 77  # of programs/memory_steps.py
 ARMS = ("native", "native again", "within")
 UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
-STEPS = str(pathlib.Path(__file__).resolve().parent / "programs" / "memory_steps.py")
+PROGRAMS = pathlib.Path(__file__).resolve().parent / "programs"
+STEPS = str(PROGRAMS / "memory_steps.py")
+PARTS = ("cost", "frameworks", "vllm", "limits")
+SHARE = 0.9  # of what vLLM is told of
+COST_HEADINGS = ["native ns", "no quota", "quota", "quota costs", "fastest: native", "no quota",
+                 "quota", "quota costs"]
 
 
 class Case:
-    def __init__(self, name, command, **environment):
-        self.name, self.command, self.environment = name, command, environment
+    """`share`: of the quota that the program must have used, where it takes no more than that by
+    itself; 0: it takes until it is refused."""
+
+    def __init__(self, name, command, share=0.0, **environment):
+        self.name, self.command, self.share = name, command, share
+        self.environment = environment
 
 
 def bytes_of(text):
@@ -61,6 +75,12 @@ def frameworks(quota):
         Case("JAX, no preallocation", steps("jax"), **no_jax),
         Case("CuPy", steps("cupy")),
     ]
+
+
+def vllm():
+    # Started anew for each run: 8 billion weights are drawn, no graph is captured.
+    return [Case(f"vLLM, gpu_memory_utilization = {SHARE}",
+                 [sys.executable, str(PROGRAMS / "memory_vllm.py"), str(SHARE)], SHARE)]
 
 
 def driver_programs(quota):
@@ -99,7 +119,7 @@ def said_of_memory(result):
     return next((line for line in result.lines if "used" in line), {})
 
 
-def verdict(quota, native, arm, result):
+def verdict(quota, native, arm, result, share=0.0):
     """One word, and what is behind it."""
     if result.timed_out:
         return "hung", result.why()
@@ -117,8 +137,11 @@ def verdict(quota, native, arm, result):
     memory = said_of_memory(result)
     if not memory or memory["total"] > quota or memory["used"] > quota or memory["taken"] > quota:
         return "beyond", f"it was told of and took {memory}"
-    if not memory["refused"]:
+    if share == 0 and not memory["refused"]:
         return "not refused", f"it took {memory['taken']} bytes of {quota}"
+    # It stays a little below its share: blocks of its cache are whole.
+    if memory["used"] < (share - 0.1) * quota:
+        return "too little", f"it used {memory['used']} bytes of {quota}"
     return "equal", ""
 
 
@@ -157,7 +180,7 @@ class Suite:
                 self.rows.append([case.name, arm, "not run", "-", "-", "-"])
                 return
             native = native or result
-            word, why = verdict(self.quota, native, arm, result)
+            word, why = verdict(self.quota, native, arm, result, case.share)
             memory = said_of_memory(result)
             self.results.add({
                 "case": case.name, "arm": arm, "verdict": word, "why": why[:400],
@@ -172,7 +195,9 @@ class Suite:
                                                       ("total", "used")), gib(device)])
 
     def cost(self):
-        """Rows: nanoseconds of an allocation natively, under Vitamin, and with a quota."""
+        """Rows: nanoseconds of an allocation natively, under Vitamin, and with a quota. A process
+        of any arm may meet a driver that takes longer for all its calls of a size, so the fastest
+        processes are shown beside the medians."""
         command = [harness.program("allocate"), "cost"]
         plain = [*harness.vitamin("run", "--quiet", "--policy", "fifo"), "--", *command]
         arms = {"native": command, "no quota": plain, "quota": within(command, self.options.memory)}
@@ -184,14 +209,22 @@ class Suite:
                                   "lines": result.lines, "command": result.command})
                 self.bad += not result.ok
                 found[arm] += result.lines
-        rows = []
-        for key in dict.fromkeys((line["call"], line["bytes"]) for line in found["native"]):
-            medians = [harness.median([line["allocate_ns"] for line in found[arm]
-                                       if (line["call"], line["bytes"]) == key]) for arm in arms]
-            if None not in medians:
-                rows.append([*key, *(f"{each:.0f}" for each in medians),
-                             f"{medians[2] - medians[1]:+.0f}"])
-        return rows
+        return [row for key in dict.fromkeys((line["call"], line["bytes"])
+                                             for line in found["native"])
+                if (row := cost_row(key, found))]
+
+
+def cost_row(key, found):
+    """Nothing: an arm has no value."""
+    values = [[line["allocate_ns"] for line in lines if (line["call"], line["bytes"]) == key]
+              for lines in found.values()]
+    if not all(values):
+        return None
+    row = [*key]
+    for of in (harness.median, min):
+        told = [of(each) for each in values]
+        row += [*(f"{each:.0f}" for each in told), f"{told[2] - told[1]:+.0f}"]
+    return row
 
 
 def gib(number):
@@ -206,6 +239,8 @@ def parse(arguments=None):
                         help="begin no run after this time (default 230)")
     parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS",
                         help="of one run (default 60)")
+    parser.add_argument("--parts", default="cost,frameworks", metavar="LIST",
+                        help="of " + ", ".join(PARTS) + " (default cost,frameworks)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N",
                         help="of the cost of an allocation (default 3)")
     parser.add_argument("--smoke", action="store_true",
@@ -213,6 +248,10 @@ def parse(arguments=None):
     parser.add_argument("--out", metavar="DIR", help="results (default: $OUT, else bench/results)")
     options = parser.parse_args(arguments)
     options.memory = options.memory or ("256MiB" if options.smoke else "20GiB")
+    options.parts = options.parts.split(",")
+    for part in options.parts:
+        if part not in PARTS:
+            parser.error(f"there is no part '{part}': " + ", ".join(PARTS))
     options.out = options.out or harness.default_output()
     return options
 
@@ -229,17 +268,27 @@ def main():
         return 2
     results = harness.Results(options.out, "memory_smoke" if options.smoke else "memory")
     suite = Suite(options, results)
+    costs, limits = [], []
     with tempfile.TemporaryDirectory(prefix="vitamin-memory-") as directory:
         if options.smoke:
             os.environ["VITAMIN_SOFT_LEDGER"] = f"{directory}/ledger"
-        costs = suite.cost()
-        for case in driver_programs(quota) if options.smoke else frameworks(quota):
-            suite.run(case)
-    print(harness.table(costs, ["call", "bytes", "native ns", "no quota", "quota", "quota costs"]))
-    print()
-    print(harness.table(suite.rows, ["program", "run", "result", "told of GiB", "used GiB",
-                                     "device GiB"]))
-    print(f"\n{suite.bad} not as natively or not within {options.memory}; {results.path}")
+        if "cost" in options.parts:
+            costs = suite.cost()
+        for part, cases in (("frameworks", driver_programs if options.smoke else frameworks),
+                            ("vllm", lambda _: vllm())):
+            for case in cases(quota) if part in options.parts else []:
+                suite.run(case)
+        if "limits" in options.parts:
+            limits, bad = memory_limits.run(options, quota, directory, suite.environment({}),
+                                            results)
+            suite.bad += bad
+    for rows, headings in (
+            (costs, ["call", "bytes", *COST_HEADINGS]),
+            (suite.rows, ["program", "run", "result", "told of GiB", "used GiB", "device GiB"]),
+            (limits, memory_limits.HEADINGS)):
+        if rows:
+            print(harness.table(rows, headings) + "\n")
+    print(f"{suite.bad} not as natively or not within {options.memory}; {results.path}")
     return 1 if suite.bad else 0
 
 

@@ -501,6 +501,7 @@ void Engine::give_memory(std::size_t bytes) {
 
 bool Engine::Impl::take_memory(std::size_t bytes) {
   const std::size_t limit = options.device.memory_bytes;
+  if (memory_used + bytes > memory_limit) return false;
   if (ResidencyLedger* const ledger = residency.ledger()) {
     if (!ledger->take_memory(bytes, limit)) return false;
   } else if (bytes > limit - memory_used) {
@@ -543,6 +544,18 @@ std::size_t Engine::memory_used() const {
   const Lock lock(impl_->mutex);
   ResidencyLedger* const ledger = impl_->residency.ledger();
   return ledger != nullptr ? ledger->memory_used() : impl_->memory_used;
+}
+
+void Engine::limit_memory(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  impl_->memory_limit = bytes;
+}
+
+std::size_t Engine::memory_free() const {
+  const std::size_t used = memory_used();
+  const Lock lock(impl_->mutex);
+  return std::min(impl_->options.device.memory_bytes - used,
+                  impl_->memory_limit - std::min(impl_->memory_limit, impl_->memory_used));
 }
 
 ResidencyLedger* Engine::ledger() const { return impl_->residency.ledger(); }

@@ -448,6 +448,9 @@ class Engine {
   // The allocation that holds `address`; base stays null when there is none.
   void find_allocation(const void* address, void** base, std::size_t* bytes) const;
   std::size_t memory_used() const;  // by all processes of the ledger
+  // From now on this process gets no more than so much of the device.
+  void limit_memory(std::size_t bytes);
+  std::size_t memory_free() const;  // that this process may still take
   ResidencyLedger* ledger() const;  // null: none
 
   // One element an SM; empty without a ledger.

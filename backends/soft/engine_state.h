@@ -338,6 +338,7 @@ struct Engine::Impl {
   TraceSink sink;
   std::map<std::uintptr_t, std::size_t> allocations;  // by address
   std::size_t memory_used = 0;                        // by this process
+  std::size_t memory_limit = ~std::size_t{0};         // of this process
   bool take_memory(std::size_t bytes);
   void give_memory(std::size_t bytes);
 

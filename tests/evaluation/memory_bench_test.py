@@ -17,6 +17,7 @@ sys.path[:0] = [str(BENCH)]
 
 import harness  # noqa: E402
 import memory  # noqa: E402
+import memory_limits  # noqa: E402
 
 MIB = 1 << 20
 
@@ -31,14 +32,17 @@ class Smoke(unittest.TestCase):
         with tempfile.TemporaryDirectory() as out:
             done = subprocess.run(
                 [sys.executable, str(BENCH / "memory.py"), "--smoke", "--out", out,
-                 "--rounds", "1"], capture_output=True, text=True, check=False,
-                timeout=time_limit(150))
+                 "--rounds", "1", "--parts", "cost,frameworks,vllm"], capture_output=True,
+                text=True, check=False, timeout=time_limit(150))
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             lines = [json.loads(line) for line in
                      pathlib.Path(out, "memory_smoke.jsonl").read_text().splitlines()]
         self.assertIn("commit", lines[0]["header"])
         self.assertIn("driver", lines[0]["header"])
         runs = {(line["case"], line["arm"]): line for line in lines if "case" in line}
+        without = [key for key, line in runs.items() if line["verdict"] == "not run"]
+        self.assertEqual(without, [("vLLM, gpu_memory_utilization = 0.9", "native")])
+        del runs[without[0]]
         self.assertEqual(len(runs), 6)
         for (_, arm), line in runs.items():
             self.assertEqual(line["verdict"], "equal")
@@ -52,9 +56,57 @@ class Smoke(unittest.TestCase):
                 self.assertGreater(memory_of_run["taken"], 256 * MIB)
         costs = [line for line in lines if "cost" in line]
         self.assertEqual([line["cost"] for line in costs], ["native", "no quota", "quota"])
+        self.assertEqual(done.stdout.count("quota costs"), 2)
         for line in costs:
             self.assertEqual(len(line["lines"]), 4)
             self.assertIn("cuMemAllocAsync", done.stdout)
+
+
+class Limits(unittest.TestCase):
+    QUOTA, PIECE = 64 * MIB, 4 * MIB
+
+    def test_two_processes_are_told_and_get_what_each_limit_leaves(self):
+        with tempfile.TemporaryDirectory() as out:
+            done = subprocess.run(
+                [sys.executable, str(BENCH / "memory.py"), "--smoke", "--out", out, "--parts",
+                 "limits", "--memory", "64MiB"], capture_output=True, text=True, check=False,
+                timeout=time_limit(150))
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            lines = map(json.loads, pathlib.Path(out, "memory_smoke.jsonl").read_text().split("\n")
+                        [:-1])
+            arms = {line["limit"]: line for line in lines if "limit" in line}
+        took = {}
+        for name, arm in arms.items():
+            self.assertEqual(arm["why"], "", arm)
+            self.assertEqual([line["step"] for line in arm["lines"]],
+                             ["cuMemAlloc", "beside it", "cuMemAllocAsync", "cuMemCreate",
+                              "cuMemAllocManaged"])
+            for line in arm["lines"]:
+                self.assertEqual((line["usable"], line["intact"]), (1, 1), line)
+            took[name] = [(line["taken"] // self.PIECE, line["refused"])
+                          for line in arm["lines"]]
+        much = [(21, 0)] * 5  # a third more than the quota, with the piece of the beginning
+        each = [(15, 2)] * 5
+        together = [(14, 2), (0, 2), *[(14, 2)] * 3]
+        self.assertEqual(took, {"none": much, "none, under MPS": much, "MPS's": each,
+                                "ours, together": together, "ours, each": each})
+        told = {name: {line["told_total"] for line in arm["lines"]} for name, arm in arms.items()}
+        self.assertEqual(told["MPS's"], told["none"])  # all of the device
+        self.assertLess(max(line["told_free"] for line in arms["MPS's"]["lines"]), self.QUOTA)
+        self.assertEqual(told["ours, each"], {self.QUOTA})
+
+    def test_what_goes_beyond_our_limit_is_named(self):
+        def beyond(name="ours, each", **changes):
+            line = {"who": "program", "step": "cuMemAlloc", "told_total": self.QUOTA,
+                    "taken": 15 * self.PIECE, "refused": 2, "usable": 1, "intact": 1}
+            return memory_limits.beyond(name, self.QUOTA, self.PIECE, [line | changes] * 5)
+        self.assertEqual(beyond(), "")
+        self.assertEqual(beyond("MPS's", taken=17 * self.PIECE), "")
+        for changes in ({"taken": 16 * self.PIECE}, {"told_total": self.QUOTA + 1},
+                        {"refused": 0}, {"refused": 1}, {"usable": 0}, {"intact": 0}):
+            self.assertNotEqual(beyond(**changes), "", changes)
+        self.assertNotEqual(beyond("ours, together"), "")
+        self.assertEqual(beyond("ours, together", taken=14 * self.PIECE), "")
 
 
 class MemoryOfTheDevice(unittest.TestCase):
@@ -89,10 +141,15 @@ class Verdict(unittest.TestCase):
     HASH = {"name": "a", "hash": "1"}
     WITHIN = {"total": 64 * MIB, "used": 60 * MIB, "taken": 60 * MIB, "refused": 1}
 
-    def verdict(self, code=0, hash_="1", arm="within", timed_out=False, **more):
+    def verdict(self, code=0, hash_="1", arm="within", timed_out=False, share=0.0, **more):
         native = result(lines=[self.HASH])
         run = result(code, [{"name": "a", "hash": hash_}, self.WITHIN | more], timed_out)
-        return memory.verdict(64 * MIB, native, arm, run)[0]
+        return memory.verdict(64 * MIB, native, arm, run, share)[0]
+
+    def test_a_program_that_sizes_itself_must_use_its_share_and_is_refused_nothing(self):
+        self.assertEqual(self.verdict(share=0.9, refused=0), "equal")
+        self.assertEqual(self.verdict(share=0.9, refused=0, used=40 * MIB), "too little")
+        self.assertEqual(self.verdict(share=0.9, refused=0, used=65 * MIB), "beyond")
 
     def test_a_run_within_the_quota_with_the_same_bits_is_equal(self):
         self.assertEqual(self.verdict(), "equal")

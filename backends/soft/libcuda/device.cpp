@@ -179,6 +179,10 @@ CUresult api::cuInit(unsigned int flags) {
       self.devices.clear();
       return CUDA_ERROR_MPS_SERVER_NOT_READY;
     }
+    for (const auto& device : self.devices)
+      if (const auto limit = self.settings.mps_memory.find(device->ordinal);
+          self.mps != nullptr && limit != self.settings.mps_memory.end())
+        device->engine->limit_memory(limit->second);
   }
   pthread_atfork(nullptr, nullptr, [] { driver().forked = true; });
   self.initialised.store(true, std::memory_order_release);

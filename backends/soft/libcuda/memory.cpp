@@ -276,7 +276,7 @@ CUresult api::cuMemGetInfo_v2(size_t* available, size_t* total) {
   if (const CUresult error = current_context(&context); error != CUDA_SUCCESS) return error;
   const Engine& engine = *context->device->engine;
   if (total != nullptr) *total = engine.device().memory_bytes;
-  if (available != nullptr) *available = engine.device().memory_bytes - engine.memory_used();
+  if (available != nullptr) *available = engine.memory_free();
   return CUDA_SUCCESS;
 }
 

@@ -103,6 +103,27 @@ std::vector<ScriptedFault> parse_faults(const std::string& value) {
   return faults;
 }
 
+// "0=1G,1=512MB". What NVIDIA's does with anything else is not known here.
+std::map<int, std::size_t> parse_limits(const std::string& value) {
+  std::map<int, std::size_t> limits;
+  for (std::size_t at = 0; at < value.size();) {
+    const std::size_t end = std::min(value.find(',', at), value.size());
+    const std::string_view entry = std::string_view(value).substr(at, end - at);
+    const std::size_t equals = entry.find('='), unit = entry.find_first_of("GM");
+    std::optional<int> device;
+    std::optional<std::size_t> count;
+    if (equals < unit && unit < entry.size()) {
+      device = number<int>(entry.substr(0, equals));
+      count = number<std::size_t>(entry.substr(equals + 1, unit - equals - 1));
+    }
+    if (!device || !count)
+      refuse("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", value, "entries such as 0=1G or 0=512M");
+    limits[*device] = *count << (entry[unit] == 'G' ? 30 : 20);
+    at = end + 1;
+  }
+  return limits;
+}
+
 }  // namespace
 
 Settings Settings::from_environment() {
@@ -130,6 +151,7 @@ Settings Settings::from_environment() {
   }
   settings.ledger = variable("VITAMIN_SOFT_LEDGER");
   settings.mps_directory = variable("CUDA_MPS_PIPE_DIRECTORY");
+  settings.mps_memory = parse_limits(variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"));
   settings.trace = variable("VITAMIN_SOFT_TRACE");
   settings.faults = parse_faults(variable("VITAMIN_SOFT_FAULTS"));
   return settings;

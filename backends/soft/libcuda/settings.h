@@ -3,7 +3,9 @@
 // What the environment asks of the software driver. README.md lists the variables.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,7 +30,8 @@ struct Settings {
   Clock clock = Clock::kReal;
   std::uint64_t seed = 1;
   std::string ledger;
-  std::string mps_directory;  // CUDA_MPS_PIPE_DIRECTORY
+  std::string mps_directory;              // CUDA_MPS_PIPE_DIRECTORY
+  std::map<int, std::size_t> mps_memory;  // CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, bytes by ordinal
   std::string trace;
   std::vector<ScriptedFault> faults;
   // Virtual clock: how long the host may be the only hope of a blocked call before it is called a
