@@ -136,6 +136,9 @@ class GraphSource {
                                                         PhysicalContext& context,
                                                         std::shared_ptr<GraphExecutable> older,
                                                         WaitsUntil waits) = 0;
+  // The application's executable runs on the partition of whatever queue it is launched to, and
+  // natively beside other launches of it: there is nothing to make, and make() is not called.
+  virtual bool runs_anywhere() const { return false; }
 };
 
 }  // namespace vitamin::hal

@@ -18,6 +18,9 @@
 // Natively an executable never runs beside itself. Ours do not know of each other, so each launch
 // comes behind the one before, wherever that went.
 //
+// Where the program's executable runs on whatever queue it is launched to (`anywhere`), it is the
+// executable of every partition: none is made, and the vendor orders its launches.
+//
 // Threads: the state is guarded by the device lock of its virtual context.
 #pragma once
 
@@ -41,13 +44,14 @@ namespace vitamin::runtime {
 
 class Graph : public std::enable_shared_from_this<Graph> {
  public:
-  explicit Graph(std::shared_ptr<hal::GraphSource> of) : source(std::move(of)) {}
+  explicit Graph(std::shared_ptr<hal::GraphSource> of)
+      : source(std::move(of)), anywhere(source->runs_anywhere()) {}
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
   struct Made {  // one of ours
     PartitionId partition = kNoPartition;
-    std::shared_ptr<hal::GraphExecutable> executable;
+    std::shared_ptr<hal::GraphExecutable> executable;  // null: the program's (`anywhere`)
     std::uint64_t version = 0;  // of the graph, when it was made or brought up to date
     std::uint64_t used = 0;     // when it was launched last, by the cache's count
     std::uint64_t launches = 0;
@@ -60,12 +64,16 @@ class Graph : public std::enable_shared_from_this<Graph> {
   // Ours for a partition, of the graph as it is now; null: there is none.
   Made* ready(PartitionId partition) {
     Made* one = find(partition);
-    return one != nullptr && one->version == version ? one : nullptr;
+    if (!anywhere) return one != nullptr && one->version == version ? one : nullptr;
+    if (!looked) return nullptr;
+    if (one == nullptr) one = &made.emplace_back(Made{partition, nullptr});
+    one->version = version;
+    return one;
   }
   // It holds another graph than when it was launched last, not one of the same kernels. Bringing an
   // executable up to date costs as much as making one, so what is replaced before every launch
   // stays where natively it runs.
-  bool unsettled() const { return replaced; }
+  bool unsettled() const { return replaced && !anywhere; }
   // The application changed it. What its source did not follow stays where natively it runs, until
   // the graph is replaced as a whole.
   void changed(hal::Followed followed) {
@@ -86,6 +94,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   }
 
   const std::shared_ptr<hal::GraphSource> source;
+  const bool anywhere;          // hal::GraphSource::runs_anywhere()
   bool gone = false;            // destroyed by the application, or its context is
   std::uint64_t version = 1;    // of what it does
   std::uint64_t launches = 0;   // of this version
@@ -100,6 +109,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   Kernel kernel;             // what stands for it where kernels are spoken of
   hal::KernelLaunch launch;  // the same
   std::uint32_t needed = 1;  // SMs
+  std::uint64_t places = 1;  // that a launch takes in a queue of the driver, as far as is known
   hal::GraphShape shape;
   // How many of its kernels came from each library.
   std::vector<std::pair<stats::LibrarySlot*, std::uint32_t>> libraries;
@@ -139,7 +149,7 @@ class GraphOperation : public Operation {
   }
 
  protected:
-  // The application's own executable, on its own stream.
+  // The application's own executable, on its own stream, or where it runs anywhere.
   virtual hal::NativeStatus launch_own(void* native) noexcept = 0;
 
  private:

@@ -41,7 +41,7 @@
 namespace vitamin::runtime::stats {
 
 inline constexpr std::uint64_t kMagic = 0x76697461'6d696e53;  // "vitaminS"
-inline constexpr std::uint32_t kVersion = 6;
+inline constexpr std::uint32_t kVersion = 7;
 inline constexpr unsigned kDevices = 16;
 inline constexpr unsigned kWidths = 256;
 inline constexpr unsigned kLibraries = 64;
@@ -159,6 +159,8 @@ enum class GraphReason : std::uint32_t {
   kUnknown,      // how it was made is unknown
   kCapture,      // a capture is open
   kUnsupported,  // the vendor has no way to do it, or it was switched off
+  kBranches,     // HIP: it has branches, which run on streams of the vendor's own
+  kConfined,     // HIP: it is launched to a stream that the program confined to some CUs
   kCount,
 };
 inline constexpr unsigned kGraphReasons = static_cast<unsigned>(GraphReason::kCount);
@@ -180,11 +182,14 @@ inline constexpr const char* kGraphReasonText[kGraphReasons] = {
     "origin unknown",
     "stream capture",
     "not supported",
+    "branches",
+    "confined stream",
 };
 inline constexpr const char* kGraphReasonKey[kGraphReasons] = {
-    "policy",  "fresh",      "not_made",    "no_lease",          "no_queue",    "host_gated",
-    "nodes",   "contexts",   "device_side", "no_eligible_entry", "collective",  "memory",
-    "refused", "unfollowed", "unknown",     "capture",           "unsupported",
+    "policy",     "fresh",       "not_made", "no_lease",    "no_queue",
+    "host_gated", "nodes",       "contexts", "device_side", "no_eligible_entry",
+    "collective", "memory",      "refused",  "unfollowed",  "unknown",
+    "capture",    "unsupported", "branches", "confined",
 };
 
 struct WidthSlot {
@@ -359,9 +364,9 @@ struct ProcessPage {
 };
 
 // Another layout, or another meaning of a place in it, is another version: change these with it.
-static_assert(kVersion == 6 && kWholeReasons == 13 && kUnboundReasons == 5 && kGraphReasons == 17 &&
+static_assert(kVersion == 7 && kWholeReasons == 13 && kUnboundReasons == 5 && kGraphReasons == 19 &&
               offsetof(ProcessPage, roomy) == 4544 &&
-              offsetof(DevicePage, libraries) + sizeof(DevicePage::libraries) == 15576);
+              offsetof(DevicePage, libraries) + sizeof(DevicePage::libraries) == 15592);
 
 // Makes this process's page in `directory`; null, with errno, when that fails (the caller counts
 // into memory of its own then). A file that found no room stays, empty: a reader learns of it.

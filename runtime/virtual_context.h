@@ -120,6 +120,8 @@ class VirtualContext {
   // how.
   hal::NativeStatus change(Graph& graph, const VendorCall& call,
                            const std::function<hal::Followed(hal::NativeStatus)>& follow);
+  // Launches of it that were made before are submitted.
+  void submit_launches(const Graph& graph);
   // The application destroys the graph by `call`.
   hal::NativeStatus destroy(Graph& graph, const VendorCall& call);
   // The context goes away, and every executable with it.
@@ -208,7 +210,6 @@ class VirtualContext {
   bool give_out_again(Stream& stream, MemoryBlock& block);
   void make_frees(Lock& lock, Stream& stream);
   MemoryBlock take_block(std::uint64_t address);
-  void submit_launches(const Graph& graph);
   std::vector<Stream*> covered(Stream& stream);
   hal::NativeStatus query(Stream& stream, std::span<Stream* const> parts);
   hal::NativeStatus query_allocations(Stream& stream);

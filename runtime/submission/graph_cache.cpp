@@ -72,7 +72,8 @@ std::vector<Graph::Made> GraphCache::forget(Lock& lock, Graph& graph) {
   wait_for_work(lock, [&] { return !graph.in_work; });
   std::erase_if(wanted_, [&](const Wanted& want) { return want.graph.get() == &graph; });
   std::erase(graphs_, &graph);
-  for (Graph::Made& made : graph.made) drop(made);
+  if (!graph.anywhere)
+    for (Graph::Made& made : graph.made) drop(made);
   graph.last_stream = nullptr;
   graph.last.reset();
   graph.host_wait.reset();
@@ -167,8 +168,13 @@ void GraphCache::describe(Graph& graph, const hal::GraphContents& contents) {
       graph.libraries.emplace_back(kernel.library, 1);
   }
   if (graph.needed > widest_ && !graph.stays) graph.stays = GraphReason::kNarrow;
-  if (least_bytes(graph) > core_.options.graph_bytes && !graph.stays)
+  if (!graph.anywhere && least_bytes(graph) > core_.options.graph_bytes && !graph.stays)
     graph.stays = GraphReason::kMemory;
+  // Of a vendor that takes the nodes one by one. A larger graph is launched all the same, as
+  // natively, and may block the caller then.
+  if (graph.anywhere)
+    graph.places =
+        std::clamp<std::uint64_t>(graph.shape.nodes, 1, core_.device.info().queue_depth / 2);
   char name[64];
   std::snprintf(name, sizeof name, "graph of %u nodes (%016llx)", contents.shape.nodes,
                 static_cast<unsigned long long>(contents.shape.structure));

@@ -35,7 +35,8 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
   GraphOperation& operation = *submission.operation->as_graph();
   Graph& graph = *operation.graph();
   // Behind the launch before, which another executable may have made.
-  const bool elsewhere = graph.last_stream != nullptr && graph.last_stream != &stream;
+  const bool elsewhere =
+      !graph.anywhere && graph.last_stream != nullptr && graph.last_stream != &stream;
   const MarkerRef behind = elsewhere ? graph.last : MarkerRef();
   const bool others_wait_for_host = ordering_.others_wait_for_host(
       predecessors, behind, elsewhere ? graph.host_wait : MarkerRef());
@@ -46,7 +47,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
       completion_.has_window(stream)
           ? core_.predicted_ns(graph.kernel, &graph.launch, core_.width_of_grant(stream))
           : 0;
-  if (!completion_.room(stream, predecessors, !own_stream, 1, predicted))
+  if (!completion_.room(stream, predecessors, !own_stream, graph.places, predicted))
     return {Blocked::kTooMuchOutstanding};
   GraphBinding binding{&stream.app_stream, nullptr,
                        operation.stays().value_or(GraphReason::kHostWait)};
@@ -86,7 +87,8 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
   count(stream, graph, binding);
   completion_.submitted(stream, *binding.queue,
-                        {.predicted_ns = predicted,
+                        {.places = graph.places,
+                         .predicted_ns = predicted,
                          .work = graph.kernel.work,
                          .counts_outstanding = binding.counts_outstanding &&
                                                (binding.made != nullptr || graph.ends_by_itself)});
@@ -98,7 +100,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
                     completion_.tail_marker(stream), graph.shared_from_this());
   // The driver keeps the application's own executable from running beside itself. A marker says to
   // others of the graph where this launch was.
-  const bool others = graph.looked && !graph.stays;
+  const bool others = !graph.anywhere && graph.looked && !graph.stays;
   const MarkerRef marker =
       others || others_wait_for_host ? completion_.tail_marker(stream) : MarkerRef();
   if (others_wait_for_host) completion_.note_host_wait(stream, marker);
@@ -193,6 +195,7 @@ Pipeline::GraphBinding Pipeline::without_grant(Stream& stream, Graph& graph, boo
 std::optional<PartitionId> Pipeline::prepared_ahead(Stream& stream, Graph& graph) {
   if (must_look(stream, graph)) return kNoPartition;
   if (stays(graph) || graph.gone || graph.unsettled()) return std::nullopt;
+  if (graph.anywhere && graph.looked) return std::nullopt;
   for (const Graph::Made& made : graph.made)
     if (made.version == graph.version) return std::nullopt;
   const PartitionId partition = placer_.likely_part(stream, graph.kernel, graph.needed);
@@ -252,7 +255,7 @@ NativeStatus Pipeline::launch_graph_on(Stream& stream, GraphOperation& operation
   if (Audit* audit = core_.audit();
       audit != nullptr && status == hal::kNativeOk && operation.asked())
     audit->launched_graph(*binding.queue,
-                          binding.made != nullptr ? &operation.used()->shape : nullptr);
+                          operation.used() != nullptr ? &operation.used()->shape : nullptr);
   if (stopwatch == nullptr) return status;
   if (status != hal::kNativeOk) {
     profiler.abandon(stopwatch);

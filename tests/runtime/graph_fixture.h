@@ -85,6 +85,8 @@ class Source final : public hal::GraphSource {
     made->shape = chain(nodes - lost).shape();
     return made;
   }
+  bool runs_anywhere() const override { return anywhere; }
+  bool anywhere = false;  // before a graph is made of it
   unsigned nodes = 4, lost = 0;
   bool busy = false;                // a call of the application is made ...
   std::atomic<bool> stuck{false};   // ... which does not end
