@@ -164,13 +164,23 @@ ApiStatus graph_launch(EntryPoint<ApiStatus(GraphExec, NativeStream)> entry, Gra
   const GraphRecord record = known != nullptr ? *known : GraphRecord{};
   // Events that the graph waits for must have been recorded for real.
   if (record.waits_events) flush_deferred();
+  const bool here = record.followed != nullptr && destination.route == Route::kManaged &&
+                    record.followed->context == destination.record->context;
+  // Behind launches of it that wait in its own context, also where the vendor takes the executable
+  // for something else than a launch.
+  if (record.followed != nullptr && !here) {
+    const ReentrancyGuard ours;
+    record.followed->context->virtual_context->submit_launches(*record.followed->graph);
+  }
   if (destination.route == Route::kForeign) return entry.real(graph, stream);
   if (destination.route == Route::kCaptured) return entry.real(graph, destination.native());
   const ReentrancyGuard ours;
   // A legacy operation goes to the real stream while any thread captures.
   const bool real_legacy = captures_open() && destination.record->legacy;
-  const auto stays = real_legacy ? std::optional(GraphReason::kCapture) : std::nullopt;
-  if (record.followed != nullptr && record.followed->context == destination.record->context) {
+  const auto stays = real_legacy                    ? std::optional(GraphReason::kCapture)
+                     : destination.record->confined ? std::optional(GraphReason::kConfined)
+                                                    : std::nullopt;
+  if (here) {
     GraphLaunch launch(entry, graph, record.followed, stays);
     return result(destination.context().launch_graph(destination.stream(), launch));
   }

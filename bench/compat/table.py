@@ -29,6 +29,7 @@ REASONS = {  # why a launch of a graph, or a launch, was on the whole device
     "fresh": "new or changed, not looked at yet",
     "not_made": "no executable for the part yet",
     "unfollowed": "the program changed the graph in a way that is not followed",
+    "branches": "the graph has branches (HIP)",
     "host_gated": "behind a wait that the host ends",
     "no_queue": "no queue was free", "cluster": "its cluster fits on no part",
     "cooperative": "cooperative launch", "policy": "the policy gave the whole device",

@@ -160,6 +160,11 @@ const hip::Kernel* kernel_of_stub(const void* address) {
   return first_launch(address, stub);
 }
 
+const hip::Kernel* kernel_of_registered_stub(const void* address) {
+  const Stub* stub = stubs.find(address);
+  return stub != nullptr && stub->name != nullptr ? kernel_of_stub(address) : nullptr;
+}
+
 const hip::Kernel* kernel_of_function(hipFunction_t function) {
   if (const hip::Kernel* kernel = functions.find(function)) return kernel;
   const std::lock_guard lock(reading);

@@ -13,5 +13,7 @@ namespace vitamin::interpose {
 // Never null. What was not seen being registered has no name of ours and no layout.
 const hip::Kernel* kernel_of_stub(const void* stub);
 const hip::Kernel* kernel_of_function(hipFunction_t function);
+// Null: no stub was registered at this address.
+const hip::Kernel* kernel_of_registered_stub(const void* address);
 
 }  // namespace vitamin::interpose

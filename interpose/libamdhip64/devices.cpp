@@ -67,6 +67,11 @@ hipMemPool_t pool_of(const Context& context, hipStream_t) {
   return ask != nullptr && ask(&pool, context.handle) == hipSuccess ? pool : nullptr;
 }
 
+const hip::Api* runtime_functions() {
+  const hal::Result<hip::Api>& api = runtime_api();
+  return api ? &*api : nullptr;
+}
+
 Context* current_context() { return context_of(current_device()); }
 
 Context* known_current_context() {

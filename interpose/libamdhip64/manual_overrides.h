@@ -3,6 +3,7 @@
 // The hand-written overrides of calls that only HIP has, or has in this form.
 #pragma once
 
+#include "backends/hip/api.h"
 #include "interpose/call_wrappers.h"
 #include "interpose/graphs.h"
 #include "interpose/libamdhip64/memory.h"
@@ -16,6 +17,9 @@ template <auto kFunction>
 struct Asks : Manual<kFunction> {
   static constexpr bool kAsksOnly = true;
 };
+
+// The runtime's functions; null: some that the backend needs are missing.
+const hip::Api* runtime_functions();
 
 // What the runtime answered when it was asked whether there is a device.
 void note_runtime(hipError_t answer);
@@ -121,5 +125,15 @@ hipError_t device_count(EntryPoint<hipError_t(int*)> entry, int* count);
 hipError_t device_synchronize(EntryPoint<hipError_t()> entry);
 hipError_t device_reset(EntryPoint<hipError_t()> entry);
 hipError_t primary_reset(EntryPoint<hipError_t(hipDevice_t)> entry, hipDevice_t device);
+
+// graphs.cpp: what the application does to an executable that is followed.
+hal::Followed graph_updated(FollowedGraph& followed, hipError_t answer, hipGraph_t by,
+                            hipGraphNode_t* node, hipGraphExecUpdateResult* result);
+hal::Followed kernel_set(FollowedGraph& followed, hipError_t answer, hipGraphNode_t node,
+                         const hipKernelNodeParams* parameters);
+hal::Followed fill_set(FollowedGraph& followed, hipError_t answer, hipGraphNode_t node,
+                       const hipMemsetParams* fill);
+hal::Followed child_set(FollowedGraph& followed, hipError_t answer, hipGraphNode_t node,
+                        hipGraph_t child);
 
 }  // namespace vitamin::interpose

@@ -25,6 +25,11 @@ bool newer_than_known() { return since(7, 3); }
 
 bool memory_types_renumbered() { return since(6, 0); }
 
+// hipGraphExec::Run and UpdateQueue (hipamd, src/hip_graph_internal.cpp, rocm-5.2.3). Tags up to
+// rocm-6.2.2 read much the same for a single branch, but keep kernel arguments and packets from
+// launch to launch since 6.0, and none of them was run.
+bool chains_run_on_launch_stream() { return since(5, 2) && !since(5, 3); }
+
 // HIP_RETURN (clr, hipamd/src/hip_internal.hpp) stores each call's answer, in every tag from
 // rocm-5.0.0 to rocm-6.2.2; Debian's 6.4.3 does the same. 7.0 is announced to keep a failure, which
 // no runtime here has shown.

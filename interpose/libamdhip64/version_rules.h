@@ -15,6 +15,10 @@ bool newer_than_known();
 // hipMemoryType was numbered anew in 6.0: what was device memory is page-locked since.
 bool memory_types_renumbered();
 
+// Whether a graph without branches runs on the stream that it is launched to as a whole, each
+// launch by itself, as backends/hip/graph.h says.
+bool chains_run_on_launch_stream();
+
 // Whether every call replaces the last error, one that succeeds as well, or a failure stays until
 // it is asked for.
 bool success_replaces_last_error();

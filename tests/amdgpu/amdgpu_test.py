@@ -109,6 +109,27 @@ class Streams(Programs):
         self.check("streams_per_thread", lines=7)
 
 
+class Graphs(Programs):
+    """What backends/hip/graph.h says of the runtime."""
+
+    def widths(self, check, kernel):
+        result, trace = self.traced("graphs", "--mask=0,16", check)
+        self.assertEqual((result.returncode, "WRONG" in result.stdout), (0, False), result.stdout)
+        return {line["cus"] for line in trace
+                if line[""] == "dispatch" and kernel in line["kernel"]}
+
+    def test_graphs_built_captured_and_changed_work(self):
+        self.check("graphs", lines=18)
+
+    def test_a_graph_without_branches_runs_on_the_mask_of_its_stream(self):
+        for check in ("nested", "changes"):
+            for kernel in ("chain_step", "fillBuffer"):
+                self.assertEqual(self.widths(check, kernel), {"16"}, (check, kernel))
+
+    def test_branches_but_the_first_run_without_a_mask(self):
+        self.assertEqual(self.widths("branches", "branch_step"), {"16", "104"})
+
+
 @unittest.skipUnless((Programs.PROGRAMS / "libraries").exists(),
                      "rocPRIM and hipRAND are not installed")
 class Libraries(Programs):

@@ -81,6 +81,26 @@ void occupy_with_fills() {
   HIP_OK(hipDeviceSynchronize());
 }
 
+// As occupy, and then the same in graphs of two kernels each.
+void occupy_with_graphs() {
+  constexpr int kLaunches = 20, kBlocks = 128;
+  int* done = nullptr;
+  HIP_OK(hipHostMalloc(reinterpret_cast<void**>(&done), 2 * sizeof(int)));
+  done[0] = done[1] = 0;
+  hipStream_t stream = nullptr;
+  hipGraph_t graph = nullptr;
+  hipGraphExec_t ready = nullptr;
+  HIP_OK(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
+  HIP_OK(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal));
+  for (int i = 0; i < 2; ++i) spin<<<kBlocks, 64, 0, stream>>>(done, 100);
+  HIP_OK(hipStreamEndCapture(stream, &graph));
+  HIP_OK(hipGraphInstantiate(&ready, graph, nullptr, nullptr, 0));
+  occupy();
+  for (int i = 0; i < kLaunches; ++i) HIP_OK(hipGraphLaunch(ready, test_stream()));
+  HIP_OK(hipStreamSynchronize(test_stream()));
+  report("every workgroup of the graphs ran", done[0] == kLaunches * 2 * kBlocks);
+}
+
 // A mask that the runtime or the driver may refuse.
 void try_masks() {
   for (int attempt = 0; attempt < 3; ++attempt) {
@@ -137,6 +157,7 @@ int main(int count, char** arguments) {
   return run_checks({{"placement", placement},
                      {"occupy", occupy},
                      {"occupy_with_fills", occupy_with_fills},
+                     {"occupy_with_graphs", occupy_with_graphs},
                      {"try_masks", try_masks},
                      {"unknown", unknown},
                      {"throughput", throughput}},
