@@ -15,7 +15,9 @@ class CopiedArguments {
  public:
   // Once. `given`: an address for each parameter of the kernel.
   hal::Status copy(hal::KernelInspector& inspector, const void* kernel, void** given) {
-    const hal::Result<hal::KernelLayout> layout = inspector.layout(kernel);
+    return copy(inspector.layout(kernel), given);
+  }
+  hal::Status copy(const hal::Result<hal::KernelLayout>& layout, void** given) {
     if (!layout) return tl::unexpected(layout.error());
     bytes_.resize(layout->bytes);
     for (const hal::KernelLayout::Parameter& parameter : layout->parameters) {

@@ -140,6 +140,8 @@ hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
   std::vector<std::size_t> disabled;
   hal::GraphShape shape;
   std::uint64_t reading = 0, change = 0, destroyed_before = 0;
+  GraphReader reader(api_, inspector, options_.hash);
+  AttributeSet attributes;
   {
     // The application's changes do not wait for what follows: that goes on with a copy.
     const std::lock_guard lock(mutex_);
@@ -156,11 +158,23 @@ hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
       disabled.push_back(found->second);
     }
     // NOLINTNEXTLINE(bugprone-unchecked-optional-access): read() has filled it
-    if (const hal::Status status = moved->clone(graph_, reading_->handles); !status)
+    const GraphReading& source = *reading_;
+    attributes = source.attributes;
+    if (compared_ == std::pair(reading, attributes)) reader.ask_for(attributes);
+    const bool named = change > 0 || !disabled.empty();
+    const std::span<const CUgraphNode> names(source.handles.data(),
+                                             named ? source.handles.size() : 0);
+    if (const hal::Status status = moved->clone(graph_, names); !status)
       return tl::unexpected(status.error());
   }
-  if (const hal::Status status = moved->move(waits); !status) return tl::unexpected(status.error());
-  if (const hal::Status same = moved->compare(shape); !same) return tl::unexpected(same.error());
+  if (const hal::Status status = moved->move(reader, attributes, waits); !status)
+    return tl::unexpected(status.error());
+  if (const hal::Status same = moved->compare(reader, shape); !same)
+    return tl::unexpected(same.error());
+  {
+    const std::lock_guard lock(mutex_);
+    compared_ = {reading, attributes};
+  }
 
   std::shared_ptr<ExecutableGraph> executable;
   if (known != nullptr && disabled.empty() && known->update(moved->graph())) {

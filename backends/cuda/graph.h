@@ -14,6 +14,7 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,8 +32,30 @@ namespace vitamin::cuda {
 // Attributes of kernel nodes are asked for up to here, with room for newer ones: the driver refuses
 // numbers that it does not know.
 inline constexpr int kAttributes = 32;
+using AttributeSet = std::bitset<kAttributes>;
 
 inline constexpr int kGraphDepthMax = 16;  // of graphs inside graphs
+
+// What the driver tells of kernels: asked once for each of them, however many nodes have it. Used
+// while no code can be unloaded: later its handle may be that of another kernel.
+class KernelFacts {
+ public:
+  explicit KernelFacts(hal::KernelInspector& inspector) : inspector_(inspector) {}
+
+  std::uint64_t name(hal::KernelHandle kernel);  // its hash
+  const hal::Result<hal::KernelLayout>& layout(hal::KernelHandle kernel);
+  // Whether what the driver calls a function is a kernel of a library, as those of cudart are.
+  bool is_kernel(const Api& api, CUfunction function);
+
+ private:
+  struct Facts {
+    std::optional<std::uint64_t> name;
+    std::optional<hal::Result<hal::KernelLayout>> layout;
+    std::optional<bool> is_kernel;
+  };
+  hal::KernelInspector& inspector_;
+  std::unordered_map<hal::KernelHandle, Facts> known_;
+};
 
 // A graph in hashes, and what its kernels need, from the driver's own answers.
 struct GraphReading {
@@ -43,13 +66,20 @@ struct GraphReading {
   std::vector<hal::KernelLaunch> kernels;
   std::vector<CUcontext> contexts;
   std::vector<std::size_t> kernels_end;
+  AttributeSet attributes;  // that some kernel node told
 };
 
-// Describes graphs and nodes. Borrows what it is made of.
+// Describes graphs and nodes. Borrows what it is made of, and remembers kernels (KernelFacts).
 class GraphReader {
  public:
   GraphReader(const Api& api, hal::KernelInspector& inspector, hal::ArgumentHash hash)
-      : api_(api), inspector_(inspector), hash_(hash) {}
+      : api_(api), hash_(hash), kernels_(inspector) {
+    asked_.set();
+  }
+
+  // Of kernel nodes no other attributes are asked for.
+  void ask_for(const AttributeSet& attributes) { asked_ = attributes; }
+  KernelFacts& kernels() const { return kernels_; }
 
   // kUnsupported: it holds something that is not read here.
   hal::Result<GraphReading> read(CUgraph graph) const;
@@ -70,8 +100,9 @@ class GraphReader {
  private:
   class Walk;
   const Api& api_;
-  hal::KernelInspector& inspector_;
   hal::ArgumentHash hash_;
+  AttributeSet asked_;
+  mutable KernelFacts kernels_;
 };
 
 // Whether the driver has all that this needs.
@@ -186,8 +217,12 @@ class RememberedGraph final : public hal::GraphSource {
   // By which change each of its nodes came to be as it is; and the number of the last one.
   std::vector<std::uint64_t> changed_in_;
   std::uint64_t changes_ = 0;
-  std::uint64_t read_in_ = 0;    // the last one that the reading knows
-  std::uint64_t readings_ = 0;   // how often all of it was read
+  std::uint64_t read_in_ = 0;   // the last one that the reading knows
+  std::uint64_t readings_ = 0;  // how often all of it was read
+  // In which reading, and with which of its attributes, a graph was made for a partition and every
+  // attribute of it was asked for. Which ones kernel nodes tell is the driver's, not the
+  // partition's, so for others those are asked for that the source tells.
+  std::optional<std::pair<std::uint64_t, AttributeSet>> compared_;
   std::uint64_t destroyed_ = 0;  // destroyed() when graph_ became what it is
   hal::GraphShape shape_;        // if nothing is unread
 };

@@ -59,6 +59,31 @@ bool add_packed(void** extra, Words& words) {
 
 }  // namespace
 
+std::uint64_t KernelFacts::name(hal::KernelHandle kernel) {
+  std::optional<std::uint64_t>& known = known_[kernel].name;
+  if (!known) {
+    const std::string name = inspector_.name(kernel);
+    hal::ContentHash hash;
+    hash.bytes(name.data(), name.size());
+    known = hash.value();
+  }
+  return *known;
+}
+
+const hal::Result<hal::KernelLayout>& KernelFacts::layout(hal::KernelHandle kernel) {
+  std::optional<hal::Result<hal::KernelLayout>>& known = known_[kernel].layout;
+  if (!known) known = inspector_.layout(kernel);
+  return *known;
+}
+
+bool KernelFacts::is_kernel(const Api& api, CUfunction function) {
+  std::optional<bool>& known = known_[function].is_kernel;
+  CUfunction its = nullptr;
+  if (!known)
+    known = api.cuKernelGetFunction(&its, reinterpret_cast<CUkernel>(function)) == CUDA_SUCCESS;
+  return *known;
+}
+
 // Reads one graph and those inside it.
 class GraphReader::Walk {
  public:
@@ -171,7 +196,10 @@ class GraphReader::Walk {
     for (int id = 1; id < kAttributes; ++id) {
       CUlaunchAttributeValue value{};
       const auto attribute = static_cast<CUlaunchAttributeID>(id);
-      if (api_.cuGraphKernelNodeGetAttribute(handle, attribute, &value) != CUDA_SUCCESS) continue;
+      if (!reader_.asked_.test(static_cast<std::size_t>(id)) ||
+          api_.cuGraphKernelNodeGetAttribute(handle, attribute, &value) != CUDA_SUCCESS)
+        continue;
+      reading_.attributes.set(static_cast<std::size_t>(id));
       attributes.add(static_cast<std::uint64_t>(id));
       attributes.add(reader_.hash_(&value, sizeof value));
       facts.read(attribute, value);
@@ -240,6 +268,7 @@ hal::Result<bool> GraphReader::read_again(GraphReading& reading, std::size_t at,
                       part->description.nodes[0].attributes != node.attributes))
     return false;
   node = part->description.nodes[0];
+  reading.attributes |= part->attributes;
   const std::size_t end = reading.kernels_end[at];
   const auto replace = [&](auto& all, const auto& by) {
     const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin);
@@ -256,11 +285,8 @@ hal::Result<bool> GraphReader::read_again(GraphReading& reading, std::size_t at,
 hal::Result<Node> GraphReader::kernel(const CUDA_KERNEL_NODE_PARAMS& parameters,
                                       std::uint64_t attributes) const {
   const void* const kernel = handle_of(parameters);
-  const std::string name = inspector_.name(kernel);
   Words words(CU_GRAPH_NODE_TYPE_KERNEL, hash_);
-  hal::ContentHash named;
-  named.bytes(name.data(), name.size());
-  words.shape(named.value());
+  words.shape(kernels_.name(kernel));
   for (const unsigned size :
        {parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ, parameters.blockDimX,
         parameters.blockDimY, parameters.blockDimZ, parameters.sharedMemBytes})
@@ -269,7 +295,7 @@ hal::Result<Node> GraphReader::kernel(const CUDA_KERNEL_NODE_PARAMS& parameters,
   if (parameters.extra != nullptr && parameters.kernelParams == nullptr) {
     if (!add_packed(parameters.extra, words)) return unsupported("arguments of an unknown form");
   } else {
-    const hal::Result<hal::KernelLayout> layout = inspector_.layout(kernel);
+    const hal::Result<hal::KernelLayout>& layout = kernels_.layout(kernel);
     if (!layout) return tl::unexpected(layout.error());
     if (!layout->parameters.empty() && parameters.kernelParams == nullptr)
       return unsupported("a kernel node does not tell its arguments");

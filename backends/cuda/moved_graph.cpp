@@ -20,9 +20,11 @@ bool can_be_added(const CUgraphEdgeData& edge) {
 }
 
 // The attributes of a node that say anything, as a launch takes them.
-std::vector<CUlaunchAttribute> attributes_of(const Api& api, CUgraphNode node) {
+std::vector<CUlaunchAttribute> attributes_of(const Api& api, const AttributeSet& asked,
+                                             CUgraphNode node) {
   std::vector<CUlaunchAttribute> attributes;
   for (int id = 1; id < kAttributes; ++id) {
+    if (!asked.test(static_cast<std::size_t>(id))) continue;
     CUlaunchAttribute attribute{};
     attribute.id = static_cast<CUlaunchAttributeID>(id);
     if (api.cuGraphKernelNodeGetAttribute(node, attribute.id, &attribute.value) != CUDA_SUCCESS)
@@ -37,8 +39,9 @@ std::vector<CUlaunchAttribute> attributes_of(const Api& api, CUgraphNode node) {
 // A captured node may tell other values than the launch was given, such as the preference of its
 // stream in scheduling clusters (graph_attributes_of_captured_nodes.trace). What the driver does
 // not let be set again compare() finds.
-void give_attributes(const Api& api, CUgraphNode from, CUgraphNode to) {
+void give_attributes(const Api& api, const AttributeSet& asked, CUgraphNode from, CUgraphNode to) {
   for (int id = 1; id < kAttributes; ++id) {
+    if (!asked.test(static_cast<std::size_t>(id))) continue;
     const auto attribute = static_cast<CUlaunchAttributeID>(id);
     CUlaunchAttributeValue wanted{}, given{};
     if (api.cuGraphKernelNodeGetAttribute(from, attribute, &wanted) == CUDA_SUCCESS &&
@@ -89,7 +92,7 @@ hal::Status MovedGraph::clone(CUgraph source, std::span<const CUgraphNode> nodes
   return {};
 }
 
-hal::Status MovedGraph::move_all(CUgraph graph, int depth) {
+hal::Status MovedGraph::move_all(const Known& known, CUgraph graph, int depth) {
   std::size_t count = 0;
   if (depth > kGraphDepthMax || api_.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS)
     return hal::fail(hal::Errc::kUnsupported, "a graph does not tell its nodes");
@@ -102,38 +105,36 @@ hal::Status MovedGraph::move_all(CUgraph graph, int depth) {
     if (api_.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
       moved = hal::fail(hal::Errc::kUnsupported, "a node does not tell its type");
     else if (type == CU_GRAPH_NODE_TYPE_KERNEL)
-      moved = move(graph, node, node);
+      moved = move(known, graph, node, node);
     else if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
              api_.cuGraphChildGraphNodeGetGraph(node, &inner) == CUDA_SUCCESS)
-      moved = move_all(inner, depth + 1);
+      moved = move_all(known, inner, depth + 1);
     if (!moved) return moved;
   }
   return {};
 }
 
 // The node gets the parameters of `like`, which may be itself, on the partition.
-hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node, CUgraphNode like) {
+hal::Status MovedGraph::move(const Known& known, CUgraph graph, CUgraphNode node,
+                             CUgraphNode like) {
   CUDA_KERNEL_NODE_PARAMS parameters{};
   CUresult status = api_.cuGraphKernelNodeGetParams_v2(like, &parameters);
   if (status != CUDA_SUCCESS) return failed("a kernel node does not tell its parameters", status);
   // What the driver calls a function may be a kernel (cudart launches those by that name).
-  CUfunction function = nullptr;
-  if (parameters.kern == nullptr &&
-      api_.cuKernelGetFunction(&function, reinterpret_cast<CUkernel>(parameters.func)) ==
-          CUDA_SUCCESS)
+  if (parameters.kern == nullptr && known.kernels.is_kernel(api_, parameters.func))
     parameters.kern = reinterpret_cast<CUkernel>(parameters.func);
   CopiedArguments arguments;
   const bool packed = parameters.kernelParams == nullptr && parameters.extra != nullptr;
   if (!packed) {
     if (const hal::Status copied =
-            arguments.copy(inspector_, handle_of(parameters), parameters.kernelParams);
+            arguments.copy(known.kernels.layout(handle_of(parameters)), parameters.kernelParams);
         !copied)
       return copied;
     parameters.kernelParams = arguments.pointers();
   }
   // Given parameters, the node of a module's function returns to the function's own context
   // (tests/differential, graph_function_on_a_green_stream_given_parameters).
-  if (parameters.kern == nullptr) return capture_again(graph, node, parameters);
+  if (parameters.kern == nullptr) return capture_again(known, graph, node, parameters);
   parameters.func = nullptr;
   parameters.ctx = partition_.context();
   status = api_.cuGraphKernelNodeSetParams_v2(node, &parameters);
@@ -149,9 +150,11 @@ hal::Status MovedGraph::renew(std::size_t at, CUgraphNode like,
   if (node == nullptr || api_.cuGraphNodeGetType(like, &type) != CUDA_SUCCESS)
     return hal::fail(hal::Errc::kUnsupported, "a node does not tell its type");
   const GraphReader reader(api_, inspector_, hash_);
+  Known known{reader.kernels(), {}};
+  known.attributes.set();
   CUresult status = CUDA_ERROR_NOT_SUPPORTED;
   if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
-    if (const hal::Status moved = move(graph_, node, like); !moved) return moved;
+    if (const hal::Status moved = move(known, graph_, node, like); !moved) return moved;
     CUDA_KERNEL_NODE_PARAMS given{};
     // Its attributes were compared when it was made, and are no parameters.
     if (nodes_[at] == node && api_.cuGraphKernelNodeGetParams_v2(node, &given) == CUDA_SUCCESS &&
@@ -169,7 +172,7 @@ hal::Status MovedGraph::renew(std::size_t at, CUgraphNode like,
     status = api_.cuGraphMemsetNodeGetParams(like, &fill);
     if (status == CUDA_SUCCESS) status = api_.cuGraphMemsetNodeSetParams(node, &fill);
   } else if (type == CU_GRAPH_NODE_TYPE_GRAPH) {
-    if (const hal::Status replaced = replace_child(at, like); !replaced) return replaced;
+    if (const hal::Status replaced = replace_child(known, at, like); !replaced) return replaced;
     status = CUDA_SUCCESS;
   }
   if (status != CUDA_SUCCESS) return failed("a node of a graph cannot be changed", status);
@@ -182,7 +185,7 @@ hal::Status MovedGraph::renew(std::size_t at, CUgraphNode like,
   return hal::fail(hal::Errc::kInternal, "a node that was changed for a partition is not the same");
 }
 
-hal::Status MovedGraph::replace_child(std::size_t at, CUgraphNode like) {
+hal::Status MovedGraph::replace_child(const Known& known, std::size_t at, CUgraphNode like) {
   CUgraph source = nullptr, inner = nullptr;
   CUgraphNode made = nullptr;
   CUresult status = api_.cuGraphChildGraphNodeGetGraph(like, &source);
@@ -192,14 +195,14 @@ hal::Status MovedGraph::replace_child(std::size_t at, CUgraphNode like) {
   if (status != CUDA_SUCCESS) return failed("a child graph cannot be replaced", status);
   if (const hal::Status placed = take_place(api_, graph_, nodes_[at], made); !placed) return placed;
   nodes_[at] = made;
-  return move_all(inner, 1);
+  return move_all(known, inner, 1);
 }
 
 // A function of a module has one context, which parameters cannot change; a launch of it on a
 // stream of the partition has that of the stream. The new node takes the old one's place.
-hal::Status MovedGraph::capture_again(CUgraph graph, CUgraphNode node,
+hal::Status MovedGraph::capture_again(const Known& known, CUgraph graph, CUgraphNode node,
                                       const CUDA_KERNEL_NODE_PARAMS& parameters) {
-  std::vector<CUlaunchAttribute> attributes = attributes_of(api_, node);
+  std::vector<CUlaunchAttribute> attributes = attributes_of(api_, known.attributes, node);
   CUlaunchConfig config{};
   config.gridDimX = parameters.gridDimX;
   config.gridDimY = parameters.gridDimY;
@@ -213,7 +216,7 @@ hal::Status MovedGraph::capture_again(CUgraph graph, CUgraphNode node,
   CUgraphNode made = nullptr;
   if (const hal::Status captured = capture(graph, config, parameters, &made); !captured)
     return captured;
-  give_attributes(api_, node, made);
+  give_attributes(api_, known.attributes, node, made);
 
   if (const hal::Status placed = take_place(api_, graph, node, made); !placed) return placed;
   std::replace(nodes_.begin(), nodes_.end(), node, made);
@@ -257,8 +260,8 @@ hal::Status MovedGraph::capture(CUgraph graph, CUlaunchConfig config,
   return {};
 }
 
-hal::Status MovedGraph::compare(const hal::GraphShape& wanted) {
-  const hal::Result<GraphReading> reading = GraphReader(api_, inspector_, hash_).read(graph_);
+hal::Status MovedGraph::compare(const GraphReader& reader, const hal::GraphShape& wanted) {
+  const hal::Result<GraphReading> reading = reader.read(graph_);
   if (!reading) return tl::unexpected(reading.error());
   shape_ = reading->description.shape();
   if (shape_ != wanted)

@@ -30,17 +30,19 @@ class MovedGraph {
   MovedGraph(const MovedGraph&) = delete;
   MovedGraph& operator=(const MovedGraph&) = delete;
 
-  // `nodes`: all nodes of the source, in the order by which they are named here. The source is not
-  // looked at any more afterwards.
+  // `nodes`: all nodes of the source, in the order by which they are named here; none: node() and
+  // renew() are not used. The source is not looked at any more afterwards.
   hal::Status clone(CUgraph source, std::span<const CUgraphNode> nodes);
-  // Moves the kernels of the clone. `waits`: for calls that concern a whole context; else kBusy.
-  hal::Status move(hal::WaitsUntil waits) {
+  // Moves the kernels of the clone, whose nodes tell `attributes` at most. `waits`: for calls that
+  // concern a whole context; else kBusy.
+  hal::Status move(const GraphReader& reader, const AttributeSet& attributes,
+                   hal::WaitsUntil waits) {
     waits_ = waits;
-    return move_all(graph_, 0);
+    return move_all({reader.kernels(), attributes}, graph_, 0);
   }
   // kInternal unless what was made, as the driver tells it, is that graph and runs on the
   // partition.
-  hal::Status compare(const hal::GraphShape& wanted);
+  hal::Status compare(const GraphReader& reader, const hal::GraphShape& wanted);
   // Node `at` becomes what that node of the source, `like`, is now, which was read as `wanted`: the
   // same kernel, kind of copy or fill, or another child graph. Never waits (kBusy). After an error
   // the graph is of no use any more.
@@ -51,10 +53,15 @@ class MovedGraph {
   CUgraphNode node(std::size_t at) const { return nodes_[at]; }
 
  private:
-  hal::Status move_all(CUgraph graph, int depth);
-  hal::Status move(CUgraph graph, CUgraphNode node, CUgraphNode like);
-  hal::Status replace_child(std::size_t at, CUgraphNode like);
-  hal::Status capture_again(CUgraph graph, CUgraphNode node,
+  // What is known of the kernels of the graph, and which attributes its nodes may tell.
+  struct Known {
+    KernelFacts& kernels;
+    AttributeSet attributes;
+  };
+  hal::Status move_all(const Known& known, CUgraph graph, int depth);
+  hal::Status move(const Known& known, CUgraph graph, CUgraphNode node, CUgraphNode like);
+  hal::Status replace_child(const Known& known, std::size_t at, CUgraphNode like);
+  hal::Status capture_again(const Known& known, CUgraph graph, CUgraphNode node,
                             const CUDA_KERNEL_NODE_PARAMS& parameters);
   hal::Status capture(CUgraph graph, CUlaunchConfig config,
                       const CUDA_KERNEL_NODE_PARAMS& parameters, CUgraphNode* made);
