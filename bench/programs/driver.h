@@ -138,24 +138,35 @@ class Device {
     return cu.cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, nullptr);
   }
 
-  Driver cu;
-  CUdevice device = 0;
-
- private:
-  void load() {
-    namespace fs = std::filesystem;
-    const fs::path directory =
-        fs::read_symlink("/proc/self/exe").parent_path() / "../../../lib/vitamin/bench";
+  // Gives each file of the kernels to `load`, until that answers success.
+  template <class Load>
+  static CUresult offer_kernels(Load load) {
+    const std::filesystem::path directory = kernels_directory();
     CUresult status = CUDA_ERROR_FILE_NOT_FOUND;
     for (const char* name : {"portable_kernels.fatbin", "portable_kernels.so"}) {
       std::ifstream file(directory / name, std::ios::binary);
       const std::string image{std::istreambuf_iterator<char>(file), {}};
       if (image.empty()) continue;
-      status = cu.cuModuleLoadData(&module_, image.data());
-      if (status == CUDA_SUCCESS) return;
+      status = load(image.data());
+      if (status == CUDA_SUCCESS) break;
     }
-    Driver::stop("the kernels of " + directory.native() +
-                 " cannot be loaded: " + std::to_string(static_cast<int>(status)));
+    return status;
+  }
+
+  Driver cu;
+  CUdevice device = 0;
+
+ private:
+  static std::filesystem::path kernels_directory() {
+    return std::filesystem::read_symlink("/proc/self/exe").parent_path() /
+           "../../../lib/vitamin/bench";
+  }
+  void load() {
+    const CUresult status =
+        offer_kernels([&](const void* image) { return cu.cuModuleLoadData(&module_, image); });
+    if (status != CUDA_SUCCESS)
+      Driver::stop("the kernels of " + kernels_directory().native() +
+                   " cannot be loaded: " + std::to_string(static_cast<int>(status)));
   }
 
   CUmodule module_ = nullptr;

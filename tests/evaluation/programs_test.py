@@ -16,6 +16,7 @@ BENCH = pathlib.Path(os.environ["BENCH"])
 sys.path[:0] = [str(BENCH), str(BENCH / "evaluation")]
 
 import harness  # noqa: E402
+import moving_steps  # noqa: E402
 import report  # noqa: E402
 
 
@@ -59,6 +60,27 @@ class Programs(unittest.TestCase):
         self.assertGreater(found["vitamin"]["resident_mib"], found["native"]["resident_mib"])
         for name in ("MPS-Pool, 8", "a client of MPS"):
             self.assertIn("no MPS binary", found[name]["why"])
+
+    def test_explanations_of_moving_steps_are_measured_and_printed(self):
+        command = [sys.executable, str(BENCH / "moving_steps.py")]
+        done = subprocess.run([*command, "--smoke", "--out", str(self.out)], capture_output=True,
+                              text=True, timeout=time_limit(200), check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        kept = self.out / "moving_steps.jsonl"
+        records = moving_steps.read(kept)
+        self.assertEqual([r["arm"] for r in records if not r["ok"]], [], records)
+        self.assertEqual(set(moving_steps.graphs(records)), set(moving_steps.ARMS))
+        self.assertEqual(len(moving_steps.queues(records)), 7 * 2)
+        made = {r["arm"]: r["coverage"]["graphs"]["made"] for r in records if r["coverage"]}
+        self.assertGreater(made["random"], 0)
+        self.assertEqual((made["fifo"], made["random, no executables"]), (0, 0))
+        lines = done.stdout.splitlines()
+        self.assertEqual([line.split(":")[0] for line in lines[-6:]],
+                         ["queues"] * 2 + ["calls"] * 2 + ["executables"] * 2)
+        self.assertNotIn("–", "".join(lines[-6:]))
+        again = subprocess.run([*command, "--analyse", str(kept)], capture_output=True, text=True,
+                               timeout=time_limit(30), check=True)
+        self.assertEqual(again.stdout, done.stdout)
 
     def test_hazards_are_part_of_the_ninth(self):
         record, = self.evaluate("E9", "--smoke", "--parts", "hazards")
