@@ -46,11 +46,14 @@ BEHIND = "0 to 0.05 s"  # behind the first launches of the graph
 
 def run(results, measurement, arm, small, policy=None, window=None, environment=None):
     command = [harness.program("moving_steps"), measurement, *(["--small"] if small else [])]
+    if small:  # over the software driver
+        environment = {**(environment or {}),
+                       "LD_LIBRARY_PATH": str(harness.prefix() / "lib" / "soft")}
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "report.json"
         if policy:
             command = harness.under_vitamin(command, policy, path, seed=1, window=window)
-        result = harness.run(command, 60, environment)
+        result = harness.run(command, 600 if small else 60, environment)
         counted = harness.coverage(harness.read_report(path))
     results.add({"measurement": measurement, "arm": arm, "ok": result.ok, "why": result.why(),
                  "environment": environment or {}, "lines": result.lines, "coverage": counted})
@@ -153,7 +156,8 @@ def parse():
                                      formatter_class=argparse.RawDescriptionHelpFormatter,
                                      epilog="\n".join(__doc__.splitlines()[1:]))
     parser.add_argument("--analyse", metavar="FILE")
-    parser.add_argument("--smoke", action="store_true", help="as little as shows that it works")
+    parser.add_argument("--smoke", action="store_true",
+                        help="as little as shows that it works, over the software driver")
     parser.add_argument("--out", default=harness.default_output())
     return parser.parse_args()
 
