@@ -4,10 +4,10 @@
 # one built it. A preloaded library that the loader cannot satisfy ends the program; containers
 # bring their own glibc.
 #
-# Three things make it so, on x86-64 and arm64: functions that moved between glibc's libraries are linked
-# from where they were (moved_symbols.cpp), what is newer is brought along (newer_symbols.cpp), and
-# nothing else newer is used, which tests/operations checks. libdl.so.2 and libpthread.so.0 become
-# needed: in glibc >= 2.34 they are empty.
+# Three things make it so, on x86-64 and arm64: functions that moved between glibc's libraries are
+# linked from where they were (moved_symbols.cpp), what is newer is brought along
+# (newer_symbols.cpp), and nothing else newer is used, which tests/operations checks. libdl.so.2 and
+# libpthread.so.0 become needed: in glibc >= 2.34 they are empty.
 #
 # vitamin_glibc_floor_of_programs(<target>): a program that glibc >= VITAMIN_GLIBC_FLOOR_OF_PROGRAMS
 # starts, as RHEL 9 has it: all that is newer is what the unwinder asks.
