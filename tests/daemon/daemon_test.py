@@ -31,9 +31,18 @@ def no_clients(daemon):
     return lambda: not daemon.status()["clients"]
 
 
+def counted(path):
+    """The shared accesses of the life that has just ended normally; one without a session made
+    none."""
+    changes = int(path.read_text()) if path.exists() else 0
+    path.unlink(missing_ok=True)
+    return changes
+
+
 class Clients(DaemonTest):
     def test_four_clients_share_and_their_leases_never_overlap(self):
-        daemon = self.daemon("--policy", "random:max_sms=32")
+        # A client that gets no CPU time for long is not overdue.
+        daemon = self.daemon("--policy", "random:max_sms=32", "--answer-within", "3600")
         members = [self.member(daemon, "work", 0) for _ in range(4)]
         # Until all four had many grants beside each other, however slow the machine is.
         def had_grants():
@@ -112,15 +121,15 @@ class Clients(DaemonTest):
 
     def test_a_client_killed_at_every_shared_access_leaves_nothing_behind(self):
         daemon = self.daemon("--policy", "random:max_sms=32", "--quiet")
-        count = os.path.join(self.directory.name, "count")
+        count = pathlib.Path(self.directory.name, "count")
 
         def life(**more):
             return self.member(daemon, "work", 20, program="MEMBER_FAULTY",
-                               environment={"VITAMIN_FAULT_COUNT": count} | more)
+                               environment={"VITAMIN_FAULT_COUNT": str(count)} | more)
         changes = []
         for _ in range(3):  # the number varies with how often it has to wait
             self.result(life())
-            changes.append(int(pathlib.Path(count).read_text()))
+            changes.append(counted(count))
         self.assertGreater(min(changes), 100)
         descriptors, maps = settled_descriptors(daemon), daemon.shared_maps()
         honest = self.member(daemon, "work", 0)  # until the end of the test
@@ -134,7 +143,7 @@ class Clients(DaemonTest):
                 if member.returncode == -signal.SIGKILL:
                     reached += 1
                     break
-                self.assertLess(int(pathlib.Path(count).read_text()), point)
+                self.assertLess(counted(count), point)
         self.assertGreater(reached, 100, changes)
         self.until(lambda: len(daemon.status()["clients"]) <= 1)
         self.check_disjoint(daemon.status())
@@ -161,11 +170,15 @@ class Clients(DaemonTest):
     def test_a_client_that_scribbles_is_evicted_and_the_others_are_not_affected(self):
         daemon = self.daemon("--policy", "random:max_sms=32", "--quiet")
         honest = [self.member(daemon, "work", 3000) for _ in range(2)]
-        for _ in range(3):
-            self.member(daemon, "scribble", 300).wait(time_limit(30))
+
+        def evicted():
+            for _ in range(3):
+                self.member(daemon, "scribble", 300).wait(time_limit(30))
+            return daemon.status()["daemon"]["let_go"] >= 1
+        # It may end before a daemon that gets no CPU time has read anything.
+        self.until(evicted)
         for member in honest:
             self.assertEqual(self.result(member)["submitted"], 3000)
-        self.assertGreaterEqual(daemon.status()["daemon"]["let_go"], 1)
         self.until(no_clients(daemon))
         self.assertEqual(daemon.status()["devices"][0]["held"], [])
 
@@ -192,10 +205,10 @@ class Clients(DaemonTest):
         self.assertGreaterEqual(int(said[0]), 9)
         for verb, line in (("status", r"^user \d+: \d+ clients evicted lately"),
                            ("doctor", r"^problem +daemon +user \d+: \d+ clients evicted lately")):
-            text = subprocess.run([os.environ["VITAMIN"], verb], text=True, check=False,
-                                  stdout=subprocess.PIPE,
-                                  env=os.environ | {"VITAMIN_DAEMON": str(daemon.socket)}).stdout
-            self.assertRegex(text, "(?m)" + line)
+            # Again after an attacker without CPU time, which is not evicted, is forgotten.
+            self.until(lambda verb=verb, line=line: re.search("(?m)" + line, subprocess.run(
+                [os.environ["VITAMIN"], verb], text=True, check=False, stdout=subprocess.PIPE,
+                env=os.environ | {"VITAMIN_DAEMON": str(daemon.socket)}).stdout))
         self.assertIn("member", [client["program"] for client in daemon.status()["clients"]])
         attacker.kill()
         attacker.wait()
@@ -258,9 +271,12 @@ class Daemons(DaemonTest):
             daemon.start()
         # A client that waited for a lost daemon would end with another code and say where it is
         # stuck: each must do all of its operations.
+        # Until each has had many grants of the last one, however slow the machine is.
+        self.until(lambda: sum(client["usage"]["grants"] > 100
+                               for client in daemon.status()["clients"]) == CLIENTS, 60)
         results = [self.result(member, timeout=600) for member in members]
         for result in results:
-            self.assertGreater(result["submitted"], 1000)
+            self.assertGreater(result["submitted"], 100)
             self.assertEqual(result["malformed"], 0)
         self.assertGreater(sum(result["at_home"] for result in results), 0)
         self.until(no_clients(daemon))
@@ -287,12 +303,6 @@ class Daemons(DaemonTest):
                              program=os.environ["VITAMIND_FAULTY"],
                              environment={"VITAMIN_FAULT_COUNT": str(count)})
 
-        def length():
-            """The number of shared accesses of the life that has just ended normally."""
-            changes = int(count.read_text())
-            count.unlink()
-            return changes
-
         # The number of changes in a life depends on how busy the daemon is, which depends on the
         # machine. So the points are those of the longest of four lives. A point that five lives do
         # not reach is skipped; every life that was not killed must have been shorter than its
@@ -303,7 +313,7 @@ class Daemons(DaemonTest):
                 daemon.start()
             self.result(self.member(daemon, "work", 20))
             daemon.end()
-            lives.append(length())
+            lives.append(counted(count))
         bad, reached = [], 0
         for point in range(1, max(lives) + 1):
             daemon.environment["VITAMIN_KILL_AT"] = str(point)
@@ -318,13 +328,13 @@ class Daemons(DaemonTest):
                 if daemon.process.returncode == -signal.SIGKILL:
                     reached += 1
                     break
-                self.assertLess(length(), point)
+                self.assertLess(counted(count), point)
         self.assertEqual(bad, [])
         self.assertGreater(reached, 100, lives)
 
     def test_a_stopped_daemon_delays_no_client(self):
         daemon = self.daemon("--policy", "random:max_sms=32", "--quiet")
-        member = self.member(daemon, "count")
+        member = self.member(daemon, "count", environment={"MEMBER_SILENCE": "200"})
 
         def submitted():
             return json.loads(member.stdout.readline())["submitted"]
@@ -332,9 +342,9 @@ class Daemons(DaemonTest):
             pass
         daemon.process.send_signal(signal.SIGSTOP)
         try:
-            # Far longer than a client waits before it takes a daemon for lost.
-            enough, later = submitted() + 5000, time.monotonic() + time_limit(0.5)
-            while submitted() < enough or time.monotonic() < later:
+            # Far more than it has grants for: it has taken the daemon for lost.
+            enough = submitted() + 5000
+            while submitted() < enough:
                 pass
             output, _ = member.communicate(timeout=time_limit(60))
         finally:
@@ -418,8 +428,13 @@ class Daemons(DaemonTest):
         wait_until(lambda: in_three_seconds() <= 30, "a daemon that is woken ten times a second")
 
     def test_it_ends_when_it_is_idle(self):
-        daemon = self.daemon("--exit-when-idle", str(time_limit(0.3)))
-        self.result(self.member(daemon, "work", 10))
+        daemon = self.daemon("--exit-when-idle", "1")
+
+        def had_a_client():
+            if daemon.process.poll() is not None:  # it began late, on a busy machine
+                daemon.start()
+            return self.member(daemon, "work", 10).wait(time_limit(20)) == 0
+        self.until(had_a_client)
         self.assertEqual(daemon.process.wait(time_limit(10)), 0)
         self.assertFalse(os.path.exists(daemon.socket))
 
@@ -557,7 +572,8 @@ class Tools(DaemonTest):
         daemon.start()
         until_it_shows(f"process {daemon.process.pid}")
         live.send_signal(signal.SIGINT)
-        self.assertEqual(live.wait(time_limit(10)), 0)
+        live.communicate(timeout=time_limit(10))  # it may be writing
+        self.assertEqual(live.returncode, 0)
 
     def test_the_live_view_leaves_no_old_text_on_a_screen(self):
         daemon = self.daemon()

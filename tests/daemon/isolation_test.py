@@ -273,7 +273,7 @@ class Isolation(DaemonTest):
         daemon = self.configured(classes("a", "b", top="class"))
         for directory in ("", self.base / "mps", self.base / "mps.b"):
             member = self.hold(daemon, "a", directory)
-            self.assertTrue(member.stdout.readline())
+            self.assertIn("entry", member.stdout.readline())
             self.assertEqual(self.domains_of(daemon)[member.pid], "")
         self.assertEqual(daemon.log().count("[VIT-407]"), 3)
         self.assertIn(f"CUDA_MPS_PIPE_DIRECTORY is {self.base}/mps.a: it has {self.base}/mps.b.",
@@ -379,12 +379,15 @@ class Isolation(DaemonTest):
         daemon = self.ready("a", "b", top="class")
         client = self.claims(daemon, "mps.a", "work", 0)
         foreign = 1  # no client's number here: of another PID namespace
-        for named in (([], []), ([foreign], [client.pid]), ([client.pid], [client.pid]),
-                      ([], [client.pid, foreign]), ([], [])):
-            for directory, processes in zip(("mps.a", "mps.b"), named):
-                self.mps_names(directory, *processes)
+        # One after the other: vitamind asks both MPS at different times.
+        for directory, processes in (("mps.a", []), ("mps.b", []), ("mps.a", [foreign]),
+                                     ("mps.b", [client.pid]), ("mps.a", [client.pid]),
+                                     ("mps.b", [client.pid, foreign]), ("mps.a", []),
+                                     ("mps.b", [])):
+            self.mps_names(directory, *processes)
             self.passes(daemon)
-            self.assertEqual(self.domains_of(daemon)[client.pid], "class a", named)
+            self.assertEqual(self.domains_of(daemon)[client.pid], "class a",
+                             (directory, processes))
         (self.base / "mps.a/world").unlink()  # it has no server
         self.passes(daemon)
         self.assertEqual(self.domains_of(daemon)[client.pid], "class a")
@@ -404,7 +407,7 @@ class Isolation(DaemonTest):
         daemon = self.configured(classes("a", "b", top="class").replace(
             'command = "no-such-b"', 'user = "no-such-user"'))
         member = self.hold(daemon, "b", self.base / "mps.b")
-        self.assertTrue(member.stdout.readline())
+        self.assertIn("entry", member.stdout.readline())
         client, = daemon.status()["clients"]
         self.assertEqual((client["class"], client["domain"]), ("", ""))
 

@@ -22,7 +22,7 @@ class Jobs(DaemonTest):
         """Starts a client that holds a lease and never returns it; returns its status."""
         member = self.member(daemon, "hold", before=enter, environment={
             f"MEMBER_{name.upper()}": str(value) for name, value in claim.items()})
-        self.assertTrue(member.stdout.readline())
+        self.assertIn("entry", member.stdout.readline())
         client = daemon.status()["clients"][-1]
         return client, member
 

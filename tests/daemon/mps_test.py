@@ -233,7 +233,7 @@ class Mps(DaemonTest):
         members = {}
         for step in ("12.0", "12.0", "13.0"):
             member = self.member(daemon, "hold", environment={"MEMBER_JOB": step})
-            self.assertTrue(member.stdout.readline())
+            self.assertIn("entry", member.stdout.readline())
             members[member.pid] = step
         (ended, idle) = [pid for pid, step in members.items() if step == "12.0"]
         # One of the job's processes is not a client of MPS.

@@ -103,8 +103,8 @@ class Clients(RawClientTest):
         self.assertEqual(self.held(daemon), [])
 
     def test_a_daemon_that_was_stopped_keeps_leases_for_the_work_of_its_clients(self):
-        daemon = self.daemon("--policy", "static:units=0-7,parts=1")
-        member = self.member(daemon, "away")
+        daemon = self.daemon("--policy", "static:units=0-7,parts=1", "--answer-within", "3600")
+        member = self.member(daemon, "away", environment={"MEMBER_SILENCE": "200"})
         member.stdout.readline()
         before = daemon.status()
         lease, = before["devices"][0]["held"]
@@ -285,7 +285,7 @@ class Clients(RawClientTest):
     # --- clocks and namespaces -------------------------------------------------------------
 
     def in_namespace(self, *options):
-        daemon = self.daemon("--policy", "random:max_sms=32")
+        daemon = self.daemon("--policy", "random:max_sms=32", "--answer-within", "3600")
         ran = subprocess.run(["unshare", *options, MEMBER, str(daemon.socket), "work", "300"],
                              text=True, capture_output=True, timeout=time_limit(60), check=False)
         self.assertEqual(json.loads(ran.stdout)["submitted"], 300, ran.stderr)

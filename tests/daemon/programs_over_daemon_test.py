@@ -401,7 +401,7 @@ class Graphs(UnderDaemon):
 
     def beside_each_other(self, names, policy="random:max_sms=32"):
         expected = {name: self.alone(name) for name in set(names)}
-        daemon = self.daemon("--policy", policy, "--quiet")
+        daemon = self.daemon("--policy", policy, "--quiet", "--answer-within", "3600")
         processes = [self.run_under(daemon, name, i) for i, name in enumerate(names)]
         self.look_on(daemon, processes)
         all_graphs = []

@@ -77,7 +77,7 @@ class ShareGroups(DaemonTest):
         daemon = self.configured(MINE + FREE, "--policy", "throughput")
         for workload_class, whose in (("mine", "mine"), ("free", "free"), ("", "mine")):
             member = self.member(daemon, "hold", environment={"MEMBER_CLASS": workload_class})
-            self.assertTrue(member.stdout.readline())
+            self.assertIn("entry", member.stdout.readline())
             status = daemon.status()
             client = status["clients"][-1]
             self.assertEqual(client["class"], whose)
@@ -92,7 +92,7 @@ class ShareGroups(DaemonTest):
     def shares(self, daemon, environment=None, before=None):
         """The shares that bound a new client, which then ends."""
         member = self.member(daemon, "hold", environment=environment, before=before)
-        self.assertTrue(member.stdout.readline())
+        self.assertIn("entry", member.stdout.readline())
         status = daemon.status()
         client, = status["clients"]
         self.assertLessEqual(self.width(status), client["processors_most"] or 132)
@@ -163,7 +163,7 @@ class ShareGroups(DaemonTest):
     def test_a_class_with_a_further_condition_bounds_only_its_programs(self):
         daemon = self.configured(MINE + 'command = "other"\n' + FREE, "--policy", "throughput")
         member = self.member(daemon, "hold", environment={"MEMBER_CLASS": "free"})
-        self.assertTrue(member.stdout.readline())
+        self.assertIn("entry", member.stdout.readline())
         client, = daemon.status()["clients"]
         self.assertEqual((client["shares"], client["processors_most"]), ([], 0))
         self.assertGreater(self.width(daemon.status()), QUARTER)
@@ -227,7 +227,7 @@ class ShareGroups(DaemonTest):
         daemon = self.configured("", "--policy", "fifo")
         members = [self.member(daemon, "hold") for _ in range(2)]
         for member in members:
-            self.assertTrue(member.stdout.readline())
+            self.assertIn("entry", member.stdout.readline())
         self.assertEqual([client["processors_now"] for client in daemon.status()["clients"]],
                          [132, 132])
         shown = self.vitamin(daemon, "status")
