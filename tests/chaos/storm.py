@@ -369,14 +369,16 @@ class Storm:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(child, os.WNOHANG)
 
-    def run(self, seconds=0, events=0):
-        """For that long, and that many."""
+    def run(self, seconds=0, events=0, ends=0):
+        """For that long, and that many, and until so many clients have ended and leases were
+        looked at, however slow the machine is."""
         try:
             self.before = self.measure()
             self.begin = time.monotonic()
             index, due = 0, 0.0
             rhythm = random.Random(self.seed)
-            while (now := time.monotonic()) < self.begin + seconds or index < events:
+            while ((now := time.monotonic()) < self.begin + seconds or index < events
+                   or ends > 0 and (self.ended <= ends or self.looks == 0)):
                 self.undo(now)
                 self.look()
                 if now >= due:
