@@ -281,10 +281,10 @@ class Processes(Programs):
                                          confine=[f"{cu}-{cu + 25}" for cu in first]), 0)
 
     def most_shared(self, enough, *programs, **options):
-        """The largest shared_cus() of up to six runs: on a busy machine the two processes may not
-        run at the same time in the first."""
+        """The largest shared_cus() of some runs: on a busy machine the two processes may not run
+        at the same time in the first."""
         most = 0
-        for _ in range(6):
+        for _ in range(20):
             most = max(most, self.shared_cus(*programs, **options))
             if most >= enough:
                 break
