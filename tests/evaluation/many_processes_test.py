@@ -67,13 +67,15 @@ class Scripts(unittest.TestCase):
             return [line for line in lines if "header" not in line]
 
     def test_no_client_is_granted_what_anothers_kernel_still_runs_on(self):
-        records = self.run_script("processes.py", "reclaim", "--seconds", "0.4")
-        self.assertEqual(len(records), 6)
-        # On a machine that is very busy a turn takes tens of milliseconds.
-        self.assertGreater(sum(r["closures"] for r in records), 0)
-        for record in records:
-            self.assertEqual(record["overlaps"], 0, record)
-            self.assertEqual(record["dropped"], 0)
+        for seconds in ("0.4", "1.6", "6.4"):  # in which clients have turns
+            records = self.run_script("processes.py", "reclaim", "--seconds", seconds)
+            self.assertEqual(len(records), 6)
+            for record in records:
+                self.assertEqual(record["overlaps"], 0, record)
+                self.assertEqual(record["dropped"], 0)
+            if sum(r["closures"] for r in records) > 0:
+                return
+        self.fail("no gate was closed")
 
     def test_ten_processes_of_a_user_hold_no_more_than_the_users_share(self):
         native, *records = self.run_script("user_share.py", "--seconds", "1")
@@ -169,16 +171,17 @@ class Scripts(unittest.TestCase):
                          [(r["of"], False) for r in jobs])
 
     def test_one_vitamind_serves_several_gpus_of_several_processes(self):
-        records = self.run_script("scaling.py", "--gpus", "1,2", "--processes", "2",
-                                  "--seconds", "1")
-        self.assertEqual([(r["gpus"], r["processes"]) for r in records if "gpus" in r],
-                         [(1, 2), (2, 4)])
+        for seconds in ("1", "4", "16"):  # in which processes get CPU time
+            records = [r for r in self.run_script("scaling.py", "--gpus", "1,2", "--processes", "2",
+                                                  "--seconds", seconds) if "gpus" in r]
+            self.assertEqual([(r["gpus"], r["processes"]) for r in records], [(1, 2), (2, 4)])
+            if all(r["grants_per_s"] > 0 for r in records):
+                break
         for record in records:
-            if "gpus" in record:
-                self.assertGreater(record["grants_per_s"], 0, record)
-                self.assertGreater(record["us_per_request"], 0, record)
-                self.assertIsNotNone(record["wait_p99_us"], record)
-                self.assertEqual(record["problems"], [], record)
+            self.assertGreater(record["grants_per_s"], 0, record)
+            self.assertGreater(record["us_per_request"], 0, record)
+            self.assertIsNotNone(record["wait_p99_us"], record)
+            self.assertEqual(record["problems"], [], record)
 
     def test_loops_are_rated_alone_and_beside_each_other(self):
         for seconds in (0.2, 1, 4, 16):  # in which each loop ends something
