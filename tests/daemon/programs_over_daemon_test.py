@@ -183,20 +183,24 @@ class Programs(UnderDaemon):
         real = pathlib.Path(os.environ["VITAMIN"]).resolve().parent
         (tree / "lib").symlink_to(real.parent / "lib")
         shutil.copy(real / "vitamin", tree / "bin")
-        slow = tree / "bin/vitamind"
-        slow.write_text(f'#!/bin/sh\nsleep 6\nexec {real}/vitamind "$@"\n')
+        slow, said = tree / "bin/vitamind", tree / "said"
+        slow.write_text(f'#!/bin/sh\nuntil test -e {said}; do sleep 0.1; done\n'
+                        f'exec {real}/vitamind "$@"\n')
         slow.chmod(0o755)
         socket = os.path.join(self.directory.name, "own")
         environment = self.environment | {
             "VITAMIN_CONFIG_DAEMON_LOCK_DIRECTORY": self.directory.name}
-        done = subprocess.run([tree / "bin/vitamin", "run", "--daemon", "--socket", socket, "--",
+        with subprocess.Popen([tree / "bin/vitamin", "run", "--daemon", "--socket", socket, "--",
                                *self.program("demo-train")], env=environment, text=True,
-                              capture_output=True, timeout=time_limit(90), check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("vitamind was started and does not answer yet: waiting up to 30 s",
-                      done.stderr)
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            self.addCleanup(process.kill)
+            line = process.stderr.readline()
+            said.touch()
+            _, errors = process.communicate(timeout=time_limit(90))
+        self.assertIn("vitamind was started and does not answer yet: waiting up to 30 s", line)
+        self.assertEqual(process.returncode, 0, errors)
         status = self.end_daemon(socket)
-        self.assertGreater(status["devices"][0]["grants"], 0, done.stderr)
+        self.assertGreater(status["devices"][0]["grants"], 0, errors)
 
     def test_a_program_that_uses_no_device_does_not_connect(self):
         daemon = self.daemon("--policy", "random:max_sms=32")
