@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "daemon/protocol/liveness.h"
 #include "hal/processor.h"
@@ -108,7 +109,8 @@ void RemoteArbiter::adopt(std::unique_ptr<DaemonConnection> connection) {
   previous_.push_back(std::move(connection));  // client_ does not refer to it any more
 }
 
-// Loses a daemon whose loop does not run while a lane waits for a grant.
+// Loses a daemon whose loop does not run while a lane waits for a grant. The time between two looks
+// counts for a quarter of the time-out at most: this process, or the machine, may have stood still.
 void RemoteArbiter::check_daemon_polls(std::uint64_t time) {
   if (!client_.waiting() || client_.in_fallback()) {
     turn_seen_ns_ = 0;
@@ -116,15 +118,20 @@ void RemoteArbiter::check_daemon_polls(std::uint64_t time) {
   }
   const std::uint64_t turns = connection_->memory.daemon->turns.load(std::memory_order_relaxed);
   const auto poll_timeout = static_cast<std::uint64_t>(nanoseconds(options_.poll_timeout).count());
+  const std::uint64_t since_look = time - std::exchange(looked_ns_, time);
   if (turn_seen_ns_ == 0 || turns != turns_) {
     turns_ = turns;
     turn_seen_ns_ = time;
+    silent_ns_ = 0;
     rung_ = false;
-  } else if (time - turn_seen_ns_ >= poll_timeout) {
+    return;
+  }
+  silent_ns_ += std::min(since_look, poll_timeout / 4);
+  if (silent_ns_ >= poll_timeout) {
     client_.lose();
     daemon_stopped_.store(true, std::memory_order_release);
     ::eventfd_write(wake_fd_.get(), 1);
-  } else if (time - turn_seen_ns_ >= poll_timeout / 4 && !rung_) {
+  } else if (silent_ns_ >= poll_timeout / 4 && !rung_) {
     rung_ = true;  // the loop does not run while it sleeps either: wake it
     protocol::ring_doorbell(connection_->socket);
   }

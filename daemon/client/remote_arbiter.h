@@ -109,6 +109,8 @@ class RemoteArbiter final : public runtime::Arbiter {
   LeaseClient client_;
   std::uint64_t turns_ = 0;  // the daemon's counter when it last changed, and when that was
   std::uint64_t turn_seen_ns_ = 0;
+  // When that was looked at last, and how long it has stood still.
+  std::uint64_t looked_ns_ = 0, silent_ns_ = 0;
   bool rung_ = false;
 
   std::atomic<bool> attention_{true};

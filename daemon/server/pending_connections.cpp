@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/server/pending_connections.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "daemon/log.h"
 #include "runtime/problem.h"
@@ -12,9 +14,14 @@
 namespace vitamin::daemon {
 namespace {
 
-// The longest wait for admission: shorter than RemoteOptions::handshake_timeout, so that the client
-// gets the reason.
+// The longest wait for admission, and the longest further wait for a message: shorter than
+// RemoteOptions::handshake_timeout, so that the client gets the reason.
 constexpr std::uint64_t kHeld = 700'000'000;
+
+bool has_message(const protocol::Fd& socket) {
+  pollfd ready{socket.get(), POLLIN, 0};
+  return ::poll(&ready, 1, 0) > 0;
+}
 
 }  // namespace
 
@@ -122,15 +129,22 @@ std::optional<FirstMessage> PendingConnections::next_admitted(std::uint64_t now_
 }
 
 void PendingConnections::drop_expired(std::uint64_t now_ns) {
-  std::erase_if(waiting_, [&](const auto& each) {
-    const Waiting& waiting = each.second;
-    if (waiting.until_ns > now_ns) return false;
-    if (waiting.hello)
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    const auto it = next++;
+    Waiting& waiting = it->second;
+    if (waiting.until_ns > now_ns) continue;
+    if (waiting.hello) {
       refuse(waiting.connection,
              "clients of this user were repeatedly evicted for breaking the protocol, so new ones "
              "must wait: end that program (vitamin status names it), and try again");
-    return true;
-  });
+    } else if (has_message(waiting.connection.socket)) {
+      continue;  // it came in time, or the machine stood still: one of the next turns reads it
+    } else if (!std::exchange(waiting.prolonged, true)) {
+      waiting.until_ns = now_ns + kHeld;  // the client stood still, too, before it sent one
+      continue;
+    }
+    waiting_.erase(it);
+  }
 }
 
 void PendingConnections::refuse(const Connection& connection, const std::string& sentence) {

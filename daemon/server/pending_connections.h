@@ -71,6 +71,7 @@ class PendingConnections {
   struct Waiting {
     Connection connection;
     std::uint64_t until_ns = 0;
+    bool prolonged = false;    // its time has been over once
     std::string refused = {};  // not empty: the refusal to send after its first message
     std::optional<protocol::Hello> hello = {};  // set: the client waits to be admitted
   };

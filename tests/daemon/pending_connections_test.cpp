@@ -100,6 +100,22 @@ TEST_CASE(
   CHECK(welcome.error().message.find("repeatedly evicted") != std::string::npos);
 }
 
+// Between the turns of the loop the machine may stand still.
+TEST_CASE("a message that came is read however late, and a silent connection is closed") {
+  Listener listener;
+  const auto silent = protocol::connect_to(listener.path);
+  listener.pending->accept(0, 1);
+  const int unread = listener.watched.back();
+  const auto client = listener.connects(0);
+  constexpr std::uint64_t kLate = 3'600'000'000'000;
+  listener.pending->drop_expired(kLate);
+  CHECK(listener.pending->contains(unread));  // it may be about to send one
+  REQUIRE(listener.pending->contains(client.second));
+  CHECK(listener.pending->read(client.second, kLate));
+  listener.pending->drop_expired(listener.pending->wake_at(kLate));
+  CHECK_FALSE(listener.pending->contains(unread));
+}
+
 TEST_CASE("a connection that has sent nothing yet is kept") {
   char directory[] = "/tmp/vitamin-pending-XXXXXX";
   REQUIRE(::mkdtemp(directory) != nullptr);

@@ -224,6 +224,36 @@ TEST_CASE("lost sessions stay open until the daemon has read the reports of thei
   CHECK_FALSE(daemon.at(2).closed());
 }
 
+TEST_CASE("a daemon is not lost because the process stood still") {
+  Puppet daemon;
+  RemoteOptions options;
+  options.socket = daemon.path();
+  options.poll_timeout = milliseconds(80);
+  options.handshake_timeout =
+      std::chrono::duration_cast<milliseconds>(test::time_limit(options.handshake_timeout));
+  auto made = RemoteArbiter::connect(options, kInfo);
+  REQUIRE(made);
+  RemoteArbiter& arbiter = **made;
+  const std::vector<PartitionId> eligible{Puppet::layout().find(hal::ComputeSet(0b0001)),
+                                          runtime::kWholeDevice};
+  runtime::ReadyOperation operation;
+  operation.sms = 1;
+  const auto ask = [&] { return arbiter.grant(operation, eligible).partition; };
+  CHECK(ask() == kNoPartition);
+  arbiter.service();
+  ::usleep(200'000);
+  CHECK(ask() == kNoPartition);
+  arbiter.service();  // a look: the daemon had no turn for more than twice the time-out
+  CHECK(ask() == kNoPartition);
+  // One that has no turn between further looks is.
+  const auto end = steady_clock::now() + test::time_limit(std::chrono::seconds(20));
+  while (ask() == kNoPartition) {
+    REQUIRE(steady_clock::now() < end);
+    arbiter.service();
+    ::usleep(500);
+  }
+}
+
 TEST_CASE("a daemon that is lost before its session is adopted counts as lost") {
   Puppet daemon;
   RemoteOptions options;
