@@ -21,26 +21,24 @@ class Node(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def measure_client(self, part):
-        """With more tries where the attackers left the correct client no turn of a busy CPU."""
+    def measure_client(self, part, attacked):
+        """With more tries where the correct client or the attackers had no turn of a busy CPU."""
         for tries in (3, 9, 27):
             line, = self.measure(part, tries)
-            if line["per_second"]["attack"] > 0:
-                break
-        self.assertGreater(line["per_second"]["attack"], 0)
-        return line
+            if line["per_second"]["attack"] > 0 and attacked(line):
+                return line
+        self.fail(line)
 
     def test_attackers_flood_and_reconnect_and_the_correct_client_goes_on(self):
-        line = self.measure_client("press")
-        self.assertGreater(line["attackers"]["records"], 1000)
-        self.assertGreater(line["let_go"], 3)  # a client that scribbles is repeatedly evicted
+        # A client that scribbles is repeatedly evicted.
+        line = self.measure_client("press", lambda line: line["attackers"]["records"] > 1000
+                                   and line["let_go"] > 3)
         self.assertGreaterEqual(line["attackers"]["sessions"], line["let_go"])
         low, high = line["interval_95"]
         self.assertTrue(low <= line["median_of_ratios"] <= high)
 
     def test_half_open_connections_are_held_and_renewed_and_the_correct_client_goes_on(self):
-        line = self.measure_client("flood")
-        self.assertGreater(line["attackers"]["connections"], 1000)
+        line = self.measure_client("flood", lambda line: line["attackers"]["connections"] > 1000)
         self.assertEqual(line["let_go"], 0)
 
     def test_clients_enter_the_fallback_partition_in_every_restart(self):
