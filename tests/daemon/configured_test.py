@@ -224,14 +224,13 @@ class Configured(DaemonTest):
 
     def test_a_reservation_holds_while_its_client_has_nothing_to_run(self):
         daemon = self.configured('policy.name = "random"\n[[class]]\nname = "kept"\n'
-                                 'command = "kept"\nkind = "latency"\nreservation = 66\n',
-                                 "--answer-within", "3600")  # a busy client is not overdue
+                                 'command = "kept"\nkind = "latency"\nreservation = 66\n')
         keeper = self.member(daemon, "hold", environment={"MEMBER_CLASS": "kept"})
         keeper.stdout.readline()
         self.until(lambda: self.held(daemon))
         launches = 400
         others = [self.member(daemon, "work", launches) for _ in range(2)]
-        kept = None
+        most = None
         while any(other.poll() is None for other in others):
             status = daemon.status()
             self.check_disjoint(status)
@@ -240,12 +239,13 @@ class Configured(DaemonTest):
                 if hold["client"] != 1:
                     units |= hold["units"]
                     self.assertFalse(hold["whole"])
-            # The others never get more than half of the device.
-            kept = (kept or 0) | units
+            # The others never get more than half of the device. Which half may change when the
+            # first one's lease is overdue.
+            most = max(most or 0, bin(units).count("1"))
         for other in others:
             self.assertEqual(self.result(other)["submitted"], launches)
-        self.assertIsNotNone(kept)
-        self.assertLessEqual(bin(kept).count("1"), 8)
+        self.assertIsNotNone(most)
+        self.assertLessEqual(most, 8)
 
     def others_hold(self, daemon):
         """How many units the clients but the first one hold."""
