@@ -20,7 +20,8 @@ import threading
 import time
 import unittest
 
-from harness import MAJOR, MINOR, Daemon, DaemonTest, answers, ask, settled_descriptors
+from harness import (MAJOR, MINOR, Daemon, DaemonTest, answers, ask, counted,
+                     settled_descriptors)
 from time_limit import time_limit, wait_until
 
 RESTARTS = int(os.environ.get("VITAMIN_TEST_RESTARTS", "30"))
@@ -29,14 +30,6 @@ CLIENTS = int(os.environ.get("VITAMIN_TEST_CLIENTS", "4"))
 
 def no_clients(daemon):
     return lambda: not daemon.status()["clients"]
-
-
-def counted(path):
-    """The shared accesses of the life that has just ended normally; one without a session made
-    none."""
-    changes = int(path.read_text()) if path.exists() else 0
-    path.unlink(missing_ok=True)
-    return changes
 
 
 class Clients(DaemonTest):

@@ -138,6 +138,14 @@ def settled_descriptors(daemon):
     return min(counts)
 
 
+def counted(path):
+    """The shared accesses of the life that has just ended normally; one without a session made
+    none."""
+    changes = int(path.read_text()) if path.exists() else 0
+    path.unlink(missing_ok=True)
+    return changes
+
+
 class DaemonTest(unittest.TestCase):
     def setUp(self):
         self.directory = tempfile.TemporaryDirectory(prefix="vitamind-")
