@@ -37,7 +37,7 @@ def symbols(path):
     return versions, set(re.findall(r"NEEDED.*\[(.*?)\]", said))
 
 
-class Arm64(unittest.TestCase):
+class CrossBuilt(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         if not seed.long_form():
