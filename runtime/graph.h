@@ -88,9 +88,6 @@ class Graph : public std::enable_shared_from_this<Graph> {
     if (known_again || (anew && knowable())) stays.reset();
     if (followed == Followed::kNot) stays = stats::GraphReason::kUnfollowed;
   }
-  // What it holds now may not have passed when an executable of it is made that was wanted now.
-  // Else the next launch would find the graph in work.
-  bool outlasts_a_launch() const { return version == 1 || launches > 0; }
   // A look at it says what it holds, whether it stays or not.
   bool knowable() const {
     return stays != stats::GraphReason::kUnfollowed && stays != stats::GraphReason::kContexts;

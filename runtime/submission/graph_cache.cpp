@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <iterator>
 #include <limits>
 
@@ -20,17 +19,6 @@ namespace {
 // most: others may allocate while it is made.
 constexpr std::uint64_t kLeastBytes = 16 << 10, kLeastNodeBytes = 2 << 10;
 constexpr std::uint64_t kMostBytes = 1 << 20, kMostNodeBytes = 64 << 10;
-
-// Behind a spare executable the worker makes none for so many times as long as it worked at that
-// one: so launches meet its calls for a sixteenth of the time at most.
-constexpr int kRest = 15;
-
-// Processor time of the calling thread: a thread that waits holds up no launch.
-std::chrono::nanoseconds worked() {
-  timespec time{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-}
 
 std::uint64_t least_bytes(const Graph& graph) {
   return kLeastBytes + graph.shape.nodes * kLeastNodeBytes;
@@ -92,53 +80,25 @@ std::vector<Graph::Made> GraphCache::forget(Lock& lock, Graph& graph) {
   return std::exchange(graph.made, {});
 }
 
-void GraphCache::want(const std::shared_ptr<Graph>& graph, PartitionId partition, Need need) {
+void GraphCache::want(const std::shared_ptr<Graph>& graph, PartitionId partition) {
   if (graph->gone || finished_) return;
   if (partition != kNoPartition) {
     auto& wanted = graph->wanted;
-    if (std::find(wanted.begin(), wanted.end(), partition) != wanted.end()) {
-      if (need == Need::kSpare) return;
-      for (Wanted& known : wanted_)
-        if (known.graph == graph && known.partition == partition) known.need = need;
-      return core_.work.notify_one();
-    }
+    if (std::find(wanted.begin(), wanted.end(), partition) != wanted.end()) return;
     wanted.push_back(partition);
   }
-  wanted_.push_back({graph, partition, need});
+  wanted_.push_back({graph, partition});
   core_.work.notify_one();
 }
 
-std::optional<std::chrono::steady_clock::time_point> GraphCache::next_due() const {
-  if (wanted_.empty() || !works()) return std::nullopt;
-  const bool spare = std::all_of(wanted_.begin(), wanted_.end(),
-                                 [](const Wanted& want) { return want.need == Need::kSpare; });
-  return spare ? spare_from_ : std::chrono::steady_clock::time_point::min();
-}
-
-// What was wanted first, of what is needed now; else of what is spare.
-GraphCache::Wanted GraphCache::take_next() {
-  auto next = std::find_if(wanted_.begin(), wanted_.end(),
-                           [](const Wanted& want) { return want.need == Need::kNow; });
-  if (next == wanted_.end()) next = wanted_.begin();
-  Wanted taken = std::move(*next);
-  wanted_.erase(next);
-  return taken;
-}
-
-// The lock is dropped meanwhile.
+// What was wanted first is made first; the lock is dropped meanwhile.
 void GraphCache::make_wanted(Lock& lock) {
   while (awaited() && !core_.stopping) {
-    const Wanted want = take_next();
-    if (want.need == Need::kSpare && !want.graph->outlasts_a_launch()) {
-      std::erase(want.graph->wanted, want.partition);
-      continue;
-    }
+    const Wanted want = std::move(wanted_.front());
+    wanted_.erase(wanted_.begin());
     ++in_work_;
     made_.wait(lock, [&] { return !want.graph->in_work; });
-    const std::chrono::nanoseconds before = worked();
     work(lock, want, &hurry_);
-    if (want.need == Need::kSpare && core_.options.thread)
-      spare_from_ = std::chrono::steady_clock::now() + kRest * (worked() - before);
   }
 }
 
@@ -147,7 +107,7 @@ void GraphCache::make_wanted(Lock& lock) {
 void GraphCache::prepare(Lock& lock, const std::shared_ptr<Graph>& graph, PartitionId partition) {
   if (!works() || core_.stopping || graph->in_work) return;
   ++in_work_;
-  work(lock, {graph, partition, Need::kNow}, nullptr);
+  work(lock, {graph, partition}, nullptr);
 }
 
 void GraphCache::work(Lock& lock, const Wanted& want, hal::WaitsUntil waits) {

@@ -7,21 +7,16 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "runtime/graph.h"
 #include "runtime/submission/core.h"
 
 namespace vitamin::runtime {
-
-// Whether launches of a graph do without an executable: they go to another part meanwhile.
-enum class Need : bool { kNow, kSpare };
 
 class GraphCache {
  public:
@@ -48,18 +43,9 @@ class GraphCache {
   // Whether what is wanted will be done soon. Else a launch does not wait for it.
   bool works() const { return !finished_ && held_ == 0; }
 
-  // The worker is to look at it (kNoPartition), or to make an executable for the partition: those
-  // that launches do without last, and with pauses. An executable takes some hundred or thousand
-  // calls of the vendor, whose locks are those of launches. While executables for all parts were
-  // made without a pause, PyTorch's launches of kernels took three times as long
-  // (bench/results/compat/2026-11-24_graph_launches.txt).
-  void want(const std::shared_ptr<Graph>& graph, PartitionId partition, Need need = Need::kNow);
-  bool awaited() const {
-    const auto due = next_due();
-    return due && *due <= std::chrono::steady_clock::now();
-  }
-  // When something that is wanted will be done, as far as that is up to the worker.
-  std::optional<std::chrono::steady_clock::time_point> next_due() const;
+  // The worker is to look at it (kNoPartition), or to make an executable for the partition.
+  void want(const std::shared_ptr<Graph>& graph, PartitionId partition);
+  bool awaited() const { return !wanted_.empty() && works(); }
   // Does now what is wanted. Drops the lock.
   void make_wanted(Lock& lock);
   // Does what a submission said that a graph needs (Blocked::kGraph), unless another thread works
@@ -76,9 +62,7 @@ class GraphCache {
   struct Wanted {
     std::shared_ptr<Graph> graph;
     PartitionId partition;
-    Need need;
   };
-  Wanted take_next();
   void work(Lock& lock, const Wanted& want, hal::WaitsUntil waits);
   void look_at(Lock& lock, const std::shared_ptr<Graph>& graph);
   void describe(Graph& graph, const hal::GraphContents& contents);
@@ -92,8 +76,6 @@ class GraphCache {
   Core& core_;
   std::uint32_t widest_ = 0;
   std::deque<Wanted> wanted_;
-  // No spare executable is made before.
-  std::chrono::steady_clock::time_point spare_from_;
   std::vector<Graph*> graphs_;  // those that have executables of ours
   std::uint64_t bytes_ = 0;     // what those take
   std::uint64_t clock_ = 0;     // counts their launches

@@ -159,26 +159,22 @@ Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool m
   if (ready_.empty() && may_prepare)
     return {&stream.app_stream, nullptr, GraphReason::kNotMade, false,
             soonest_made(stream, graph, partition)};
-  const bool wanted = graph.outlasts_a_launch() || ready_.empty();
-  const GrantTerms& grant = stream.placing.grant;
-  const bool stands = grant.partition == partition && grant.launches == kUntilRevoked;
-  GraphBinding meanwhile{&stream.app_stream, nullptr, GraphReason::kNotMade};
+  // Not of a version that may have passed when it is made: the next launch would find the graph in
+  // work.
+  if (graph.version == 1 || graph.launches > 0 || ready_.empty())
+    graphs_.want(graph.shared_from_this(), partition);
   if (!ready_.empty()) {
     const GrantTerms terms = placer_.ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
     // What it did not choose first stands for one launch only.
     stream.placing.grant = {kWholeDevice, 0};
     if (terms.partition != kNoPartition && terms.partition != kWholeDevice) {
       if (PhysicalQueue* queue = queues_.free_queue(stream, terms.partition))
-        meanwhile = {queue, graph.ready(terms.partition), GraphReason::kPolicy,
-                     terms.counts_outstanding};
-      else if (!core_.streams_share)
-        core_.arbiter->release(terms.partition, stream.id);
+        return {queue, graph.ready(terms.partition), GraphReason::kPolicy,
+                terms.counts_outstanding};
+      if (!core_.streams_share) core_.arbiter->release(terms.partition, stream.id);
     }
   }
-  if (wanted)
-    graphs_.want(graph.shared_from_this(), partition,
-                 meanwhile.made != nullptr && !stands ? Need::kSpare : Need::kNow);
-  return meanwhile;
+  return {&stream.app_stream, nullptr, GraphReason::kNotMade};
 }
 
 // Whether the launch waits for a grant depends on what the graph holds: one whose kernels wait for

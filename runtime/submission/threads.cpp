@@ -2,9 +2,7 @@
 //
 // The two threads of the pipeline: the mover submits deferred work, watches and reads times, the
 // worker does what is slow (pipeline.h).
-#include <algorithm>
 #include <chrono>
-#include <optional>
 #include <utility>
 
 #include "runtime/submission/pipeline.h"
@@ -118,10 +116,8 @@ void Pipeline::run_worker() {
     // Without a time limit where nothing changes by itself: a thread that wakes takes the lock, and
     // a launch that holds the lock meanwhile has to wake it again, by a system call.
     const auto rung = [&] { return core_.stopping || work_awaited(); };
-    std::optional<std::chrono::steady_clock::time_point> until = graphs_.next_due();
-    if (slots) until = std::min(until.value_or(next_share), next_share);
-    if (until)
-      core_.work.wait_until(lock, *until, rung);
+    if (slots)
+      core_.work.wait_until(lock, next_share, rung);
     else
       core_.work.wait(lock, rung);
   }

@@ -76,7 +76,6 @@ class Source final : public hal::GraphSource {
     while (stuck && !waits->load()) std::this_thread::yield();
     if (stuck) return hal::fail(hal::Errc::kBusy, "the application still makes its call");
     if (const auto now = std::exchange(meanwhile, {})) now();
-    if (making && waits != nullptr) making();
     if (older != nullptr) {
       ++updates;
       return older;
@@ -93,7 +92,6 @@ class Source final : public hal::GraphSource {
   std::atomic<bool> stuck{false};   // ... which does not end
   bool collective = false;          // it holds a kernel that waits for other processes
   std::function<void()> meanwhile;  // called once, in the middle of make()
-  std::function<void()> making;     // the same, each time that the worker calls it
   unsigned looks = 0, makes = 0, updates = 0, alive = 0;
   std::atomic<bool> overlapped{false};  // two calls of it
 
