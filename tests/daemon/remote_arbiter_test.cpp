@@ -131,6 +131,17 @@ class Puppet {
   std::thread thread_;
 };
 
+// A client that takes the daemon for lost after `poll_timeout`, and waits for its greeting for as
+// long as this machine needs.
+RemoteOptions options_for(const Puppet& daemon, milliseconds poll_timeout) {
+  RemoteOptions options;
+  options.socket = daemon.path();
+  options.poll_timeout = poll_timeout;
+  options.handshake_timeout =
+      std::chrono::duration_cast<milliseconds>(test::time_limit(options.handshake_timeout));
+  return options;
+}
+
 }  // namespace
 
 TEST_CASE("a process with few descriptors either connects or closes its connection") {
@@ -178,11 +189,7 @@ TEST_CASE("a process with few descriptors either connects or closes its connecti
 
 TEST_CASE("lost sessions stay open until the daemon has read the reports of their work") {
   Puppet daemon;
-  RemoteOptions options;
-  options.socket = daemon.path();
-  options.poll_timeout = milliseconds(40);
-  options.handshake_timeout =
-      std::chrono::duration_cast<milliseconds>(test::time_limit(options.handshake_timeout));
+  const RemoteOptions options = options_for(daemon, milliseconds(40));
   auto made = RemoteArbiter::connect(options, kInfo);
   REQUIRE(made);
   RemoteArbiter& arbiter = **made;
@@ -226,11 +233,7 @@ TEST_CASE("lost sessions stay open until the daemon has read the reports of thei
 
 TEST_CASE("a daemon is not lost because the process stood still") {
   Puppet daemon;
-  RemoteOptions options;
-  options.socket = daemon.path();
-  options.poll_timeout = milliseconds(80);
-  options.handshake_timeout =
-      std::chrono::duration_cast<milliseconds>(test::time_limit(options.handshake_timeout));
+  const RemoteOptions options = options_for(daemon, milliseconds(80));
   auto made = RemoteArbiter::connect(options, kInfo);
   REQUIRE(made);
   RemoteArbiter& arbiter = **made;
@@ -256,11 +259,8 @@ TEST_CASE("a daemon is not lost because the process stood still") {
 
 TEST_CASE("a daemon that is lost before its session is adopted counts as lost") {
   Puppet daemon;
-  RemoteOptions options;
-  options.socket = daemon.path();
-  options.poll_timeout = std::chrono::minutes(10);  // it is not noticed by its silence
-  options.handshake_timeout =
-      std::chrono::duration_cast<milliseconds>(test::time_limit(options.handshake_timeout));
+  // It is not noticed by its silence.
+  const RemoteOptions options = options_for(daemon, std::chrono::minutes(10));
   auto made = RemoteArbiter::connect(options, kInfo);
   REQUIRE(made);
   RemoteArbiter& arbiter = **made;

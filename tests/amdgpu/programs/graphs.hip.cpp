@@ -238,6 +238,13 @@ void branches() {
   HIP_OK(hipGraphExecDestroy(executable));
 }
 
+// What ten launches of branch_step by 1 make of zeros.
+std::vector<unsigned> after_ten_steps() {
+  unsigned value = 0;
+  for (unsigned i = 0; i < 10; ++i) value = value * kPrime + 1;
+  return std::vector<unsigned>(kThreads, value);
+}
+
 void copies() {
   Values values(zeros()), copied(zeros());
   const hipGraph_t graph = new_graph();
@@ -248,9 +255,7 @@ void copies() {
   const hipGraphExec_t executable = ready(graph);
   const hipStream_t stream = launch_stream();
   for (unsigned i = 0; i < 10; ++i) HIP_OK(hipGraphLaunch(executable, stream));
-  unsigned value = 0;
-  for (unsigned i = 0; i < 10; ++i) value = value * kPrime + 1;
-  told("a copy in a graph", copied, std::vector<unsigned>(kThreads, value));
+  told("a copy in a graph", copied, after_ten_steps());
   HIP_OK(hipGraphExecDestroy(executable));
 }
 
@@ -265,9 +270,7 @@ void own_mask() {
   add_kernel(graph, branch_step, values, 1);
   const hipGraphExec_t executable = ready(graph);
   for (unsigned i = 0; i < 10; ++i) HIP_OK(hipGraphLaunch(executable, stream));
-  unsigned value = 0;
-  for (unsigned i = 0; i < 10; ++i) value = value * kPrime + 1;
-  told("a chain on a mask of the program's own", values, std::vector<unsigned>(kThreads, value));
+  told("a chain on a mask of the program's own", values, after_ten_steps());
   HIP_OK(hipGraphExecDestroy(executable));
 }
 
