@@ -127,7 +127,8 @@ using WaitsUntil = const std::atomic<bool>*;
 class GraphSource {
  public:
   virtual ~GraphSource() = default;
-  // kUnsupported: it can run only on the stream to which the application launches it.
+  // kUnsupported: it can run only on the stream to which the application launches it. kBusy: what
+  // it holds now is unknown, but may be known once the application has changed it again.
   virtual Result<GraphContents> look(KernelInspector& inspector) = 0;
   // An executable of the same nodes for the partition `context`; it may be `older`, an executable
   // of an earlier state, after an update. kUnsupported: as look(); kInternal: the result is not the

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <vector>
 
@@ -24,9 +25,14 @@ class CopiedArguments {
       std::byte* const at = bytes_.data() + parameter.offset;
       std::memcpy(at, given[pointers_.size()], parameter.size);
       pointers_.push_back(at);
+      sizes_.push_back(parameter.size);
     }
     pointers_.push_back(nullptr);  // so that there is an address for a kernel without any
     return {};
+  }
+  // Other values for the same kernel, into the same places.
+  void copy_again(void** given) {
+    for (std::size_t i = 0; i < sizes_.size(); ++i) std::memcpy(pointers_[i], given[i], sizes_[i]);
   }
   // As a node takes them. Valid as long as this, also after it was moved.
   void** pointers() { return pointers_.data(); }
@@ -34,6 +40,7 @@ class CopiedArguments {
  private:
   std::vector<std::byte> bytes_;
   std::vector<void*> pointers_;
+  std::vector<std::uint32_t> sizes_;
 };
 
 }  // namespace vitamin::cuda

@@ -79,6 +79,10 @@ RememberedGraph::~RememberedGraph() {
 
 // Makes the reading that of the graph as it is now.
 hal::Status RememberedGraph::read(hal::KernelInspector& inspector) {
+  ++reads_;
+  for (const auto& [node, set] : children_set_)
+    if (set.left_out)
+      return hal::fail(hal::Errc::kBusy, "a child graph is unknown until it is set again");
   do_later();
   if (lost_) return hal::fail(hal::Errc::kUnsupported, "a change of a node cannot be followed");
   const GraphReader reader(api_, inspector, options_.hash);
@@ -301,6 +305,7 @@ hal::Followed RememberedGraph::replace(CUgraph graph, bool keep_names) {
   }
   alike_ = alike;
   later_.clear();  // an update sets every node
+  children_set_.clear();
   lost_ = false;
   const CUgraph before = std::exchange(graph_, copy);
   if (!names_ && keep_names) {
@@ -340,7 +345,16 @@ bool RememberedGraph::read_from_now_on(const GraphOutline& before) {
 hal::Followed RememberedGraph::set_kernel(hal::KernelInspector& inspector, CUgraphNode node,
                                           CUDA_KERNEL_NODE_PARAMS parameters) {
   const std::lock_guard lock(mutex_);
-  Later later{parameters, {}};
+  const std::uint64_t destroyed_before = destroyed();
+  if (const auto known = later_.find(node);
+      known != later_.end() && known->second.destroyed == destroyed_before &&
+      parameters.kernelParams != nullptr &&
+      handle_of(known->second.parameters) == handle_of(parameters)) {
+    known->second.parameters = parameters;
+    known->second.arguments.copy_again(parameters.kernelParams);
+    return hal::Followed::kNodes;
+  }
+  Later later{parameters, {}, destroyed_before};
   // After an update it may be unknown which node that is, which is to be said at once.
   if (names_ || parameters.kernelParams == nullptr ||
       !later.arguments.copy(inspector, handle_of(parameters), parameters.kernelParams)) {
@@ -389,6 +403,14 @@ hal::Followed RememberedGraph::set_fill(CUgraphNode node, const CUDA_MEMSET_NODE
 
 hal::Followed RememberedGraph::set_child(CUgraphNode node, CUgraph child) {
   const std::lock_guard lock(mutex_);
+  const auto [known, first] = children_set_.try_emplace(node);
+  ChildSet& set = known->second;
+  set.left_out = !first && set.reads == reads_;
+  set.reads = reads_;
+  return set.left_out ? hal::Followed::kNodes : set_child_now(node, child);
+}
+
+hal::Followed RememberedGraph::set_child_now(CUgraphNode node, CUgraph child) {
   do_later();  // of nodes inside the child that goes, too
   const CUgraphNode own = own_node(node);
   CUgraphNode made = nullptr;

@@ -149,7 +149,8 @@ class RememberedGraph final : public hal::GraphSource {
   // (graph_nodes_name_their_executable_after_an_update.trace).
   // `keep_names`: a second clone may be kept, without which no node is known any more.
   hal::Followed replace(CUgraph graph, bool keep_names);
-  // Done to the clone when that is looked at next (later_).
+  // Done to the clone when that is looked at next (later_); a child graph at once or not at all
+  // (children_set_).
   hal::Followed set_kernel(hal::KernelInspector& inspector, CUgraphNode node,
                            CUDA_KERNEL_NODE_PARAMS parameters);
   hal::Followed set_copy(CUgraphNode node, const CUDA_MEMCPY3D& box);
@@ -168,6 +169,7 @@ class RememberedGraph final : public hal::GraphSource {
   bool names_known();
   hal::Status read(hal::KernelInspector& inspector);
   hal::Followed set_kernel_now(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS parameters);
+  hal::Followed set_child_now(CUgraphNode node, CUgraph child);
   void do_later();
   std::uint64_t destroyed() const {
     return options_.destroyed != nullptr ? options_.destroyed->load() : 0;
@@ -188,9 +190,20 @@ class RememberedGraph final : public hal::GraphSource {
   struct Later {
     CUDA_KERNEL_NODE_PARAMS parameters;
     CopiedArguments arguments;
+    std::uint64_t destroyed = 0;  // destroyed() before: the kernel is still what it was
   };
   std::unordered_map<CUgraphNode, Later> later_;
-  bool lost_ = false;                    // one of them could not be done
+  bool lost_ = false;  // one of them could not be done
+  // The nodes whose child graph the application set, by its names, and how often graph_ had been
+  // read then. One that is set again although nothing has read graph_ since is left out, and graph_
+  // is unknown until it is set once more behind a read: XLA sets every child graph before each
+  // launch, and to keep one costs as much as to set it.
+  struct ChildSet {
+    std::uint64_t reads = 0;
+    bool left_out = false;
+  };
+  std::unordered_map<CUgraphNode, ChildSet> children_set_;
+  std::uint64_t reads_ = 0;
   std::vector<CUgraphNode> disabled_;    // of graph_
   bool disabled_unknown_ = false;        // an update leaves disabled nodes disabled
   bool alike_ = true;                    // the last update was from a graph of the same kernels

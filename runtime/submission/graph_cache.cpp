@@ -23,6 +23,16 @@ constexpr std::uint64_t kMostBytes = 1 << 20, kMostNodeBytes = 64 << 10;
 std::uint64_t least_bytes(const Graph& graph) {
   return kLeastBytes + graph.shape.nodes * kLeastNodeBytes;
 }
+GraphReason reason_of(hal::Errc of_look) {
+  switch (of_look) {
+    case hal::Errc::kInvalidArgument:
+      return GraphReason::kContexts;
+    case hal::Errc::kBusy:
+      return GraphReason::kFresh;
+    default:
+      return GraphReason::kRefused;
+  }
+}
 std::uint64_t most_bytes(const Graph& graph) {
   return kMostBytes + graph.shape.nodes * kMostNodeBytes;
 }
@@ -139,8 +149,7 @@ void GraphCache::look_at(Lock& lock, const std::shared_ptr<Graph>& graph) {
   if (contents)
     describe(*graph, *contents);
   else
-    graph->stays = contents.error().code == hal::Errc::kInvalidArgument ? GraphReason::kContexts
-                                                                        : GraphReason::kRefused;
+    graph->stays = reason_of(contents.error().code);
   graph->looked = true;
 }
 

@@ -22,9 +22,10 @@ using namespace vitamin::libcuda_tests;  // NOLINT: the software driver as an ap
 constexpr std::size_t kNodes = 20, kKernels = 2;
 
 // Calls that are counted, by their place in kCounted.
-constexpr std::array<const char*, 5> kCounted = {"cuGraphKernelNodeGetAttribute",
-                                                 "cuKernelGetParamInfo", "cuKernelGetName",
-                                                 "cuGraphNodeFindInClone", "cuKernelGetFunction"};
+constexpr std::array<const char*, 7> kCounted = {
+    "cuGraphKernelNodeGetAttribute", "cuKernelGetParamInfo", "cuKernelGetName",
+    "cuGraphNodeFindInClone",        "cuKernelGetFunction",  "cuGraphAddChildGraphNode",
+    "cuGraphKernelNodeSetParams_v2"};
 std::array<std::size_t, kCounted.size()> counts;
 std::array<void*, kCounted.size()> real;
 // The software driver tells attributes of any number. This one refuses those that it does not know,
@@ -63,7 +64,9 @@ void* lookup(const char* name) {
       reinterpret_cast<void*>(&Counted<decltype(cuKernelGetParamInfo)>::call<1>),
       reinterpret_cast<void*>(&Counted<decltype(cuKernelGetName)>::call<2>),
       reinterpret_cast<void*>(&Counted<decltype(cuGraphNodeFindInClone)>::call<3>),
-      reinterpret_cast<void*>(&Counted<decltype(cuKernelGetFunction)>::call<4>)};
+      reinterpret_cast<void*>(&Counted<decltype(cuKernelGetFunction)>::call<4>),
+      reinterpret_cast<void*>(&Counted<decltype(cuGraphAddChildGraphNode)>::call<5>),
+      reinterpret_cast<void*>(&Counted<decltype(cuGraphKernelNodeSetParams)>::call<6>)};
   for (std::size_t i = 0; i < kCounted.size(); ++i)
     if (std::string(kCounted[i]) == name) {
       real[i] = ::dlsym(RTLD_DEFAULT, name);
@@ -91,16 +94,42 @@ class Captured {
     REQUIRE(device.has_value());
     device_ = std::move(*device);
     capture();
-    auto source =
-        cuda::RememberedGraph::clone(api_, graph_, {.context = primary_.get(), .hash = &hash_of});
-    REQUIRE(source.has_value());
-    source_ = std::move(*source);
-    REQUIRE(source_->look(device_->inspector()).has_value());
+    follow(graph_);
+    REQUIRE(look().has_value());
     counts = {};
   }
   ~Captured() {
     told_besides = 0;
     cuGraphDestroy(graph_);
+  }
+  CUgraph graph() const { return graph_; }
+  cuda::RememberedGraph& source() { return *source_; }
+  // Makes the source of executables that of another graph of the application.
+  void follow(CUgraph graph) {
+    auto source =
+        cuda::RememberedGraph::clone(api_, graph, {.context = primary_.get(), .hash = &hash_of});
+    REQUIRE(source.has_value());
+    source_ = std::move(*source);
+  }
+  hal::Result<hal::GraphContents> look() { return source_->look(device_->inspector()); }
+  // The first node, and what it is to be set to so that it appends `value`.
+  CUgraphNode first_node() const {
+    CUgraphNode node = nullptr;
+    std::size_t count = 1;
+    REQUIRE_OK(cuGraphGetNodes(graph_, &node, &count));
+    return node;
+  }
+  CUDA_KERNEL_NODE_PARAMS appending(const std::uint32_t& value) {
+    CUDA_KERNEL_NODE_PARAMS parameters{};
+    REQUIRE_OK(cuGraphKernelNodeGetParams(first_node(), &parameters));
+    log_ = words_.get();
+    values_ = {&log_, const_cast<std::uint32_t*>(&value)};
+    parameters.kernelParams = values_.data();
+    return parameters;
+  }
+  hal::Followed set_first(std::uint32_t value) {
+    counts = {};
+    return source_->set_kernel(device_->inspector(), first_node(), appending(value));
   }
   // What it answered, of an executable on one unit.
   hal::Result<std::shared_ptr<hal::GraphExecutable>> make(unsigned unit) {
@@ -141,6 +170,8 @@ class Captured {
   CUlibrary library_ = nullptr;
   DeviceWords words_{600};
   Stream stream_{CU_STREAM_NON_BLOCKING};
+  CUdeviceptr log_ = 0;
+  std::array<void*, 2> values_{};
   CUgraph graph_ = nullptr;
   cuda::Api api_;
   std::unique_ptr<hal::Device> device_;
@@ -166,6 +197,50 @@ TEST_CASE("An executable asks of each kernel once, and of nodes what the graph's
     CHECK(count_of("cuGraphNodeFindInClone") == 0);
     CHECK(graph.run(**further) == expected);
   }
+}
+
+TEST_CASE("A kernel that is set again before anything reads the graph costs no call") {
+  Captured graph;
+  CHECK(graph.set_first(50) == hal::Followed::kNodes);
+  CHECK(count_of("cuKernelGetParamInfo") == 3);  // and the one behind the last
+  for (const std::uint32_t value : {60U, 70U}) {
+    CHECK(graph.set_first(value) == hal::Followed::kNodes);
+    CHECK(counts == decltype(counts){});
+  }
+  const auto made = graph.make(0);
+  REQUIRE(made.has_value());
+  CHECK(graph.run(**made)[1] == 70);
+}
+
+TEST_CASE("A child graph that is set again is left out until it is set behind a read") {
+  Captured inner;
+  CUgraph outer = nullptr;
+  CUgraphNode node = nullptr;
+  REQUIRE_OK(cuGraphCreate(&outer, 0));
+  REQUIRE_OK(cuGraphAddChildGraphNode(&node, outer, nullptr, 0, inner.graph()));
+  inner.follow(outer);
+  const auto calls_to_set = [&](std::uint32_t value) {
+    const CUDA_KERNEL_NODE_PARAMS parameters = inner.appending(value);
+    REQUIRE_OK(cuGraphKernelNodeSetParams(inner.first_node(), &parameters));
+    counts = {};
+    CHECK(inner.source().set_child(node, inner.graph()) == hal::Followed::kNodes);
+    return count_of("cuGraphAddChildGraphNode");
+  };
+  CHECK(calls_to_set(50) == 1);
+  for (const std::uint32_t value : {60U, 70U}) CHECK(calls_to_set(value) == 0);
+  for (int i = 0; i < 2; ++i) {
+    const auto unknown = inner.look();
+    REQUIRE_FALSE(unknown.has_value());
+    CHECK(unknown.error().code == hal::Errc::kBusy);
+  }
+  for (const std::uint32_t value : {80U, 90U}) {
+    CHECK(calls_to_set(value) == 1);
+    REQUIRE(inner.look().has_value());
+    const auto made = inner.make(value / 10);
+    REQUIRE(made.has_value());
+    CHECK(inner.run(**made)[1] == value);
+  }
+  cuGraphDestroy(outer);
 }
 
 TEST_CASE("An attribute that the nodes of a part tell, and those of the graph do not, is found") {

@@ -61,6 +61,7 @@ class Source final : public hal::GraphSource {
   hal::Result<hal::GraphContents> look(hal::KernelInspector&) override {
     const InCall in_call(*this);
     ++looks;
+    if (unknown) return hal::fail(hal::Errc::kBusy, "the application has to change it first");
     hal::KernelLaunch launch;
     launch.kernel =
         collective ? VITAMIN_SOFT_KERNEL(ncclDevKernel_graph) : VITAMIN_SOFT_KERNEL(busy);
@@ -88,6 +89,7 @@ class Source final : public hal::GraphSource {
   bool runs_anywhere() const override { return anywhere; }
   bool anywhere = false;  // before a graph is made of it
   unsigned nodes = 4, lost = 0;
+  bool unknown = false;             // until the application changes it
   bool busy = false;                // a call of the application is made ...
   std::atomic<bool> stuck{false};   // ... which does not end
   bool collective = false;          // it holds a kernel that waits for other processes

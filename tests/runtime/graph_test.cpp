@@ -333,6 +333,33 @@ TEST_CASE("A change that is not followed keeps the graph on the whole device") {
   CHECK(f.context->synchronize(stream) == hal::kNativeOk);
 }
 
+TEST_CASE("A graph that is unknown until it is changed again is on the whole device until then") {
+  GraphFixture f({.policy = "static"});
+  runtime::Stream& stream = f.stream();
+  const auto change = [&] {
+    f.context->change(
+        *f.graph, [] { return hal::kNativeOk; },
+        [](hal::NativeStatus) { return hal::Followed::kNodes; });
+  };
+  for (int i = 0; i < 3; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+  const std::uint64_t bound = f.page.graphs.bound.get();
+  CHECK(bound > 0);
+  f.source->unknown = true;
+  change();
+  const unsigned looks = f.source->looks;
+  for (int i = 0; i < 3; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+  CHECK(f.source->looks == looks + 1);
+  CHECK(f.page.graphs.bound.get() == bound);
+  CHECK(f.whole(runtime::stats::GraphReason::kFresh) == 3);
+  f.source->unknown = false;
+  for (int i = 0; i < 3; ++i) {
+    change();
+    CHECK(f.replay(stream) == hal::kNativeOk);
+  }
+  CHECK(f.page.graphs.bound.get() >= bound + 2);  // the first one comes behind the program's own
+  CHECK(f.context->synchronize(stream) == hal::kNativeOk);
+}
+
 TEST_CASE("Launches of one graph from two streams come one behind the other") {
   GraphFixture f({.policy = "random"});
   runtime::Stream* streams[] = {&f.stream(), &f.stream()};
