@@ -61,6 +61,14 @@ struct ResidencyLedger::Process {
   std::atomic<std::int64_t> shared;  // memory of this process that others may have, and theirs
 };
 
+// Memory that others than its owner have open.
+struct ResidencyLedger::OpenMemory {
+  SharedMemoryKey memory;
+  std::uint64_t bytes;
+  std::uint64_t openers;  // a bit a row; none: not in use
+  bool left;              // by its owner, so that its bytes are those of no process
+};
+
 struct ProcessKey {
   std::int64_t pid = 0;
   std::uint64_t started = 0;  // clock ticks since boot, tells a reused pid
@@ -68,8 +76,9 @@ struct ProcessKey {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3372656467654c56;  // "VLedger3"
+constexpr std::uint64_t kMagic = 0x3472656467654c56;  // "VLedger4"
 constexpr std::uint32_t kRows = 64;
+constexpr std::uint32_t kOpenMemories = 256;
 
 // In clock ticks since boot; 0 when there is no such process or it has ended.
 std::uint64_t start_time(std::int64_t pid) {
@@ -95,6 +104,7 @@ struct LedgerFile {
     ResidencyLedger::Process process;
     SmUsage used[SmSet::kMaxSms];
   } rows[kRows];
+  ResidencyLedger::OpenMemory open[kOpenMemories];
   SmUsage totals[SmSet::kMaxSms];
   struct Presence {
     std::uint32_t processes, processes_max;
@@ -225,6 +235,11 @@ void ResidencyLedger::drop_row(std::uint32_t row) {
     entry.used[sm] = SmUsage{};
     change_presence(sm, -1);
   }
+  for (OpenMemory& open : file_->open) {
+    open.openers &= ~(std::uint64_t{1} << row);
+    if (open.memory.process == entry.owner.pid && open.memory.started == entry.owner.started)
+      open.left = true;
+  }
   entry.owner = ProcessKey{};
   Process& process = entry.process;
   process.memory = process.parked_memory = 0;
@@ -282,6 +297,8 @@ std::size_t ResidencyLedger::memory_used() {
 std::size_t ResidencyLedger::sum_of_memory() const {
   std::size_t used = 0;
   for (const LedgerFile::Row& row : file_->rows) used += row.process.memory;
+  for (const OpenMemory& open : file_->open)
+    if (open.openers != 0 && open.left) used += open.bytes;
   return used;
 }
 
@@ -305,6 +322,43 @@ void ResidencyLedger::set_outstanding(std::uint64_t operations) {
 }
 
 void ResidencyLedger::add_shared(int change) { file_->rows[row_].process.shared += change; }
+
+ResidencyLedger::OpenMemory* ResidencyLedger::find_open(const SharedMemoryKey& memory) {
+  for (OpenMemory& open : file_->open)
+    if (open.openers != 0 && open.memory == memory) return &open;
+  return nullptr;
+}
+
+bool ResidencyLedger::open_shared(const SharedMemoryKey& memory, std::size_t bytes) {
+  const std::lock_guard held(*this);
+  OpenMemory* open = find_open(memory);
+  if (open == nullptr) {
+    reclaim_dead();
+    for (OpenMemory& unused : file_->open)
+      if (unused.openers == 0) open = &unused;
+    if (open == nullptr) return false;
+    *open = {memory, bytes, 0, false};
+  }
+  open->openers |= std::uint64_t{1} << row_;
+  return true;
+}
+
+bool ResidencyLedger::close_shared(const SharedMemoryKey& memory) {
+  const std::lock_guard held(*this);
+  reclaim_dead();
+  OpenMemory* const open = find_open(memory);
+  if (open == nullptr) return false;
+  open->openers &= ~(std::uint64_t{1} << row_);
+  return open->openers == 0 && open->left;
+}
+
+bool ResidencyLedger::leave_shared(const SharedMemoryKey& memory) {
+  const std::lock_guard held(*this);
+  reclaim_dead();
+  OpenMemory* const open = find_open(memory);
+  if (open != nullptr) open->left = true;
+  return open != nullptr;
+}
 
 ResidencyLedger::Process* ResidencyLedger::find(std::int64_t pid) {
   for (LedgerFile::Row& row : file_->rows)

@@ -6,7 +6,9 @@
 // in a file that several processes map: one row a process, totals over all rows, a robust
 // process-shared mutex. A process that died is found by its process id and start time and its row
 // is taken out. The rows also have the device memory of each process, and what checkpoints need of
-// it: whether it is locked, and what it is doing.
+// it: whether it is locked, and what it is doing. Memory that a process opened by another one's
+// handle is in use, of no process, from the time its owner freed it or ended until no process has
+// it open (freed_memory_of_another_process.trace, memory_of_a_killed_process.trace).
 #pragma once
 
 #include <pthread.h>
@@ -37,6 +39,13 @@ struct SmUsage {
 };
 
 struct LedgerFile;  // the layout of the mapped file, ledger.cpp
+
+// Memory that has a handle: its owner and where it lies with it.
+struct SharedMemoryKey {
+  std::int64_t process = 0;
+  std::uint64_t started = 0, offset = 0;
+  bool operator==(const SharedMemoryKey&) const = default;
+};
 
 // The values are those of CUprocessState. Parked: its device memory is on the host.
 enum class ProcessState : std::uint32_t { kRunning, kLocked, kParked };
@@ -73,6 +82,14 @@ class ResidencyLedger {
   void set_outstanding(std::uint64_t operations);
   // Memory of this process that others may have, and theirs that it has: one more or one fewer.
   void add_shared(int change);
+  // This process opens another one's memory, or closes it. open_shared answers false where no more
+  // can be open on the device; close_shared, whether the memory is gone with it: its owner has
+  // freed it or has ended, and no other process has it open.
+  bool open_shared(const SharedMemoryKey& memory, std::size_t bytes);
+  bool close_shared(const SharedMemoryKey& memory);
+  // This process frees memory of its own, after which give_memory() follows. Whether others have it
+  // open, so that it stays what it is.
+  bool leave_shared(const SharedMemoryKey& memory);
 
   // Another process, or this one. Nothing, or false: it has no row.
   std::optional<ProcessState> state_of(std::int64_t pid);
@@ -84,7 +101,8 @@ class ResidencyLedger {
   bool fits_back(std::int64_t pid, std::size_t limit);
   void move_to_device(std::int64_t pid);
 
-  struct Process;  // ledger.cpp
+  struct Process;     // ledger.cpp
+  struct OpenMemory;  // ledger.cpp
 
  private:
   Process* find(std::int64_t pid);
@@ -92,6 +110,7 @@ class ResidencyLedger {
   ResidencyLedger(LedgerFile* file, std::uint32_t row) : file_(file), row_(row) {}
   void change_presence(std::uint32_t sm, int change);
   void drop_row(std::uint32_t row);
+  OpenMemory* find_open(const SharedMemoryKey& memory);
   void rebuild_totals();
 
   LedgerFile* file_;

@@ -6,8 +6,8 @@
 // From the documentation: a handle is of memory of cuMemAlloc; a freed and allocated address has
 // another handle; a context that opens a handle twice gets the same address and closes it twice;
 // one context a device opens what another process has. Its codes, that a process cannot open its
-// own handle, and that a pointer into an allocation exports all of it, no GPU was asked yet
-// (tests/differential/ipc_rules.cpp).
+// own handle, that a pointer into an allocation exports all of it, and what is left of memory whose
+// owner freed it or ended: from an H200 (tests/differential/ipc_rules.cpp).
 #include "backends/soft/libcuda/ipc.h"
 
 #include <fcntl.h>
@@ -80,6 +80,10 @@ MemoryAllocation* opened_of(const SharedPlace& place) {
   return nullptr;
 }
 
+SharedMemoryKey key_of(const SharedPlace& place) {
+  return {place.process, place.started, place.offset};
+}
+
 ResidencyLedger* ledger_of(const MemoryAllocation& allocation) {
   return allocation.context->device->engine->ledger();
 }
@@ -107,7 +111,13 @@ void* SharedHeap::allocate(std::size_t bytes, SharedPlace* place) {
   return memory;
 }
 
-void SharedHeap::free(void* address, std::size_t bytes, const SharedPlace& place) {
+void SharedHeap::free(void* address, std::size_t bytes, const SharedPlace& place, bool open) {
+  const auto header = static_cast<off_t>(place.offset - kFilePage);
+  ::fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, header, kFilePage);
+  if (open) {
+    ::munmap(address, whole_pages(bytes));
+    return;
+  }
   // Pages that nothing was written to are not there, and stay so.
   const auto begin = static_cast<off_t>(place.offset);
   const off_t end = begin + static_cast<off_t>(whole_pages(bytes));
@@ -119,9 +129,8 @@ void SharedHeap::free(void* address, std::size_t bytes, const SharedPlace& place
     at = ::lseek(file_, hole, SEEK_DATA);
   }
   ::munmap(address, whole_pages(bytes));
-  ::fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-              static_cast<off_t>(place.offset - kFilePage),
-              static_cast<off_t>(kFilePage + whole_pages(bytes)));
+  ::fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin,
+              static_cast<off_t>(whole_pages(bytes)));
 }
 
 CUresult allocate_shareable(Device& device, std::size_t bytes, void** address,
@@ -149,13 +158,23 @@ void free_shareable(const MemoryAllocation& allocation) {
     device.engine->free_memory(address);
     return;
   }
-  if (allocation.shared->exported) ledger_of(allocation)->add_shared(-1);
-  device.heap->free(address, allocation.bytes, allocation.shared->place);
+  const SharedPlace& place = allocation.shared->place;
+  bool open = false;
+  if (allocation.shared->exported) {
+    ledger_of(allocation)->add_shared(-1);
+    open = ledger_of(allocation)->leave_shared(key_of(place));
+  }
+  device.heap->free(address, allocation.bytes, place, open);
   device.engine->give_memory(allocation.bytes);
 }
 
 void unmap_opened(const MemoryAllocation& allocation) {
-  ::munmap(reinterpret_cast<void*>(allocation.base), whole_pages(allocation.bytes));
+  auto* const memory = reinterpret_cast<void*>(allocation.base);
+  const std::size_t bytes = whole_pages(allocation.bytes);
+  // What no process has any more goes from the owner's file, too.
+  if (ledger_of(allocation)->close_shared(key_of(allocation.shared->place)))
+    ::madvise(memory, bytes, MADV_REMOVE);
+  ::munmap(memory, bytes);
   ledger_of(allocation)->add_shared(-1);
 }
 
@@ -193,16 +212,21 @@ CUresult api::cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle exporte
   if (ledger == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   SharedHandle handle{};
   std::memcpy(&handle, exported.reserved, sizeof handle);
-  if (handle.magic != kHandleMagic) return CUDA_ERROR_INVALID_HANDLE;
+  if (handle.magic != kHandleMagic) return CUDA_ERROR_INVALID_VALUE;
   if (handle.place.process == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;
   if (MemoryAllocation* const open = opened_of(handle.place); open != nullptr) {
-    if (open->context != context->root) return CUDA_ERROR_ALREADY_MAPPED;
+    if (open->context != context->root) return CUDA_ERROR_INVALID_HANDLE;
     ++open->shared->opened;
     *pointer = static_cast<CUdeviceptr>(open->base);
     return CUDA_SUCCESS;
   }
+  // Open before it is looked for: from then on its owner leaves it as it is.
+  if (!ledger->open_shared(key_of(handle.place), handle.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   void* const memory = map_shared(handle);
-  if (memory == nullptr) return CUDA_ERROR_MAP_FAILED;
+  if (memory == nullptr) {
+    ledger->close_shared(key_of(handle.place));
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   const auto base = reinterpret_cast<std::uintptr_t>(memory);
   MemoryAllocation& allocation = publish(base, handle.bytes, MemoryKind::kOpened, context->root, 0);
   allocation.shared = std::make_shared<SharedMemory>();

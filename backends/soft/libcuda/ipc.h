@@ -22,8 +22,9 @@ class SharedHeap {
 
   // Fills *place but for the process. Null: the file cannot grow.
   void* allocate(std::size_t bytes, SharedPlace* place);
-  // Handles of it are refused from now on; a process that has it open reads anything.
-  void free(void* address, std::size_t bytes, const SharedPlace& place);
+  // Handles of it are refused from now on. `open`: other processes have it open and keep what it
+  // holds.
+  void free(void* address, std::size_t bytes, const SharedPlace& place, bool open);
 
  private:
   int file_ = -1;
