@@ -6,31 +6,63 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "evaluation")]
 
-from comparisons import middle  # noqa: E402
-from results_kept import met  # noqa: E402
+from comparisons import interval, middle  # noqa: E402
+from results_kept import met, percent  # noqa: E402
 
 
+MEMORY = "daemon/memory.jsonl"
+GIB = 1 << 30
 COST_ARMS = ("native", "no quota", "quota")
 SIZES = {512: "512 bytes", 2 << 20: "2 MiB"}
 
 
 def quota_rows(files):
     """What bench/memory.py measured."""
-    name = "daemon/memory.jsonl"
-    records = files.records(name, lambda r: "case" in r or "cost" in r)
-    within = [r for r in records if r.get("arm") == "within"]
-    peaks = [r["device_peak"] / 2 ** 30 for r in within]
-    yield [f"{'; '.join(r['case'] for r in within)}: under `--memory 20GiB` on a device of "
-           f"{records_total(records)} GiB: told of 20 GiB, at most that in use by its own account, "
-           "bits as natively", "all",
-           f"{sum(r['verdict'] == 'equal' for r in within)} of {len(within)}; most in use on the "
-           "device by NVML, with context and code, which no quota charges: "
-           f"{min(peaks):.2f} to {max(peaks):.2f} GiB",
-           met(all(r["verdict"] == "equal" and r["memory"]["used"] <= r["quota"]
-                   for r in within)), files.cite(name)]
+    yield framework_row(files, lambda r: not r["case"].startswith("vLLM"))
+    yield framework_row(files, lambda r: r["case"].startswith("vLLM"))
+    yield from limit_rows(files.records(MEMORY, lambda r: "limit" in r), files.cite(MEMORY))
+    costs = files.records(MEMORY, lambda r: "cost" in r)
     for call in ("cuMemAllocAsync", "cuMemAlloc"):
         for size, words in SIZES.items():
-            yield cost_row(records, call, size, words, files.cite(name))
+            yield cost_row(costs, call, size, words, files.cite(MEMORY))
+
+
+def framework_row(files, wanted):
+    records = files.records(MEMORY, lambda r: "case" in r and wanted(r))
+    within = [r for r in records if r.get("arm") == "within"]
+    peaks = [r["device_peak"] / GIB for r in within]
+    quota, = {r["quota"] for r in within}
+    return [f"{'; '.join(r['case'] for r in within)}: under `--memory {quota / GIB:.0f}GiB` on a "
+            f"device of {records_total(records)} GiB: told of {quota / GIB:.0f} GiB, at most that "
+            "in use by its own account, bits as natively", "all",
+            f"{sum(r['verdict'] == 'equal' for r in within)} of {len(within)}; most in use on the "
+            "device by NVML, with context and code, which no quota charges: "
+            + " to ".join(dict.fromkeys(f"{p:.2f}" for p in (min(peaks), max(peaks)))) + " GiB",
+            met(all(r["verdict"] == "equal" and r["memory"]["used"] <= r["quota"]
+                    for r in within)), files.cite(MEMORY)]
+
+
+# Arms of bench/memory_limits.py, as the page calls them; whether they have a target.
+LIMITS = {"MPS's": ("MPS's own limit (`CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`)", False),
+          "ours, together": ("`vitamin run --memory`", True),
+          "ours, each": ("a class with `memory_of = \"process\"`", True)}
+
+
+def limit_rows(records, cite):
+    """Two processes that take what they get, the second one beside the first."""
+    of = {r["limit"]: r for r in records}
+    for name, (words, ours) in LIMITS.items():
+        first, second = of[name]["lines"][:2]
+        codes = sorted({line["refused"] for line in of[name]["lines"]})
+        gib = lambda value: f"{value / GIB:.2f}"
+        piece = of[name]["quota"] // 16  # that each has from the beginning
+        yield [f"a limit of {of[name]['quota'] / GIB:.0f} GiB by {words}, two processes",
+               "neither is told of more or gets more; refused by the code for out of memory"
+               if ours else "comparison",
+               f"told of {gib(first['told_total'])} GiB; the first one has {gib(piece + first['taken'])} "
+               f"GiB, the second beside it {gib(piece + second['taken'])} more; "
+               f"code {', '.join(map(str, codes))}",
+               met(not of[name]["why"]) if ours else "–", cite]
 
 
 def cost_row(records, call, size, words, cite):
@@ -38,11 +70,30 @@ def cost_row(records, call, size, words, cite):
                    for line in r["lines"] if line["call"] == call and line["bytes"] == size]
              for arm in COST_ARMS}
     of = {arm: middle(tries[arm]) for arm in COST_ARMS}
-    each = ", ".join(f"{ns:,.0f}" for ns in tries["quota"])
+    rounds = [with_it - without for with_it, without in zip(tries["quota"], tries["no quota"])]
+    low, high = interval(rounds) or (min(rounds), max(rounds))
     return [f"{call} of {words}, with a quota", "≤ 200 ns more than without one",
-            f"{of['quota'] - of['no quota']:+,.0f} ns, {of['quota'] - of['native']:+,.0f} against "
-            f"native ({each} with, {of['no quota']:,.0f} without, {of['native']:,.0f} natively)",
-            met(of["quota"] - of["no quota"] <= 200), cite]
+            f"{middle(rounds):+,.0f} ns ({low:+,.0f} to {high:+,.0f}), medians of {len(rounds)} "
+            f"rounds: {of['quota']:,.0f} with, {of['no quota']:,.0f} without, "
+            f"{of['native']:,.0f} natively", met(within(low, high, 200)), cite]
+
+
+def within(low, high, target):
+    """None where the interval holds the target: the machine was not steady enough to tell."""
+    return True if high <= target else False if low > target else None
+
+
+def user_share_rows(files):
+    """What bench/daemon/user_share.py measured."""
+    name = "daemon/user_share.jsonl"
+    of = files.records(name, lambda r: "together" in r)
+    yield [f"{of[0]['processes']} processes of a user with `share = {of[0]['share']}`, "
+           "`share_of = \"user\"`", f"≤ {of[0]['share']} % of the SMs",
+           "; ".join(f"`{r['policy']}`: at most {r['sms']} of {r['sms_of_device']} SMs in "
+                     f"{r['looks']} looks; together {percent(r['together'])} of the speed of as "
+                     "many natively" for r in of),
+           met(all(100 * r["sms"] <= r["share"] * r["sms_of_device"] and not r["failed"]
+                   for r in of)), files.cite(name)]
 
 
 def records_total(records):

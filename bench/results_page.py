@@ -19,7 +19,7 @@ sys.path[:0] = [str(HERE), str(HERE / "evaluation"), str(HERE / "decision")]
 import load  # noqa: E402
 import serving_report  # noqa: E402
 from comparisons import by_session, cells, middle, neighbours  # noqa: E402
-from results_engines import call_rows, calls_table, serving_rows  # noqa: E402
+from results_engines import call_rows, calls_table, moving_rows, serving_rows  # noqa: E402
 from results_kept import (  # noqa: E402
     EVALUATION, Files, JOBS, MIXED, MODES, PAIRS, ROW, met, newest, percent, span, table)
 from results_rows import (  # noqa: E402
@@ -250,7 +250,8 @@ def page():
         section("Bits", table(ROW, bits_rows(files)) + "\n\n"
                 "[Compatibility](compatibility.md) has the same for programs that people run."),
         section("Isolation and failures", table(ROW, isolation_rows(files))),
-        section("Cost", table(ROW, [*cost_rows(files), *call_rows(files)]) + "\n\n"
+        section("Cost", table(ROW, [*cost_rows(files), *call_rows(files),
+                                     *moving_rows(files)]) + "\n\n"
                 "Calls of one PyTorch program, in µs: natively, and the difference to that in the "
                 "same round.\n\n" + table(*calls_table(files))),
         section("vLLM's server beside a training job", "An 8B model, 4 requests a second that "

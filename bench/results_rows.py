@@ -14,7 +14,7 @@ from results_kept import (  # noqa: E402
     EVALUATION, JOBS, MODES, OWN_CELLS, RESULTS, WORDS, met, newest, percent, span, table,
     thousands)
 from results_faults import fault_rows  # noqa: E402
-from results_memory import park_rows, quota_rows  # noqa: E402
+from results_memory import park_rows, quota_rows, user_share_rows  # noqa: E402
 
 # The rows of "Must be shown" of the scheduling work: first cell, target, the begin of the row of
 # bench/results/decide/report.md that has the measurement.
@@ -401,6 +401,7 @@ def isolation_rows(files):
            f"{max(r['beyond_us']['1'] for r in records):.0f} µs; p50 "
            + ", ".join(f"{r['beyond_us']['0.5']:.0f}" for r in records) + " µs by kernel length",
            met(within == of), files.cite(name)]
+    yield from user_share_rows(files)
     name = "daemon/mps_fault.jsonl"
     records = files.records(name, lambda r: r.get("part") == "mps_fault")
     yield ["illegal access in one client of MPS", "named, next clients run",

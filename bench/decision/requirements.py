@@ -205,9 +205,10 @@ def service(samples):
     if not parts:
         return None
     if best := oracle(samples):
+        first = "" if best["places"] == replay.EVERY else f"first {best['places']} "
         beside = "stopped during requests" if best["arm"] is None else (
-            f"beside {100 * best['share']:.0f} % of the busy periods' first "
-            f"{'' if best['places'] == replay.EVERY else best['places']} requests as {best['arm']}")
+            f"beside {100 * best['share']:.0f} % of the busy periods' {first}requests as "
+            f"{best['arm']}")
         parts.append(f"oracle: training {best['training']:.2f} at p99 {best['p99']:.2f} × alone "
                      f"({beside})")
     return f"{samples.jobs[1][1]}: {'; '.join(parts)}"
