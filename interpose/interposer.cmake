@@ -30,6 +30,7 @@ function(vitamin_interposer target)
     ${shared}/memory.cpp
     ${shared}/nvtx.cpp
     ${shared}/quotas.cpp
+    ${shared}/resident_list.cpp
     ${shared}/module_origins.cpp
     ${shared}/streams.cpp
     ${shared}/call_wrappers.cpp

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interpose/process_state.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -11,18 +10,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <mutex>
 #include <sstream>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "daemon/client/local_arbiter.h"
 #include "daemon/client/remote_arbiter.h"
 #include "daemon/protocol/device_lock.h"
 #include "hal/file_memory.h"
+#include "interpose/resident_list.h"
 #include "runtime/environment.h"
 #include "runtime/profile/file.h"
 
@@ -72,26 +70,10 @@ bool decimal(const char* name, std::uint64_t& value) {
   return true;
 }
 
-std::unordered_set<std::string> read_resident_kernels(const char* file) {
-  std::unordered_set<std::string> names;
-  std::ifstream lines(file);
-  for (std::string name; std::getline(lines, name);)
-    if (!name.empty() && name.front() != '#') names.insert(name);
-  return names;
-}
-
-// For the runs after this one, which may never end. One write, so that lines of several processes
-// do not mix; a name that is there twice does no harm.
+// For the runs after this one, which may never end.
 bool remember_resident_kernel(const char* kernel) {
   const char* file = std::getenv(environment::kWideOnly);
-  if (file == nullptr || *file == '\0') return false;
-  const hal::FileSignalGuard guard;
-  const int opened = ::open(file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-  if (opened < 0) return false;
-  const std::string line = std::string(kernel) + '\n';
-  const ssize_t written = ::write(opened, line.data(), line.size());
-  ::close(opened);
-  return written == static_cast<ssize_t>(line.size());
+  return file != nullptr && *file != '\0' && add_to_resident_list(file, kernel);
 }
 
 // One write, so that lines of several processes do not mix.
@@ -294,7 +276,7 @@ ProcessOptions process_options() {
     result.dispatch.ahead_of_move = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, ahead));
   decimal(environment::kGraphMemory, result.dispatch.graph_bytes);
   if (const char* file = std::getenv(environment::kWideOnly); file != nullptr)
-    result.dispatch.resident_kernels = read_resident_kernels(file);
+    result.dispatch.resident_kernels = read_resident_list(file);
   const char* const cautious = std::getenv(environment::kCautious);
   result.dispatch.cautious = cautious != nullptr && std::strcmp(cautious, "1") == 0;
   result.dispatch.on_hang = [](const char* kernel, std::uint32_t sms, double seconds) {

@@ -4,6 +4,7 @@ and how they end must be equal, however they reach the driver and wherever their
 
 Environment: see doors_test.py; besides TEST_KERNELS and RANDOM_KERNELS.
 """
+import contextlib
 import functools
 import itertools
 import os
@@ -210,6 +211,21 @@ class Watchdog(unittest.TestCase):
             self.assertEqual((again.returncode, again.stdout), (0, "blocks 500\n"), again.stderr)
             self.assertEqual(known.read_text(), "grid_barrier\n")
 
+    def test_a_kernel_that_several_processes_catch_at_once_is_remembered_once(self):
+        with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as ends:
+            known = pathlib.Path(directory) / "wide-only"
+            environment = doors_test.changed_environment(environment={
+                "VITAMIN_POLICY": "static:units=0-0", "VITAMIN_WIDE_ONLY": str(known)})
+            command = [str(doors_test.PROGRAMS / "scenarios_found_legacy"), "hand_written_barrier"]
+            hung = [ends.enter_context(subprocess.Popen(command, env=environment, text=True,
+                                                        stdout=subprocess.DEVNULL,
+                                                        stderr=subprocess.PIPE)) for _ in range(3)]
+            for process in hung:
+                ends.callback(process.kill)
+            for process in hung:
+                self.assertIn("kernel grid_barrier has run for", line := process.stderr.readline())
+                self.assertIn("and in later runs, it runs where all of them fit", line)
+            self.assertEqual(known.read_text(), "grid_barrier\n")
 
     def test_with_caution_it_does_not_hang_the_first_time(self):
         with tempfile.TemporaryDirectory() as directory:
