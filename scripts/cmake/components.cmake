@@ -58,7 +58,7 @@ endfunction()
 # in no form of those (scripts/cmake/forms.cmake). A test that hangs is ended by `ctest --timeout`
 # (scripts/test), for all tests the same and no verdict on speed; TIMEOUT sets another limit above
 # 600 s. Where a test does not say otherwise VITAMIN_LOCK_DIRECTORY is empty: tests side by side are
-# no neighbours on a GPU, and VITAMIN_LOCK_RULE is set (hal/lock_rule.h).
+# no neighbours on a GPU, and VITAMIN_LOCK_RULE is set (hal/lock_rule.h). It has no state directory.
 function(vitamin_test target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;SERIAL;${_VITAMIN_MARKS}"
                         "COMPONENT;TIMEOUT"
@@ -87,7 +87,7 @@ function(vitamin_test target)
   _vitamin_component_target(${arg_COMPONENT} "${labels}" ${target})
 
   set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_DIRECTORY="
-      "VITAMIN_LOCK_RULE=1" ${arg_ENVIRONMENT})
+      "VITAMIN_LOCK_RULE=1" "XDG_STATE_HOME=/dev/null" ${arg_ENVIRONMENT})
   set(include_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_tests.cmake)
   add_custom_command(
     TARGET ${target} POST_BUILD
@@ -116,9 +116,10 @@ endfunction()
 #                      [ENVIRONMENT <NAME=value>...] [TIMEOUT <seconds>] [PLAIN_ONLY]
 #                      [ONE_THREAD] [MEASURES] [SOURCE_TREE])
 #
-# A file of unittest classes. Each method is one ctest test; what is built for them is built with
-# the component. They find the modules of tests/ itself, and in FIRST what must be preloaded ahead
-# of a library of this build: the runtime of its sanitizer, or nothing.
+# A file of unittest classes. Each method is one ctest test, with a state directory of its own
+# (tests/own_state.py); what is built for them is built with the component. They find the modules
+# of tests/ itself, and in FIRST what must be preloaded ahead of a library of this build: the
+# runtime of its sanitizer, or nothing.
 function(vitamin_python_tests)
   cmake_parse_arguments(PARSE_ARGV 0 arg "${_VITAMIN_MARKS}"
                         "COMPONENT;FILE;NAME;TIMEOUT" "DEPENDS;ENVIRONMENT;CLASSES")
@@ -149,7 +150,8 @@ function(vitamin_python_tests)
       string(REPLACE "_" " " words "${CMAKE_MATCH_2}")
       set(name "${stem}: ${words}")
       add_test(NAME "${name}"
-               COMMAND ${VITAMIN_TEST_PYTHON} ${file} ${class}.${CMAKE_MATCH_1})
+               COMMAND ${VITAMIN_TEST_PYTHON} ${PROJECT_SOURCE_DIR}/tests/own_state.py
+                       ${file} ${class}.${CMAKE_MATCH_1})
       set_tests_properties("${name}" PROPERTIES LABELS "${labels}"
                            ENVIRONMENT "${environment};${arg_ENVIRONMENT}"
                            ENVIRONMENT_MODIFICATION

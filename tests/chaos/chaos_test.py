@@ -9,6 +9,7 @@ import fcntl
 import os
 import pathlib
 import random
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -115,8 +116,8 @@ def main():
             "unshare --mount --propagation private mount -t tmpfs none /dev/shm 2>/dev/null") == 0 \
             else ""
         if os.environ["CHAOS_OWN_MOUNTS"]:
-            os.execvp("unshare", ["unshare", "--mount", "--propagation", "private", sys.executable,
-                                  *sys.argv])
+            sys.exit(subprocess.call(["unshare", "--mount", "--propagation", "private",
+                                      sys.executable, *sys.argv]))
     unittest.main()
 
 

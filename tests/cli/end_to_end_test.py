@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -233,6 +234,20 @@ class EndToEnd(unittest.TestCase):
         self.run_under(PREFIX / "bin/demo-train", "12", options=(*looks, "--profiles", "none"),
                        **state)
         self.assertEqual(self.report()["profiles"], [])
+
+    def test_what_a_test_runs_leaves_the_state_directory_of_the_user_untouched(self):
+        home, state = self.directory / "home", pathlib.Path(os.environ["XDG_STATE_HOME"])
+        home.mkdir()
+        looks = ("--policy", "throughput:model=algorithm1")
+        for variable, used, unused in ((str(state), state, home), (None, home, state)):
+            with self.subTest(XDG_STATE_HOME=variable):
+                self.assertEqual(list(unused.iterdir()), [])
+                done = self.run_under(PREFIX / "bin/demo-train", "12", options=looks,
+                                      HOME=str(home), XDG_STATE_HOME=variable)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(list(unused.iterdir()), [])
+                self.assertEqual(len(list(used.rglob("vitamin/profiles/*.profile"))), 1)
+                shutil.rmtree(state / "vitamin", ignore_errors=True)
 
     def test_a_profile_that_cannot_be_used_is_said_in_one_line_and_left_as_it_is(self):
         self.assertEqual(self.profile("demo-train").returncode, 0)
