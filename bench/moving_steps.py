@@ -2,8 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why a step of 100 short launches takes longer under `random`, where each goes to other SMs.
 
-    moving_steps.py [--out DIR]            a minute
+    moving_steps.py [--out DIR]            four minutes
+    moving_steps.py --arms 'random;random, no executables' --repeats 3
+                                           these arms alone, in turn
     moving_steps.py --analyse FILE         the tables of kept results, anywhere
+
+An arm takes 15 s on an H200. Its steps take three of these, and the start of the process the rest.
 
 Three explanations, each with the measurement that would show it (programs/moving_steps.cpp):
 
@@ -44,7 +48,7 @@ NATIVE = ("queues", "beside")  # what the program measures without Vitamin
 BEHIND = "0 to 0.05 s"  # behind the first launches of the graph
 
 
-def run(results, measurement, arm, small, policy=None, window=None, environment=None):
+def run(results, measurement, arm, small, repeat=1, policy=None, window=None, environment=None):
     command = [harness.program("moving_steps"), measurement, *(["--small"] if small else [])]
     if small:  # over the software driver
         environment = {**(environment or {}),
@@ -55,8 +59,9 @@ def run(results, measurement, arm, small, policy=None, window=None, environment=
             command = harness.under_vitamin(command, policy, path, seed=1, window=window)
         result = harness.run(command, 600 if small else 60, environment)
         counted = harness.coverage(harness.read_report(path))
-    results.add({"measurement": measurement, "arm": arm, "ok": result.ok, "why": result.why(),
-                 "environment": environment or {}, "lines": result.lines, "coverage": counted})
+    results.add({"measurement": measurement, "arm": arm, "repeat": repeat, "ok": result.ok,
+                 "why": result.why(), "seconds": result.seconds, "environment": environment or {},
+                 "lines": result.lines, "coverage": counted})
     if not result.ok:
         print(f"moving_steps: {measurement}, {arm}: {result.why()[:200]}", file=sys.stderr)
 
@@ -66,10 +71,11 @@ def measure(options):
         raise harness.Refusal(f"there is no moving_steps in {harness.prefix()}: run "
                               "bench/install_tree, or name a tree in VITAMIN_PREFIX")
     results = harness.Results(options.out, "moving_steps")
-    for measurement in NATIVE:
+    for measurement in () if options.arms else NATIVE:
         run(results, measurement, "native", options.smoke)
-    for arm, how in ARMS.items():
-        run(results, "graphs", arm, options.smoke, **how)
+    for repeat in range(1, options.repeats + 1):
+        for arm in options.arms or ARMS:
+            run(results, "graphs", arm, options.smoke, repeat, **ARMS[arm])
     return pathlib.Path(options.out) / "moving_steps.jsonl"
 
 
@@ -99,10 +105,17 @@ def beside(records):
             for x in lines_of(records, "beside")}
 
 
+def repeated(records):
+    """(arm, its record) of each program with a graph; of each repeat where there are several."""
+    several = any(r.get("repeat", 1) > 1 for r in records)
+    return [(f"{r['arm']}, repeat {r['repeat']}" if several else r["arm"], r)
+            for r in records if r["measurement"] == "graphs"]
+
+
 def graphs(records):
     """{arm: {when: µs}}."""
-    return {r["arm"]: {x["when"]: x["us"] for x in r["lines"]}
-            for r in records if r["measurement"] == "graphs" and r["lines"]}
+    return {arm: {x["when"]: x["us"] for x in r["lines"]}
+            for arm, r in repeated(records) if r["lines"]}
 
 
 def ratio(above, below):
@@ -112,43 +125,56 @@ def ratio(above, below):
 def verdicts(records):
     """What each explanation's measurement shows, a line each."""
     chain, other, steps = queues(records), beside(records), graphs(records)
-    for ahead in ("ten", "all"):
+    for ahead in ("ten", "all") if chain else ():
         yield (f"queues: a kernel of a chain over 59 queues against over 2, {ahead} ahead: "
                + ratio(chain.get((59, ahead)), chain.get((2, ahead))))
     names = [name for name, count in other if count == 1 and name != "nothing"]
-    for count in (1, 59):
+    for count in (1, 59) if other else ():
         nothing = other.get(("nothing", count), (None,))[0]
         found = {name: other[name, count][0] for name in names if (name, count) in other}
         worst = max(found, key=found.get, default=None)
         yield (f"calls: a step over {count} queue{'s' * (count > 1)} beside "
                f"{worst or 'a thread'}, against beside nothing: "
                + ratio(found.get(worst), nothing))
-    for arm in ("random", "random, no executables"):
-        found = steps.get(arm, {})
-        yield (f"executables: {arm}: a step right behind the graph against before: "
-               + ratio(found.get(BEHIND), found.get("before")))
+    for arm, r in repeated(records):
+        if r["arm"] in ("random", "random, no executables"):
+            found = steps.get(arm, {})
+            yield (f"executables: {arm}: a step right behind the graph against before: "
+                   + ratio(found.get(BEHIND), found.get("before")))
 
 
 def report(records):
     chain, other, steps = queues(records), beside(records), graphs(records)
     cell = lambda value: "–" if value is None else f"{value:.2f}"
-    parts = [harness.table(
-        [[count, cell(chain.get((count, "ten"))), cell(chain.get((count, "all")))]
-         for count in sorted({count for count, _ in chain})],
-        ["queues", "µs a kernel, ten ahead", "all ahead"])]
-    parts.append(harness.table(
-        [[name, f"{other[name, 1][1]:.1f}", cell(other[name, 1][0]),
-          cell(other.get((name, 59), (None,))[0])] for name, count in other if count == 1],
-        ["another thread", "calls in a ms", "µs a step, one queue", "59 queues"]))
+    parts = []
+    if chain:
+        parts.append(harness.table(
+            [[count, cell(chain.get((count, "ten"))), cell(chain.get((count, "all")))]
+             for count in sorted({count for count, _ in chain})],
+            ["queues", "µs a kernel, ten ahead", "all ahead"]))
+    if other:
+        parts.append(harness.table(
+            [[name, f"{other[name, 1][1]:.1f}", cell(other[name, 1][0]),
+              cell(other.get((name, 59), (None,))[0])] for name, count in other if count == 1],
+            ["another thread", "calls in a ms", "µs a step, one queue", "59 queues"]))
     whens = list(dict.fromkeys(when for found in steps.values() for when in found))
     parts.append(harness.table(
         [[when, *(cell(found.get(when)) for found in steps.values())] for when in whens],
         ["µs a step", *steps]))
-    made = [[r["arm"], (r["coverage"]["graphs"] or {}).get("made", "–")]
-            for r in records if r["measurement"] == "graphs" and r.get("coverage")]
+    made = [[arm, (r["coverage"]["graphs"] or {}).get("made", "–")]
+            for arm, r in repeated(records) if r.get("coverage")]
     if made:
         parts.append(harness.table(made, ["arm", "executables made"]))
     return "\n\n".join([*parts, "\n".join(verdicts(records))])
+
+
+def arms(text):
+    names = [name.strip() for name in text.split(";")]
+    unknown = [name for name in names if name not in ARMS]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"there is no arm {unknown[0]!r}; the arms are {'; '.join(ARMS)}")
+    return names
 
 
 def parse():
@@ -156,6 +182,10 @@ def parse():
                                      formatter_class=argparse.RawDescriptionHelpFormatter,
                                      epilog="\n".join(__doc__.splitlines()[1:]))
     parser.add_argument("--analyse", metavar="FILE")
+    parser.add_argument("--arms", type=arms, metavar="ARM;ARM...",
+                        help="of the steps around a graph; nothing else is measured then")
+    parser.add_argument("--repeats", type=int, default=1, metavar="N",
+                        help="of the arms, in turn (default 1)")
     parser.add_argument("--smoke", action="store_true",
                         help="as little as shows that it works, over the software driver")
     parser.add_argument("--out", default=harness.default_output())

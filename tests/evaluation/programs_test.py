@@ -82,6 +82,26 @@ class Programs(unittest.TestCase):
                                timeout=time_limit(30), check=True)
         self.assertEqual(again.stdout, done.stdout)
 
+    def test_arms_of_moving_steps_are_repeated_in_turn_and_shown_one_by_one(self):
+        command = [sys.executable, str(BENCH / "moving_steps.py"), "--smoke", "--out",
+                   str(self.out), "--arms"]
+        done = subprocess.run([*command, "random;fifo", "--repeats", "2"], capture_output=True,
+                              text=True, timeout=time_limit(100), check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        records = moving_steps.read(self.out / "moving_steps.jsonl")
+        self.assertEqual([(r["measurement"], r["arm"], r["repeat"]) for r in records],
+                         [("graphs", arm, repeat) for repeat in (1, 2)
+                          for arm in ("random", "fifo")])
+        self.assertEqual(list(moving_steps.graphs(records)),
+                         ["random, repeat 1", "fifo, repeat 1", "random, repeat 2",
+                          "fifo, repeat 2"])
+        heads = [line.split(": a step")[0] for line in done.stdout.splitlines()[-2:]]
+        self.assertEqual(heads, ["executables: random, repeat 1", "executables: random, repeat 2"])
+        wrong = subprocess.run([*command, "no such"], capture_output=True, text=True,
+                               timeout=time_limit(30), check=False)
+        self.assertEqual(wrong.returncode, 2)
+        self.assertIn("there is no arm 'no such'", wrong.stderr)
+
     def test_hazards_are_part_of_the_ninth(self):
         record, = self.evaluate("E9", "--smoke", "--parts", "hazards")
         self.assertTrue(record["ok"], record)
