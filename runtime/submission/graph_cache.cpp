@@ -138,6 +138,7 @@ void GraphCache::finish() {
 }
 
 void GraphCache::look_at(Lock& lock, const std::shared_ptr<Graph>& graph) {
+  if (graph->gone) return;  // while the worker waited for another thread's work at it
   const std::uint64_t version = graph->version;
   lock.unlock();
   const hal::Result<hal::GraphContents> contents = [&] {

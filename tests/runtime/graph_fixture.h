@@ -62,6 +62,7 @@ class Source final : public hal::GraphSource {
     const InCall in_call(*this);
     ++looks;
     if (unknown) return hal::fail(hal::Errc::kBusy, "the application has to change it first");
+    if (const auto now = std::exchange(looking, {})) now();
     hal::KernelLaunch launch;
     launch.kernel =
         collective ? VITAMIN_SOFT_KERNEL(ncclDevKernel_graph) : VITAMIN_SOFT_KERNEL(busy);
@@ -93,6 +94,7 @@ class Source final : public hal::GraphSource {
   bool busy = false;                // a call of the application is made ...
   std::atomic<bool> stuck{false};   // ... which does not end
   bool collective = false;          // it holds a kernel that waits for other processes
+  std::function<void()> looking;    // called once, in the middle of look()
   std::function<void()> meanwhile;  // called once, in the middle of make()
   unsigned looks = 0, makes = 0, updates = 0, alive = 0;
   std::atomic<bool> overlapped{false};  // two calls of it

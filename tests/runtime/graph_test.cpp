@@ -5,11 +5,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <filesystem>
-#include <functional>
-#include <thread>
 #include <utility>
 
 #include "runtime/audit/audit.h"
@@ -21,7 +17,6 @@ namespace {
 
 using hal::GraphDescription;
 using soft::vitamin_kernel_busy;
-using namespace std::chrono_literals;
 
 TEST_CASE("A graph's shape is that of its nodes and edges, in whatever order they are listed") {
   const GraphDescription graph = chain(6);
@@ -406,77 +401,6 @@ TEST_CASE("Launches behind a gate on a shared whole device come one behind the o
   CHECK(f.page.graphs.deferred.get() == 0);
   REQUIRE(f.stays.size() == 4);
   for (std::size_t i = 1; i < f.stays.size(); ++i) CHECK(f.stays[i].start >= f.stays[i - 1].end);
-}
-
-TEST_CASE("One thread at a time makes an executable, others launch the application's meanwhile") {
-  GraphFixture f({.policy = "static:units=0-0", .clock = soft::Clock::kReal});
-  runtime::Stream &first = f.stream(), &second = f.stream();
-  f.source->meanwhile = [&] { CHECK(f.replay(second) == hal::kNativeOk); };
-  CHECK(f.replay(first) == hal::kNativeOk);
-  CHECK_FALSE(f.source->overlapped);
-  CHECK(f.whole(runtime::stats::GraphReason::kNotMade) == 1);
-  CHECK(f.page.graphs.bound.get() == 1);
-  for (int i = 0; i < 10; ++i) CHECK(f.replay(second) == hal::kNativeOk);
-  for (runtime::Stream* stream : {&first, &second})
-    CHECK(f.context->synchronize(*stream) == hal::kNativeOk);
-  CHECK_FALSE(f.source->overlapped);
-  CHECK(f.source->makes == 1);
-  CHECK(f.page.graphs.made.get() == 1);
-}
-
-// Runs `call` in another thread while an executable is made: it must end behind that.
-template <class Call>
-void ends_behind_the_making(GraphFixture& f, Call call) {
-  std::atomic<bool> made{false}, too_soon{false};
-  std::thread other;
-  f.source->meanwhile = [&] {
-    other = std::thread([&] {
-      call();
-      too_soon = !made;
-    });
-    std::this_thread::sleep_for(20ms);
-    made = true;
-  };
-  CHECK(f.replay(f.stream()) == hal::kNativeOk);
-  other.join();
-  CHECK_FALSE(too_soon);
-  CHECK(f.source->makes == 1);
-}
-
-TEST_CASE("A graph is destroyed when no thread works at it any more") {
-  GraphFixture f({.policy = "static", .clock = soft::Clock::kReal});
-  ends_behind_the_making(f, [&] {
-    CHECK(f.context->destroy(*f.graph, [] { return hal::kNativeOk; }) == hal::kNativeOk);
-  });
-  CHECK(f.source->alive == 0);
-}
-
-TEST_CASE("Memory and code go when no executable is being made any more") {
-  GraphFixture f({.policy = "static", .clock = soft::Clock::kReal});
-  ends_behind_the_making(f, [&] {
-    f.context->hold_graphs();
-    f.context->await_held_graphs();
-    f.context->release_graphs();
-  });
-}
-
-TEST_CASE("The worker gives up a wait that another thread waits for, and makes it when it can") {
-  GraphFixture f({.policy = "static", .clock = soft::Clock::kReal});
-  f.source->busy = f.source->stuck = true;
-  runtime::Stream& stream = f.stream();
-  CHECK(f.replay(stream) == hal::kNativeOk);
-  f.context->hold_graphs();
-  f.context->await_held_graphs();
-  CHECK(f.replay(stream) == hal::kNativeOk);  // none is made meanwhile
-  f.context->release_graphs();
-  const auto other = std::make_shared<runtime::Graph>(f.source);
-  Operation operation(other);
-  CHECK(f.context->launch_graph(stream, operation) == hal::kNativeOk);
-  CHECK(f.context->destroy(*other, [] { return hal::kNativeOk; }) == hal::kNativeOk);
-  CHECK(f.source->makes == 0);
-  f.source->stuck = false;
-  while (f.page.graphs.bound.get() == 0) CHECK(f.replay(stream) == hal::kNativeOk);
-  CHECK(f.context->synchronize(stream) == hal::kNativeOk);
 }
 
 TEST_CASE("An executable that goes to make room while it is brought up to date is kept then") {
