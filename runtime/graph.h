@@ -84,9 +84,12 @@ class Graph : public std::enable_shared_from_this<Graph> {
     launches = 0;
     replaced = replaced || anew;
     looked = asked = ends_by_itself = false;
-    const bool known_again =
-        stays == stats::GraphReason::kFresh || (whole && stays == stats::GraphReason::kUnfollowed);
-    if (known_again || (anew && knowable())) stays.reset();
+    if (stays == stats::GraphReason::kFresh) stays.reset();
+    const bool known_again = whole && stays == stats::GraphReason::kUnfollowed;
+    if (known_again || (anew && knowable())) {
+      stays.reset();
+      kernel.refused.reset();
+    }
     if (followed == Followed::kNot) stays = stats::GraphReason::kUnfollowed;
   }
   // A look at it says what it holds, whether it stays or not.
@@ -105,7 +108,8 @@ class Graph : public std::enable_shared_from_this<Graph> {
   bool ends_by_itself = false;  // looked at, and none of its kernels waits for other processes
   bool in_work = false;         // a thread calls its source, without the lock
   // Why no partition takes it, whatever is granted. What a look found holds until it is looked at
-  // again or replaced as a whole; kFresh, that it is unknown, until it is changed.
+  // again or replaced as a whole; kFresh, that it is unknown, until it is changed; that single
+  // partitions refused it, in `kernel`, until it is replaced.
   std::optional<stats::GraphReason> stays;
   Kernel kernel;             // what stands for it where kernels are spoken of
   hal::KernelLaunch launch;  // the same

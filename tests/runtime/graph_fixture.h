@@ -70,14 +70,16 @@ class Source final : public hal::GraphSource {
     return hal::GraphContents{chain(nodes).shape(), {launch}};
   }
   hal::Result<std::shared_ptr<hal::GraphExecutable>> make(
-      hal::KernelInspector&, hal::PhysicalContext&, std::shared_ptr<hal::GraphExecutable> older,
-      hal::WaitsUntil waits) override {
+      hal::KernelInspector&, hal::PhysicalContext& part,
+      std::shared_ptr<hal::GraphExecutable> older, hal::WaitsUntil waits) override {
     const InCall in_call(*this);
     if (busy && waits == nullptr)
       return hal::fail(hal::Errc::kBusy, "the application makes a call");
     while (stuck && !waits->load()) std::this_thread::yield();
     if (stuck) return hal::fail(hal::Errc::kBusy, "the application still makes its call");
     if (const auto now = std::exchange(meanwhile, {})) now();
+    if (making)
+      if (const hal::Status may = making(part); !may) return tl::unexpected(may.error());
     if (older != nullptr) {
       ++updates;
       return older;
@@ -96,6 +98,8 @@ class Source final : public hal::GraphSource {
   bool collective = false;          // it holds a kernel that waits for other processes
   std::function<void()> looking;    // called once, in the middle of look()
   std::function<void()> meanwhile;  // called once, in the middle of make()
+  // Called by each make(), which answers its error.
+  std::function<hal::Status(hal::PhysicalContext&)> making;
   unsigned looks = 0, makes = 0, updates = 0, alive = 0;
   std::atomic<bool> overlapped{false};  // two calls of it
 

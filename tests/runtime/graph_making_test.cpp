@@ -12,6 +12,7 @@ namespace vitamin::tests {
 namespace {
 
 using namespace std::chrono_literals;
+using hal::Followed;
 
 TEST_CASE("One thread at a time makes an executable, others launch the application's meanwhile") {
   GraphFixture f({.policy = "static:units=0-0", .clock = soft::Clock::kReal});
@@ -103,6 +104,25 @@ TEST_CASE("A graph that is gone is not looked at by a thread that waited for it"
   f.context->release_graphs();
   CHECK(f.source->looks == 1);
   CHECK(f.source->makes == 0);
+}
+
+TEST_CASE("A part that refused a graph is asked again when another graph replaces it") {
+  GraphFixture f({.policy = "static"});
+  f.source->making = [](hal::PhysicalContext&) -> hal::Status {
+    return hal::fail(hal::Errc::kInternal, "a cluster is too large", soft::kClusterTooLarge);
+  };
+  runtime::Stream& stream = f.stream();
+  for (int i = 0; i < 4; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+  CHECK(f.page.graphs.bound.get() == 0);
+  f.source->making = {};
+  for (const Followed followed : {Followed::kNodes, Followed::kReplaced}) {
+    f.context->change(
+        *f.graph, [] { return hal::kNativeOk; }, [&](hal::NativeStatus) { return followed; });
+    for (int i = 0; i < 4; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+    // The first launch behind the change stays.
+    CHECK(f.page.graphs.bound.get() == (followed == Followed::kReplaced ? 3 : 0));
+  }
+  CHECK(f.context->synchronize(stream) == hal::kNativeOk);
 }
 
 }  // namespace
