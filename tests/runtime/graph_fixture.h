@@ -75,7 +75,7 @@ class Source final : public hal::GraphSource {
     const InCall in_call(*this);
     if (busy && waits == nullptr)
       return hal::fail(hal::Errc::kBusy, "the application makes a call");
-    while (stuck && !waits->load()) std::this_thread::yield();
+    while (stuck && waits != nullptr && !waits->load()) std::this_thread::yield();
     if (stuck) return hal::fail(hal::Errc::kBusy, "the application still makes its call");
     if (const auto now = std::exchange(meanwhile, {})) now();
     if (making)
@@ -93,7 +93,7 @@ class Source final : public hal::GraphSource {
   bool anywhere = false;  // before a graph is made of it
   unsigned nodes = 4, lost = 0;
   bool unknown = false;             // until the application changes it
-  bool busy = false;                // a call of the application is made ...
+  std::atomic<bool> busy{false};    // a call of the application is made ...
   std::atomic<bool> stuck{false};   // ... which does not end
   bool collective = false;          // it holds a kernel that waits for other processes
   std::function<void()> looking;    // called once, in the middle of look()
