@@ -14,12 +14,12 @@ import tempfile
 import unittest
 
 import silicon_kit
+from rocm import without_settings
 from time_limit import time_limit
 
 KIT = pathlib.Path(__file__).with_name("silicon_kit.py")
 PREFIX = pathlib.Path(os.environ["PREFIX"])
 LONG = os.environ.get("VITAMIN_TEST_LONG") == "1"
-OF_USERS = ("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_", "LD_")
 
 
 class Kit(unittest.TestCase):
@@ -30,11 +30,10 @@ class Kit(unittest.TestCase):
         self.out = self.directory / "archive.tar.gz"
 
     def start(self, *options, prefix=PREFIX, **settings):
-        environment = {name: value for name, value in os.environ.items()
-                       if not name.startswith(OF_USERS)}
         return subprocess.Popen(
             [sys.executable, KIT, "--prefix", prefix, "--out", self.out, *options],
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment | settings)
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=without_settings(os.environ) | settings)
 
     def run_kit(self, *options, **arguments):
         process = self.start(*options, **arguments)

@@ -9,10 +9,11 @@ import pathlib
 import tempfile
 import unittest
 
+from rocm import without_settings
+
 # The environment with which a program finds the GPU, and the one with which it finds none.
 DEVICE = {"LD_PRELOAD": os.environ["SOFT_DRIVER"]}
 NO_DEVICE = {"LD_PRELOAD": ""}
-OF_USERS = ("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_", "LD_")
 
 
 def words(line):
@@ -39,9 +40,8 @@ class SoftwareAmd(unittest.TestCase):
     def environment(self, **settings):
         """Each test has a GPU of its own, so its processes also have their device locks in the
         test's directory."""
-        result = {name: value for name, value in os.environ.items()
-                  if not name.startswith(OF_USERS)}
-        return result | DEVICE | {"VITAMIN_LOCK_DIRECTORY": str(self.directory)} | settings
+        locks = {"VITAMIN_LOCK_DIRECTORY": str(self.directory)}
+        return without_settings(os.environ) | DEVICE | locks | settings
 
     def new_file(self, name):
         return self.directory / f"{name}{len(list(self.directory.iterdir()))}"

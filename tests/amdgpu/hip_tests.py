@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ROCm's own tests over the software AMD GPU: each bare and under `vitamin run`.
+
+    git clone --branch rocm-5.4.x https://github.com/ROCm/hip-tests
+    hip_tests.py hip-tests --build build/release --objects DIRECTORY [--units stream,event]
+
+Compiles the catch tests of each unit file by file with hipcc, links one program for each unit and
+runs each of its cases in a process of its own: bare, then in each of --modes. A case whose results
+differ is run twice more. Everything is kept in --objects: objects, what hipcc said of a file that
+it does not compile, and results.jsonl, which has a line for each case. Started again, the script
+goes on where it stopped; with nothing left to do it only prints the table.
+
+With --chroot, as root: the ROCm of Debian sid in a chroot, which is made if it is not there (take a
+newer branch of hip-tests, and other objects). Exit code: 0, or 1 if a case differs.
+"""
+import argparse
+import contextlib
+import dataclasses
+import datetime
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import rocm
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+from time_limit import time_limit, wait_until  # noqa: E402
+
+UNITS = ("stream", "event", "streamperthread", "kernel", "multiThread", "graph", "memory")
+MODES = ("random", "static", "vitamind")
+FLAGS = ("-std=c++17", "-O1", "-w")
+INCLUDES = ("include", "external/Catch2", "external/picojson", "kernels")
+ROUNDS = 3  # of a case whose results differ
+CLASSES = ("pass in all", "fail in all", "skipped", "over the limit bare", "differs")
+
+
+class Stop(Exception):
+    """Why the script cannot go on, and what to do."""
+
+
+# What a case said.
+
+FAILURE = re.compile(r"^(?:\S*/)?([^\s/]+:\d+: failed: .*)", re.M)
+END_OF_FAILURE = re.compile(r"^(?:\S+:\d+: |Passed |Failed |=====)")
+PASSED = re.compile(r"^(?:Passed|All tests passed)", re.M)
+
+
+def first_failure(out):
+    """The first assertion that failed as one line, from what Catch2's compact reporter printed."""
+    found = FAILURE.search(out)
+    if not found:
+        return None
+    lines = [found[1]]
+    for line in out[found.end():].splitlines()[1:]:
+        if END_OF_FAILURE.match(line):
+            break
+        lines.append(line)
+    return " ".join(" ".join(lines).split())
+
+
+def why(out, error, ending):
+    """The first line of why a case did not pass: the software GPU's, that of Catch2, or the end."""
+    lines = error.splitlines() or [""]
+    of_gpu = next((line for line in lines if line.startswith("software AMD GPU:")), None)
+    parts = [part for part in (of_gpu, first_failure(out)) if part]
+    return ("; ".join(parts) or f"{ending}: {lines[0]}")[:400]
+
+
+def outcome(code, out, error):
+    """What a process of a case came to. `code`: None if it did not end within its limit."""
+    if code is None:
+        return {"verdict": "limit", "why": why(out, error, "it did not end within its limit")}
+    if code > 128:  # `vitamin run` says so that its program ended by a signal
+        code = 128 - code
+    if code == 0 and PASSED.search(out):
+        return {"verdict": "skip" if "HIP_SKIP_THIS_TEST" in out else "pass", "why": ""}
+    ending = f"signal {-code}" if code < 0 else f"exit code {code}"
+    if code == 0:
+        ending += " before its end"
+    return {"verdict": "fail", "why": why(out, error, ending)}
+
+
+def comparable(text):
+    """A reason without what is different in each run: addresses and queues."""
+    return re.sub(r"0x[0-9a-f]+|queue \d+", "N", text)
+
+
+def classify(outcomes):
+    """One of CLASSES; `outcomes`: by mode, with `bare`."""
+    verdicts = {result["verdict"] for result in outcomes.values()}
+    if outcomes["bare"]["verdict"] == "limit":
+        return "over the limit bare"
+    if len(verdicts) > 1:
+        return "differs"
+    if verdicts == {"fail"}:
+        alike = len({comparable(result["why"]) for result in outcomes.values()}) == 1
+        return "fail in all" if alike else "differs"
+    return {"pass": "pass in all", "skip": "skipped"}[verdicts.pop()]
+
+
+def class_of(row):
+    """That of a case. Only one that differs in its first round has others."""
+    return classify(row["rounds"][0])
+
+
+def listed(text):
+    """The names of `--list-test-names-only`."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def as_filter(name):
+    """The name as Catch2's command line takes it."""
+    return re.sub(r"([\\,\[\]*])", r"\\\1", name)
+
+
+def table(rows, units):
+    lines = [f"| unit | {' | '.join(CLASSES)} |", "|---" * (len(CLASSES) + 1) + "|"]
+    for unit in units:
+        classes = [class_of(row) for row in rows if row["unit"] == unit]
+        if classes:
+            counts = " | ".join(str(classes.count(name)) for name in CLASSES)
+            lines.append(f"| {unit} ({len(classes)}) | {counts} |")
+    return "\n".join(lines)
+
+
+def names(rows):
+    """A line for each case that needs a reader, with why."""
+    for row in rows:
+        kind = class_of(row)
+        if kind in ("pass in all", "skipped"):
+            continue
+        if kind == "differs":
+            times = [classify(outcomes) for outcomes in row["rounds"]].count(kind)
+            kind += f" in {times} of {len(row['rounds'])} rounds"
+        yield f"{kind}: {row['test']} ({row['unit']})"
+        for mode, result in row["rounds"][0].items():
+            if mode == "bare" or class_of(row) == "differs":
+                yield f"    {mode}: {result['verdict']} {result['why']}".rstrip()
+
+
+# The programs.
+
+@dataclasses.dataclass
+class Tests:
+    place: rocm.Here
+    checkout: pathlib.Path
+    objects: pathlib.Path
+    part: str
+
+    def sources(self, directory):
+        return [path for path in sorted((self.checkout / "catch" / directory).glob("*.cc"))
+                if path.name != "standalone_main.cc" and
+                not re.search(r"^int main\(", path.read_text(errors="replace"), re.M) or
+                path.name == "main.cc"]
+
+    def compile(self, source, target, label):
+        """Whether the object is there."""
+        log = target.with_suffix(".log")
+        made = max((path.stat().st_mtime for path in (target, log) if path.exists()), default=0)
+        if made > source.stat().st_mtime:
+            return target.exists()
+        note(label)
+        part = target.with_suffix(".part")
+        started = time.monotonic()
+        result = self.place.run(
+            "hipcc", *FLAGS, f"--offload-arch={self.part}",
+            f'-DKERNELS_PATH="{self.checkout}/catch/kernels/"',
+            *(f"-Icatch/{path}" for path in INCLUDES), "-c", source.relative_to(self.checkout),
+            "-o", part, directory=self.checkout, limit=time_limit(600))
+        made = result.returncode == 0
+        if made:
+            part.rename(target)
+        else:
+            log.write_text(result.stderr or "it did not end\n")
+        say(f"{source.name}: {'compiled' if made else f'hipcc FAILED, see {log}'}, "
+            f"{time.monotonic() - started:.0f} s")
+        return made
+
+    def compiled(self, directory, unit):
+        (self.objects / unit).mkdir(parents=True, exist_ok=True)
+        sources = self.sources(directory)
+        targets = [self.objects / unit / f"{source.stem}.o" for source in sources]
+        return [target for number, (source, target) in enumerate(zip(sources, targets), 1)
+                if self.compile(source, target, f"{unit} [{number}/{len(sources)}]")]
+
+    def program(self, unit):
+        """The unit's, of the files that hipcc compiles."""
+        parts = self.compiled("hipTestMain", "main") + self.compiled(f"unit/{unit}", unit)
+        program = self.objects / unit / "tests"
+        if not program.exists() or any(part.stat().st_mtime > program.stat().st_mtime
+                                       for part in parts):
+            result = self.place.run("hipcc", f"--offload-arch={self.part}", *parts, "-o", program,
+                                    "-lpthread", "-ldl", directory=self.objects,
+                                    limit=time_limit(600))
+            if result.returncode != 0:
+                say(f"{unit}: not linked: {result.stderr[:2000]}")
+                return None
+        return program
+
+    def cases(self, program):
+        result = self.place.over_device(program, "--list-test-names-only",
+                                        directory=self.objects, limit=time_limit(60))
+        # The exit code is the number of cases, as far as it goes.
+        found = listed(result.stdout)
+        if not found or result.returncode is None or result.returncode < 0:
+            say(f"{program}: its cases cannot be listed: {result.stderr[:2000]}")
+        return found
+
+
+@dataclasses.dataclass
+class Runs:
+    tests: Tests
+    vitamin: pathlib.Path
+    modes: list
+    limit: float
+    socket: pathlib.Path
+
+    def wrapped(self, mode):
+        policy = ["--daemon", "--socket", self.socket] if mode == "vitamind" else ["--policy", mode]
+        return [self.vitamin, "run", *policy, "--"]
+
+    def run(self, command, limit, locks):
+        directory = self.tests.objects / "run"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        started = time.monotonic()
+        result = self.tests.place.over_device(
+            *command, directory=directory, limit=limit, HIP_CATCH_EXCLUDE_FILE="/nonexistent",
+            VITAMIN_LOCK_DIRECTORY=str(locks or directory))
+        found = outcome(result.returncode, result.stdout, result.stderr)
+        if bound := re.search(r"(\d+) of (\d+) launches bound", result.stderr):
+            found["bound"] = [int(bound[1]), int(bound[2])]
+        return found | {"seconds": round(time.monotonic() - started, 1)}
+
+    def round(self, program, name):
+        words = [program, as_filter(name), "--reporter", "compact"]
+        bare = self.run(words, time_limit(self.limit), None)
+        outcomes = {"bare": bare}
+        if bare["verdict"] != "limit":
+            for mode in self.modes:
+                locks = self.socket.parent if mode == "vitamind" else None
+                limit = time_limit(self.limit) + 10 * bare["seconds"]
+                outcomes[mode] = self.run(self.wrapped(mode) + words, limit, locks)
+        return outcomes
+
+    def case(self, program, unit, name):
+        rounds = [self.round(program, name)]
+        if classify(rounds[0]) == "differs":
+            rounds += [self.round(program, name) for _ in range(ROUNDS - 1)]
+        return {"unit": unit, "test": name, "rounds": rounds}
+
+    @contextlib.contextmanager
+    def daemon(self):
+        """A vitamind for the mode of this name."""
+        if "vitamind" not in self.modes:
+            yield
+            return
+        directory = self.socket.parent
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        process = self.tests.place.start(
+            self.vitamin.with_name("vitamind"), "--quiet", "--socket", self.socket,
+            "--policy", "random", "--lock-directory", directory, directory=directory)
+        try:
+            wait_until(lambda: self.tests.place.run(
+                self.vitamin, "status", "--socket", self.socket, directory=directory,
+                limit=time_limit(10)).returncode == 0 or process.poll() is not None)
+            yield
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+# The command.
+
+def say(line):
+    print(line, flush=True)
+
+
+def note(text):
+    """In front of the next line."""
+    print(text, end=" ", flush=True)
+
+
+def commit_of(directory):
+    result = subprocess.run(["git", "-C", directory, "describe", "--always", "--dirty",
+                             "--abbrev=12", "--exclude=*"], text=True, capture_output=True)
+    return result.stdout.strip() or "unknown"
+
+
+def subject(tests):
+    """What is tested with what: the first line of the results."""
+    result = tests.place.run("hipcc", "--version", directory="/", limit=time_limit(60))
+    if result.returncode != 0:
+        raise Stop(f"hipcc does not run: {result.stderr.strip()}; install ROCm (Debian: hipcc)")
+    return {"hip_tests": commit_of(tests.checkout), "part": tests.part,
+            "hip": result.stdout.splitlines()[0].removeprefix("HIP version: "),
+            "flags": " ".join(FLAGS)}
+
+
+def read_results(file, head):
+    """The kept results, of what `head` says."""
+    if not file.exists():
+        now = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+        vitamin = commit_of(pathlib.Path(__file__).parent)
+        file.write_text(json.dumps(head | {"vitamin": vitamin, "date": now}) + "\n")
+        return []
+    first, *rows = map(json.loads, file.read_text().splitlines())
+    for key, value in head.items():
+        if first.get(key) != value:
+            raise Stop(f"{file.parent} is of another {key} ({first.get(key)}, now {value}): name "
+                       "another --objects, or remove it")
+    return rows
+
+
+def arguments_of(words):
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", type=pathlib.Path, help="a checkout of ROCm/hip-tests")
+    parser.add_argument("--build", type=pathlib.Path, required=True,
+                        help="a build of Vitamin with vitamin, vitamin_interpose_hip and soft_kfd")
+    parser.add_argument("--objects", type=pathlib.Path, required=True,
+                        help="where objects and results are kept (1 GB)")
+    parser.add_argument("--units", default=",".join(UNITS),
+                        help="directories of catch/unit (default: %(default)s)")
+    parser.add_argument("--modes", default="random,static",
+                        help=f"of {', '.join(MODES)} (default: %(default)s); the first two are "
+                             "policies, the last is `vitamin run --daemon`")
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose names match")
+    parser.add_argument("--limit", type=float, default=10, metavar="SECONDS",
+                        help="of a case on an idle machine (default: %(default)s); at least 4 "
+                             "times that, more on a busy one, and 10 times the bare run more when "
+                             "wrapped")
+    parser.add_argument("--part", choices=("gfx90a", "gfx942", "gfx1030"), default="gfx90a")
+    parser.add_argument("--compile-only", action="store_true")
+    parser.add_argument("--chroot", type=pathlib.Path, metavar="DIRECTORY")
+    return parser.parse_args(words)
+
+
+def checked(arguments):
+    """The arguments, absolute and found good."""
+    for name in ("checkout", "build", "objects", "chroot"):
+        if path := getattr(arguments, name):
+            setattr(arguments, name, path.resolve())
+    arguments.units = arguments.units.split(",")
+    arguments.modes = arguments.modes.split(",")
+    units = arguments.checkout / "catch/unit"
+    if not units.is_dir():
+        raise Stop(f"{arguments.checkout} has no catch/unit: it is no checkout of ROCm/hip-tests "
+                   "(git clone --branch rocm-5.4.x https://github.com/ROCm/hip-tests)")
+    for unit in arguments.units:
+        if not (units / unit).is_dir():
+            there = sorted(path.name for path in units.iterdir() if path.is_dir())
+            raise Stop(f"there is no unit '{unit}'; there are {', '.join(there)}")
+    for mode in arguments.modes:
+        if mode not in MODES:
+            raise Stop(f"there is no mode '{mode}'; there are {', '.join(MODES)}")
+    for file in (rocm.DRIVER, "bin/vitamin", "lib/libvitamin_hip.so"):
+        if not (arguments.build / file).exists():
+            raise Stop(f"{arguments.build} lacks {file}: build vitamin, vitamind, "
+                       "vitamin_interpose_hip and soft_kfd there")
+    if arguments.chroot is None and not shutil.which("hipcc"):
+        raise Stop("there is no hipcc here: install ROCm (Debian: hipcc), or name a --chroot")
+    return arguments
+
+
+def run_unit(runs, unit, only, results, rows):
+    program = runs.tests.program(unit)
+    found = runs.tests.cases(program) if program else []
+    done = {row["test"] for row in rows if row["unit"] == unit}
+    left = [name for name in found if name not in done and re.search(only, name)]
+    say(f"{unit}: {len(found)} cases, {len(left)} to run")
+    for number, name in enumerate(left, 1):
+        note(f"{unit} [{number}/{len(left)}]")
+        row = runs.case(program, unit, name)
+        rows.append(row)
+        with results.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        say(f"{class_of(row)}, {row['rounds'][0]['bare']['seconds']} s bare: {name}")
+
+
+def run(arguments):
+    place = (rocm.Chroot(arguments.chroot, arguments.build, arguments.part) if arguments.chroot
+             else rocm.Here(arguments.build, arguments.part))
+    tests = Tests(place, arguments.checkout, arguments.objects, arguments.part)
+    arguments.objects.mkdir(parents=True, exist_ok=True)
+    runs = Runs(tests, arguments.build / "bin/vitamin", arguments.modes, arguments.limit,
+                arguments.objects / "daemon/socket")
+    with place.ready(arguments.checkout, arguments.build, arguments.objects):
+        head = subject(tests)
+        results = arguments.objects / "results.jsonl"
+        rows = read_results(results, head)
+        if arguments.compile_only:
+            for unit in arguments.units:
+                tests.program(unit)
+            return 0
+        with runs.daemon():
+            for unit in arguments.units:
+                run_unit(runs, unit, arguments.only, results, rows)
+    say(f"\nhip-tests {head['hip_tests']}, HIP {head['hip']}, {head['part']}\n")
+    say(table(rows, arguments.units))
+    for line in names(rows):
+        say(line)
+    return 1 if any(class_of(row) == "differs" for row in rows) else 0
+
+
+def main(words=None):
+    try:
+        return run(checked(arguments_of(words)))
+    except Stop as stop:
+        print(f"hip_tests.py: {stop}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where HIP programs are built and run over the software AMD GPU: the ROCm of this machine, or that
+of Debian sid in a chroot."""
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+
+OF_USERS = ("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_", "LD_")
+DRIVER = "lib/soft/libvitamin_soft_kfd.so"
+CHROOT_PACKAGES = "libamdhip64-6,libamdhip64-dev,libhsa-runtime64-1,hipcc,rocminfo,libdrm-amdgpu1"
+
+
+def without_settings(environment):
+    """The environment without what its user set for a GPU."""
+    return {name: value for name, value in environment.items() if not name.startswith(OF_USERS)}
+
+
+def end_group(process):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+class Here:
+    """This machine's ROCm. All paths are the same within."""
+
+    def __init__(self, build, part):
+        self.driver = build / DRIVER
+        self.part = part
+
+    @contextlib.contextmanager
+    def ready(self, *_):
+        yield
+
+    def start(self, *command, directory, **settings):
+        """The process, a group of its own."""
+        return self._start(command, cwd=directory, env=without_settings(os.environ) | settings)
+
+    @staticmethod
+    def _start(command, **arguments):
+        return subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                errors="replace", start_new_session=True, **arguments)
+
+    def run(self, *command, directory, limit, **settings):
+        """The completed process, whose exit code is None if it did not end within `limit` s."""
+        process = self.start(*command, directory=directory, **settings)
+        try:
+            out, error = process.communicate(timeout=limit)
+            code = process.returncode
+        except subprocess.TimeoutExpired:
+            end_group(process)
+            out, error = process.communicate()
+            code = None
+        finally:
+            end_group(process)
+        return subprocess.CompletedProcess(command, code, out, error)
+
+    def over_device(self, *command, gpus=1, **arguments):
+        return self.run(*command, LD_PRELOAD=str(self.driver), VITAMIN_SOFT_AMDGPU=self.part,
+                        VITAMIN_SOFT_AMDGPU_COUNT=str(gpus), **arguments)
+
+
+def libraries_of(library):
+    lines = subprocess.run(["ldd", library], text=True, capture_output=True, check=True).stdout
+    return [pathlib.Path(path) for path in re.findall(r"=> (/\S+)", lines)]
+
+
+class Chroot(Here):
+    """ROCm of Debian sid in a chroot of 1.6 GB, which is made if it is not there. Needs root,
+    mmdebstrap and, to make it, network."""
+
+    def __init__(self, directory, build, part):
+        super().__init__(build, part)
+        self.directory = directory
+        self.make()
+        self.libraries = directory / "opt/libraries"
+        self.libraries.mkdir(parents=True, exist_ok=True)
+        # Those that the driver was linked with and that sid lacks.
+        for library in libraries_of(self.driver):
+            present = any((directory / path / library.name).exists()
+                          for path in ("usr/lib/x86_64-linux-gnu", "lib64"))
+            if not present:
+                shutil.copy(library, self.libraries)
+
+    def make(self):
+        if (self.directory / "usr/bin/hipcc").exists():
+            return
+        subprocess.run(["mmdebstrap", "--variant=apt", "--mode=root",
+                        # sid's index is older than it says where a mirror lags.
+                        '--aptopt=Acquire::Check-Valid-Until "false"',
+                        '--aptopt=APT::Install-Recommends "false"',
+                        f"--include={CHROOT_PACKAGES}", "sid", self.directory], check=True)
+
+    @contextlib.contextmanager
+    def ready(self, *directories):
+        """Mounts the directories in it, under the paths that they have here."""
+        with contextlib.ExitStack() as mounts:
+            for source in ("/proc", "/dev", *map(str, directories)):
+                target = self.directory / source[1:]
+                target.mkdir(parents=True, exist_ok=True)
+                subprocess.run(["mount", "--bind", source, target], check=True)
+                mounts.callback(subprocess.run, ["umount", target], check=True)
+            yield
+
+    def start(self, *command, directory, **settings):
+        settings = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/opt/libraries"} | settings
+        return self._start(["chroot", self.directory, "/usr/bin/env", "-C", directory, "-i",
+                            *(f"{name}={value}" for name, value in settings.items()), *command])
