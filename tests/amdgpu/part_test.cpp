@@ -2,7 +2,10 @@
 #include "backends/soft/amdgpu/part.h"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <set>
 #include <tuple>
 
@@ -13,6 +16,24 @@ const Part& part(const char* name) {
   const Part* found = find_part(name);
   REQUIRE(found != nullptr);
   return *found;
+}
+
+// Registered before known_parts() is called first, so it runs after all that is registered there.
+bool looks_at_exit = false;
+void look_at_exit() {
+  if (looks_at_exit) ::_exit(find_part("gfx90a") == known_parts().data() ? 0 : 1);
+}
+[[maybe_unused]] const int registered = std::atexit(look_at_exit);
+
+TEST_CASE("a part is what it was while the process ends, as queues still run") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    looks_at_exit = !known_parts().empty();
+    std::exit(2);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 TEST_CASE("every CU of every part has exactly one bit of the mask") {

@@ -4,7 +4,8 @@
 namespace vitamin::soft::amdgpu {
 
 const std::vector<Part>& known_parts() {
-  static const std::vector<Part> parts = {
+  // Never destroyed: queues read their part until the process has ended.
+  static const auto& parts = *new const std::vector<Part>{
       {.name = "gfx90a",
        .processor = "gfx90a",
        .major = 9,
