@@ -166,6 +166,9 @@ class Corners(Programs):
     def test_the_last_error_is_the_applications_own(self):
         self.check("last_error")
 
+    def test_attachments_to_streams_are_refused_as_natively(self):
+        self.check("attachments", seen=1)
+
     def test_times_between_events_around_launches(self):
         self.check("times_between_events", seen=10)
 

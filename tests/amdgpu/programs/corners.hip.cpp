@@ -120,6 +120,24 @@ void last_error() {
              launched == hipSuccess && too_wide != hipSuccess && value.host()[0] == 64);
 }
 
+// Which memory may be attached to which stream depends on the version, on the default stream, too.
+void attachments() {
+  DeviceArray<int> value(std::vector<int>(1));
+  add<<<1, 64>>>(value.data(), 1);
+  int* managed = nullptr;
+  HIP_OK(hipMallocManaged(reinterpret_cast<void**>(&managed), 64));
+  bool refused = true;
+  for (const hipStream_t stream : {hipStream_t{}, hipStreamPerThread, free_stream()}) {
+    for (const unsigned flags : {hipMemAttachGlobal, hipMemAttachHost, hipMemAttachSingle})
+      for (const std::size_t bytes : {0, 64})
+        std::printf("%d ", hipStreamAttachMemAsync(stream, managed, bytes, flags));
+    refused &=
+        hipStreamAttachMemAsync(stream, nullptr, 64, hipMemAttachGlobal) == hipErrorInvalidValue;
+  }
+  std::printf("attached\n");
+  report("memory is attached to streams that run", refused && value.host()[0] == 64);
+}
+
 // Events around one launch, and around several: no negative time, the longer work takes longer.
 void times_between_events() {
   DeviceArray<int> value(std::vector<int>(1));
@@ -184,6 +202,7 @@ int main(int count, char** arguments) {
                      {"built_graph", built_graph},
                      {"asked_for_by_name", asked_for_by_name},
                      {"last_error", last_error},
+                     {"attachments", attachments},
                      {"times_between_events", times_between_events},
                      {"devices", devices},
                      {"other_processes", other_processes}},
