@@ -293,7 +293,7 @@ def commit_of(directory):
 
 
 def subject(tests):
-    """What is tested with what: the first line of the results."""
+    """What is tested on what: the first line of the results."""
     result = tests.place.run("hipcc", "--version", directory="/", limit=time_limit(60))
     if result.returncode != 0:
         raise Stop(f"hipcc does not run: {result.stderr.strip()}; install ROCm (Debian: hipcc)")
@@ -305,9 +305,7 @@ def subject(tests):
 def read_results(file, head):
     """The kept results, of what `head` says."""
     if not file.exists():
-        now = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-        vitamin = commit_of(pathlib.Path(__file__).parent)
-        file.write_text(json.dumps(head | {"vitamin": vitamin, "date": now}) + "\n")
+        file.write_text(json.dumps(head) + "\n")
         return []
     first, *rows = map(json.loads, file.read_text().splitlines())
     for key, value in head.items():
@@ -369,6 +367,8 @@ def checked(arguments):
 
 
 def run_unit(runs, unit, only, results, rows):
+    of_today = {"vitamin": commit_of(pathlib.Path(__file__).parent),
+                "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat()}
     program = runs.tests.program(unit)
     found = runs.tests.cases(program) if program else []
     done = {row["test"] for row in rows if row["unit"] == unit}
@@ -376,7 +376,7 @@ def run_unit(runs, unit, only, results, rows):
     say(f"{unit}: {len(found)} cases, {len(left)} to run")
     for number, name in enumerate(left, 1):
         note(f"{unit} [{number}/{len(left)}]")
-        row = runs.case(program, unit, name)
+        row = runs.case(program, unit, name) | of_today
         rows.append(row)
         with results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -401,7 +401,9 @@ def run(arguments):
         with runs.daemon():
             for unit in arguments.units:
                 run_unit(runs, unit, arguments.only, results, rows)
-    say(f"\nhip-tests {head['hip_tests']}, HIP {head['hip']}, {head['part']}\n")
+    commits, dates = (sorted({row[key] for row in rows}) for key in ("vitamin", "date"))
+    say(f"\nhip-tests {head['hip_tests']} on HIP {head['hip']}, {head['part']}; Vitamin "
+        f"{', '.join(commits)}; {' to '.join(dates[:1] + dates[1:][-1:])}\n")
     say(table(rows, arguments.units))
     for line in names(rows):
         say(line)

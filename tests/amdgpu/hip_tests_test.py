@@ -151,7 +151,9 @@ class OverFakes(unittest.TestCase):
                       printed)
         self.assertIn("fail in all: Unit_fails (stream)\n    bare: fail b.cc:3: failed: broken\n",
                       printed)
+        self.assertIn("hip-tests unknown on HIP 5.2.1, gfx90a; Vitamin ", printed)
         for row in self.results():
+            self.assertRegex(f"{row['date']} {row['vitamin']}", r"^20\d\d-\d\d-\d\d \w+")
             self.assertEqual([*row["rounds"][0]], ["bare", "random", "static"])
             self.assertEqual(row["rounds"][0]["static"]["bound"], [2, 3])
 
