@@ -45,6 +45,15 @@ class Programs(software_amd.Programs):
             self.assertEqual(launches["bound"], launches["seen"], report["totals"])
         return report["totals"]
 
+    def until(self, holds, run):
+        """What run() answers, once that holds. For where launches go: a thread of the runtime makes
+        queues beside a program, which may be over before it got a processor."""
+        for _ in range(20):
+            found = run()
+            if holds(found):
+                return found
+        self.fail(f"not so in 20 runs: {found}")
+
     def runtime_with(self, source):
         """A directory with the real runtime behind a library of this C source."""
         directory = self.new_file("runtime")
