@@ -9,10 +9,16 @@ Reads commands, one a line, and answers each with a line:
     export   an IPC handle of the memory
     open HANDLE   opens another program's memory by it: the driver's code
     peek     the first word of that
+    seen     a hash of that
     close    closes it: the driver's code
+    lend     takes 1 MiB more, with the same contents: an IPC handle of it
+    unlend   frees that: the driver's code
+    hold PATH   opens a file and maps it
+    drop     ends that
 """
 import ctypes
 import hashlib
+import mmap
 import os
 import sys
 
@@ -56,9 +62,48 @@ def export(address):
     return bytes(handle).hex()
 
 
-def answer(word, more, address, function, opened):
+def fill(address):
+    must(CU.cuMemcpyHtoD_v2(address, hashlib.shake_256(b"park").digest(SHOWN),
+                            ctypes.c_size_t(SHOWN)))
+
+
+def hash_of(address):
+    return hashlib.sha256(read(address, SHOWN)).hexdigest()
+
+
+def lend(lent):
+    code, address = take(1)
+    must(code)
+    fill(address)
+    lent.value = address.value
+    return export(address)
+
+
+def hold(path, held):
+    held.append(open(path, "r+b"))
+    held.append(mmap.mmap(held[0].fileno(), 0))
+    return 0
+
+
+def drop(held):
+    while held:
+        held.pop().close()
+    return 0
+
+
+def answer(word, more, address, function, opened, lent, held):
     if word == "sum":
-        return hashlib.sha256(read(address, SHOWN)).hexdigest(), address.value
+        return hash_of(address), address.value
+    if word == "seen":
+        return hash_of(opened)
+    if word == "lend":
+        return lend(lent)
+    if word == "unlend":
+        return CU.cuMemFree_v2(lent)
+    if word == "hold":
+        return hold(more[0], held)
+    if word == "drop":
+        return drop(held)
     if word == "launch":
         return launch(function, address)
     if word == "export":
@@ -84,13 +129,12 @@ def main():
     must(CU.cuModuleGetFunction(ctypes.byref(function), module, b"well"))
     code, address = take(int(sys.argv[1]))
     must(code)
-    must(CU.cuMemcpyHtoD_v2(address, hashlib.shake_256(b"park").digest(SHOWN),
-                            ctypes.c_size_t(SHOWN)))
+    fill(address)
     print(os.getpid(), flush=True)
-    opened = ctypes.c_uint64()
+    opened, lent, held = ctypes.c_uint64(), ctypes.c_uint64(), []
     for line in sys.stdin:
         word, *more = line.split()
-        said = answer(word, more, address, function, opened)
+        said = answer(word, more, address, function, opened, lent, held)
         print(*(said if isinstance(said, tuple) else (said,)), flush=True)
 
 

@@ -214,6 +214,62 @@ class Park(SoftTest):
                 owner.end()
                 peer.end()
 
+    def refused_for_sharing(self, held):
+        before = held.ask("sum")
+        self.refused(FAILED, ("park", held.pid), f"process {held.pid}: ", "IPC handles",
+                     "it runs on", "[VIT-112]")
+        self.assertEqual(held.ask("sum"), before)
+
+    def parked_and_resumed(self, held):
+        before = held.ask("sum")
+        for verb in ("park", "resume"):
+            self.done(verb, held.pid)
+        self.assertEqual(held.ask("sum"), before)
+
+    def test_processes_are_parked_again_once_they_share_no_memory_any_more(self):
+        for before in ((), (VITAMIN, "run", "--quiet", "--")):
+            with self.subTest(under="vitamin run" if before else "natively"):
+                owner, peer = Held(self, 1, before), Held(self, 1, before)
+                self.parked_and_resumed(owner)
+                handle = owner.ask("lend")
+                self.refused_for_sharing(owner)  # any process may open it
+                self.parked_and_resumed(peer)
+                self.assertEqual(peer.ask(f"open {handle}"), "0")
+                seen = peer.ask("seen")
+                for each in (owner, peer):
+                    self.refused_for_sharing(each)
+                self.assertEqual(peer.ask("seen"), seen)
+                self.assertEqual(peer.ask("close"), "0")
+                self.parked_and_resumed(peer)
+                self.refused_for_sharing(owner)
+                self.assertEqual(owner.ask("unlend"), "0")
+                self.parked_and_resumed(owner)
+                owner.end()
+                peer.end()
+
+    def test_memory_whose_owner_has_ended_is_not_lost_by_a_peer(self):
+        owner, peer = Held(self, 1), Held(self, 1)
+        self.assertEqual(peer.ask("open " + owner.ask("export")), "0")
+        seen = peer.ask("seen")
+        owner.end()
+        self.refused_for_sharing(peer)
+        self.assertEqual(peer.ask("seen"), seen)
+        self.assertEqual(peer.ask("close"), "0")
+        self.parked_and_resumed(peer)
+
+    def test_what_a_process_has_open_or_mapped_that_no_checkpoint_carries_is_named(self):
+        held = Held(self, 1)
+        for place, part in (("dev/infiniband/uverbs0", "RDMA"), ("dev/shm/nccl-1", "NCCL")):
+            with self.subTest(part):
+                path = self.directory / place
+                path.parent.mkdir(parents=True)
+                path.write_text("contents")
+                self.assertEqual(held.ask(f"hold {path}"), "0")
+                self.refused(FAILED, ("park", held.pid), part, "do not carry", "or end")
+                self.refused(FAILED, ("resume", held.pid), "it is not parked")
+                self.assertEqual(held.ask("drop"), "0")
+                self.parked_and_resumed(held)
+
     def test_a_client_of_mps_is_refused_before_it_is_locked(self):
         held = Held(self, 1)
         nvml = self.library("libnvidia-ml.so.1", "FAKE_NVML")
@@ -308,6 +364,27 @@ class UnderVitamind(SoftTest):
         other.end()
         self.done("resume", "--timeout", "60", held.pid)
         self.assertEqual(int(held.ask("launch")), before + 1)
+
+    def test_a_job_is_parked_as_a_whole_or_not_at_all(self):
+        job = [self.client() for _ in range(3)]
+        for each in job:
+            each.ask("launch")
+        sums = [each.ask("sum") for each in job]
+        program = self.client_status(job[0])["program"]
+        peer = Held(self, 1)
+        self.assertEqual(peer.ask("open " + job[2].ask("lend")), "0")
+        seen = peer.ask("seen")
+        self.refused(FAILED, ("park", program), f"process {job[2].pid}: ", "IPC handles",
+                     "it runs on")
+        for each in job:
+            self.assertIs(self.client_status(each)["parked"], False)
+            self.refused(FAILED, ("resume", each.pid), "it is not parked")
+        self.assertEqual([each.ask("sum") for each in job], sums)
+        self.assertEqual(peer.ask("seen"), seen)
+        self.assertEqual(job[2].ask("unlend"), "0")
+        self.assertEqual(len(self.done("park", program).splitlines()), 3)
+        self.assertEqual(len(self.done("resume", program).splitlines()), 3)
+        self.assertEqual([each.ask("sum") for each in job], sums)
 
     def client_status(self, held):
         return next(client for client in self.status()["clients"]

@@ -45,7 +45,8 @@ Examples:
 
 What it needs: an NVIDIA driver of CUDA 12.8 (570) or later, host memory for what moves, and the
 same user or root. Not carried, and refused: clients of MPS, instances of MIG, communicators of
-NCCL, managed memory, IPC handles.
+NCCL, open network adapters for RDMA, managed memory, IPC handles (of the process that made one and
+of those that opened it).
 
 Exit codes:
   0    done
@@ -166,6 +167,17 @@ bool maps_file(pid_t process, std::string_view part) {
   return false;
 }
 
+// What the first descriptor is whose path has `part`; empty: none. The process may end meanwhile.
+std::string open_file(pid_t process, std::string_view part) {
+  std::error_code over, closed;
+  for (std::filesystem::directory_iterator at(fmt::format("/proc/{}/fd", process), over), end;
+       !over && at != end; at.increment(over)) {
+    const std::string path = std::filesystem::read_symlink(at->path(), closed).native();
+    if (path.find(part) != std::string::npos) return path;
+  }
+  return {};
+}
+
 std::optional<std::uint64_t> host_memory_available() {
   std::ifstream file("/proc/meminfo");
   std::string name;
@@ -216,6 +228,13 @@ hal::Status check_carried(pid_t process, const std::string& socket,
         problem_with(process,
                      "it has communicators of NCCL, which checkpoints do not carry: destroy them "
                      "(ncclCommDestroy) first, or end it instead"));
+  // Through it a network adapter may reach device memory at any time.
+  if (const std::string adapter = open_file(process, "/dev/infiniband/uverbs"); !adapter.empty())
+    return tl::unexpected(problem_with(
+        process, fmt::format("it has a network adapter for RDMA open ({}), whose access to device "
+                             "memory checkpoints do not carry: close it first, or end the process "
+                             "instead",
+                             adapter)));
   const auto bytes_needed = total_of(memory), available = host_memory_available();
   if (bytes_needed && available && *bytes_needed > *available)
     return tl::unexpected(
@@ -232,8 +251,8 @@ std::string refusal(const Checkpoints& driver, int error, const char* step) {
   const std::string name = driver.name_of(error);
   if (error == kNotSupported)
     return fmt::format(
-        "the driver does not {} it ({}): it uses what checkpoints do not carry, "
-        "such as managed memory, IPC handles, NCCL or MPS",
+        "the driver does not {} it ({}): it uses what checkpoints do not carry, such as managed "
+        "memory, IPC handles (the driver does not say of which process), NCCL or MPS",
         step, name);
   if (error == kIllegalState)
     return fmt::format(
