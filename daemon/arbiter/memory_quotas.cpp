@@ -63,6 +63,7 @@ struct MemoryQuotas::Group {
   std::uint32_t user = 0;  // of the first member
   std::string place{};     // of the first member
   bool listed = false;     // the device is
+  bool bounded = true;     // its class may have lost its quota meanwhile
   std::size_t joined = 0;  // processes that were handed it and live
   protocol::Fd file{};
   protocol::MappedLedger ledger{};
@@ -229,6 +230,7 @@ hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(std::uint64_t owner, const 
   if (joined.insert(std::move(key)).second) ++(*group)->joined;
   const std::uint64_t quota = bytes_of(memory, (*group)->total);
   (*group)->ledger->set_quota(quota);
+  (*group)->bounded = true;
   return Bound{(*group)->file.get(), quota, (*group)->whose};
 }
 
@@ -320,16 +322,17 @@ void MemoryQuotas::apply(const config::Configuration& configuration) {
     if (group->workload_class.empty()) continue;  // of a step or claim
     const config::WorkloadClass* const workload = configuration.find_class(group->workload_class);
     // A class that was removed bounds no client.
-    group->ledger->set_quota(workload != nullptr && !workload->memory.empty()
-                                 ? bytes_of(workload->memory, group->total)
-                                 : protocol::kMostBytes);
+    group->bounded = workload != nullptr && !workload->memory.empty();
+    group->ledger->set_quota(group->bounded ? bytes_of(workload->memory, group->total)
+                                            : protocol::kMostBytes);
   }
 }
 
 nlohmann::json MemoryQuotas::status() {
   remove_ended();
   nlohmann::json all = nlohmann::json::array();
-  for (const auto& [key, group] : groups_)
+  for (const auto& [key, group] : groups_) {
+    if (!group->bounded) continue;
     all.push_back({{"device", group->device},
                    {"class", group->workload_class},
                    {"whose", group->whose},
@@ -337,6 +340,7 @@ nlohmann::json MemoryQuotas::status() {
                    {"used", group->ledger->add_up().used},
                    {"processes", group->processes()},
                    {"members", group->members()}});
+  }
   return all;
 }
 
@@ -372,6 +376,7 @@ std::map<std::pair<std::string, std::string>, MemoryQuotas::Sum> MemoryQuotas::s
   remove_ended();
   std::map<std::pair<std::string, std::string>, Sum> all;
   for (const auto& [key, group] : groups_) {
+    if (!group->bounded) continue;
     Sum& sum = all[{group->device, group->workload_class}];
     sum.quota += group->ledger->quota();
     sum.used += group->ledger->add_up().used;

@@ -91,12 +91,12 @@ class MemoryQuotas {
   // All functions that tell or hand out call it first.
   void remove_ended();
 
-  // What each group has.
+  // What each group that has a quota has.
   nlohmann::json status();
   struct Sum {
     std::uint64_t quota = 0, used = 0;
   };
-  // Sums by device and class; class "": all steps and claims.
+  // Sums of these by device and class; class "": all steps and claims.
   std::map<std::pair<std::string, std::string>, Sum> sums();
 
   // Bytes that a process has of the device, and the most that it had, by its owner number; empty:

@@ -275,6 +275,112 @@ class Quotas(DaemonTest):
                 free = total - 40 * MIB
             self.assertEqual(self.ask(program, "info"), [OK, free, total])
 
+    def reload(self, daemon, text):
+        """Has vitamind read another configuration."""
+        before = daemon.log().count("the configuration was read again")
+        pathlib.Path(self.directory.name, "vitamin.toml").write_text(text)
+        daemon.process.send_signal(signal.SIGHUP)
+        self.until(lambda: daemon.log().count("the configuration was read again") > before)
+
+    def said(self, program):
+        program.errors.seek(0)
+        return program.errors.read()
+
+    def test_a_quota_lowered_below_what_is_in_use_takes_nothing_away_and_gives_nothing_more(self):
+        text = '[[class]]\nname = "small"\nmemory = "{}MiB"\nmemory_of = "class"\n'
+        daemon = self.configured(text.format(64))
+        program = self.program(daemon)
+        for name, size in (("a", 30), ("b", 10)):
+            self.assertEqual(self.ask(program, f"take cuMemAlloc {size * MIB} {name}"), OK)
+        self.reload(daemon, text.format(20))
+        self.assertEqual(self.ask(program, "info"), [OK, 0, 20 * MIB])
+        self.assertEqual(self.ask(program, f"take cuMemAlloc {2 * MIB} c"), NO_MEMORY)
+        self.assertRegex(self.said(program),
+                         r"of the quota of class small \(20.0 MiB\) on device GPU-\S+ 40.0 MiB are "
+                         r"in use, 40.0 MiB by this process.*\[VIT-513\]")
+        late = self.program(daemon)
+        self.assertEqual(self.ask(late, "info"), [OK, 0, 20 * MIB])
+        self.assertEqual(self.ask(late, f"take cuMemAlloc {2 * MIB} a"), NO_MEMORY)
+        self.assertIn("40 MiB of 20 MiB, 2 processes", self.shown(daemon))
+        self.assertEqual(self.ask(program, "give a"), OK)
+        for each in (program, late):
+            self.assertEqual(self.ask(each, "info"), [OK, 10 * MIB, 20 * MIB])
+        self.assertEqual(self.ask(late, f"take cuMemAlloc {10 * MIB} a"), OK)
+        self.reload(daemon, text.format(64))
+        self.assertEqual(self.ask(program, f"take cuMemAlloc {44 * MIB} c"), OK)
+
+    def test_a_class_that_loses_its_quota_bounds_nothing_and_is_shown_with_none(self):
+        text = '[[class]]\nname = "small"\nmemory_of = "class"\n'
+        daemon = self.configured(text + 'memory = "64MiB"\n')
+        program = self.program(daemon)
+        self.assertEqual(self.ask(program, f"take cuMemAlloc {40 * MIB} a"), OK)
+        self.reload(daemon, text)
+        self.assertEqual(self.ask(program, "info"),
+                         [OK, self.ask(program, "native"), 16 << 30])
+        self.assertEqual(self.ask(program, f"take cuMemAlloc {100 * MIB} b"), OK)
+        self.assertEqual(self.memory(daemon), [])
+        self.assertNotIn("class small", self.shown(daemon))
+        self.assertNotIn("vitamin_memory_quota_bytes{", daemon.ask("metrics")["text"])
+        self.reload(daemon, text + 'memory = "64MiB"\n')
+        self.assertEqual(self.memory(daemon)[0]["used"], 140 * MIB)
+        self.assertEqual(self.ask(program, f"take cuMemAlloc {MIB} c"), NO_MEMORY)
+
+    def test_a_class_with_a_quota_above_the_device_is_bounded_by_the_device(self):
+        daemon = self.configured('[[class]]\nname = "large"\nmemory = "1TiB"\n'
+                                 'memory_of = "class"\n')
+        program = self.program(daemon)
+        self.assertEqual(self.ask(program, "info"), [OK, 16 << 30, 16 << 30])
+        self.assertRegex(self.said(program),
+                         r"the quota of class large \(1.0 TiB\) is more than device \S+ has "
+                         r"\(16.0 GiB\): the device bounds it \[VIT-513\]")
+        self.assertEqual(self.ask(program, f"take cuMemAlloc {17 << 30} a"), NO_MEMORY)
+        self.assertEqual(self.ask(program, f"take cuMemAlloc {15 << 30} a"), OK)
+
+    def test_what_a_program_says_of_its_job_or_class_gets_it_no_other_groups_memory(self):
+        daemon = self.configured('[[class]]\nname = "all"\nuser = "*"\nmemory = "96MiB"\n'
+                                 'memory_of = "class"\n[[class]]\nname = "free"\n')
+        uid, container = "1b1ebb02-5ff4-4bd0-bd0a-0d1d1e2f3a4b", "c" * 64
+        for verb in (f"job-begin 12.0 {os.getuid()} 25 - - 64MiB",
+                     f"job-begin 13.0 {os.getuid()} 50 - - 128MiB",
+                     f"job-begin 14.0 {os.getuid() + 1} 50 - - 1GiB",
+                     f"claim-begin C.0 {uid} 25 - {32 * MIB} GPU-1"):
+            self.assertNotIn("error", daemon.ask(verb))
+        step = self.control_group("slurm-test", "uid_0", "job_12", "step_0")
+        for job in ("13.0", "14.0", "12.0", "none"):
+            with self.subTest(job=job):
+                program = self.program(daemon, step, VITAMIN_JOB=job, VITAMIN_CLASS="free")
+                self.assertEqual(self.ask(program, "info"), [OK, 64 * MIB, 64 * MIB])
+                program.kill()
+                program.wait()
+        # Outside of a step a user's process may be of any job of the user, and of no other's.
+        outside = self.program(daemon, VITAMIN_JOB="14.0", VITAMIN_CLASS="free")
+        self.assertEqual(self.ask(outside, "info"), [OK, 96 * MIB, 96 * MIB])
+        self.assertIn("of job 13.0", [each["whose"] for each in self.memory(daemon)])
+        for job in ("12", "13"):
+            self.assertNotIn("error", daemon.ask(f"job-end {job}"))
+        pod = self.control_group("kubepods", f"pod{uid}", container)
+        of_claim = self.program(daemon, pod, VITAMIN_JOB="14.0", VITAMIN_CLASS="free")
+        self.assertEqual(self.ask(of_claim, "info"), [OK, 32 * MIB, 32 * MIB])
+
+    def test_memory_of_a_program_without_our_library_is_not_free_and_its_process_is_named(self):
+        daemon = self.configured('[[class]]\nname = "large"\nmemory = "15GiB"\n'
+                                 'memory_of = "class"\n')
+        unseen = self.program(daemon, LD_PRELOAD=os.environ["FIRST"])
+        self.assertEqual(self.ask(unseen, f"take cuMemAlloc {10 << 30} a"), OK)
+        program = self.program(daemon)
+        self.assertEqual(self.ask(program, "info"), [OK, 6 << 30, 15 << 30])
+        self.assertEqual(self.ask(program, f"take cuMemAlloc {7 << 30} a"), NO_MEMORY)
+        self.assertRegex(self.said(program),
+                         r"device GPU-\S+ itself has no room for 7.0 GiB: 6.0 GiB are free there, "
+                         r"while the quota leaves 15.0 GiB; processes .* outside of Vitamin")
+        self.assertEqual(self.ask(program, f"take cuMemAlloc {6 << 30} a"), OK)
+        one, = self.memory(daemon)
+        self.assertEqual((one["used"], one["processes"]), (6 << 30, 1))
+        text = self.status_with_nvml(daemon, one["device"],
+                                     {program.pid: 6 << 30, unseen.pid: 10 << 30})
+        self.assertIn(f"process {unseen.pid} (memory): 10240 MiB, no quota\n", text)
+        self.assertIn(f"process {program.pid} (memory): 6144 MiB, 6144 MiB of it charged", text)
+
     def test_a_class_that_gains_a_quota_bounds_new_programs_and_the_log_names_others(self):
         daemon = self.configured('[[class]]\nname = "small"\n')
         before = self.program(daemon)
