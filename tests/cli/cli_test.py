@@ -305,9 +305,12 @@ class Signals(CliTest):
         self.assertIn("VIT-108", result.stderr)
 
     def test_a_shell_with_job_control_stops_and_continues_a_run(self):
-        shell = subprocess.Popen(["bash", "--norc", "-i"], stdin=subprocess.PIPE, text=True,
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                 env=self.environment(FAKE_PAGE=BOUND), start_new_session=True)
+        home = self.directory / "home"
+        home.mkdir()
+        shell = subprocess.Popen(
+            ["bash", "--norc", "-i"], stdin=subprocess.PIPE, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
+            env=self.environment(FAKE_PAGE=BOUND, HOME=str(home), HISTFILE=""))
         self.addCleanup(shell.kill)
         code = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); raise SystemExit(6)"
         output, _ = shell.communicate(
@@ -315,6 +318,7 @@ class Signals(CliTest):
             "echo stopped $?\nfg >/dev/null\necho ended $?\nexit\n", timeout=time_limit(60))
         self.assertIn(f"stopped {128 + signal.SIGSTOP}", output)
         self.assertIn("ended 6", output)
+        self.assertEqual(list(home.iterdir()), [])  # no history of this
 
 
 class RunDirectories(CliTest):
