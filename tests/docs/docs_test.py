@@ -197,12 +197,15 @@ class CommandLines(unittest.TestCase):
 class Completions(unittest.TestCase):
     def setUp(self):
         self.directory = tempfile.TemporaryDirectory(prefix="vitamin-docs-")
+        # fish makes directories of its own there.
+        self.environment = {name: value for name, value in os.environ.items()
+                            if not name.startswith("XDG_")} | {"HOME": self.directory.name}
         self.addCleanup(self.directory.cleanup)
 
     def script(self, shell):
         path = pathlib.Path(self.directory.name) / shell
         path.write_text(run(PROGRAMS["vitamin"], "completion", shell).stdout)
-        self.assertEqual(run(shell, "-n", str(path)).stderr, "")
+        self.assertEqual(run(shell, "-n", str(path), env=self.environment).stderr, "")
         return path
 
     def check(self, offered):
@@ -263,7 +266,8 @@ class Completions(unittest.TestCase):
 
         def offered(words):
             result = run("fish", "--no-config", "-c",
-                         f"source {script}; complete -C {shlex.quote(' '.join(words))}")
+                         f"source {script}; complete -C {shlex.quote(' '.join(words))}",
+                         env=self.environment)
             self.assertEqual(result.stderr, "")
             found = {line.split("\t")[0] for line in result.stdout.split("\n")}
             if words[-1] == "--":  # fish offers the mark of a command's beginning itself
