@@ -369,6 +369,9 @@ class UnderVitamind(SoftTest):
         job = [self.client() for _ in range(3)]
         for each in job:
             each.ask("launch")
+        # In the order in which they are parked; the last one shares memory.
+        order = [client["process"] for client in self.status()["clients"]]
+        job.sort(key=lambda each: order.index(int(each.pid)))
         sums = [each.ask("sum") for each in job]
         program = self.client_status(job[0])["program"]
         peer = Held(self, 1)
