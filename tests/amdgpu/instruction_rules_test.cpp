@@ -3,12 +3,11 @@
 // Single instructions: what gfx942 has beyond gfx90a, what both have alike, and what is refused
 // because the interpreter would have to guess. Encodings are LLVM's for gfx940.
 #include <bit>
-#include <cstdio>
 #include <cstring>
 #include <string>
 #include <utility>
 
-#include "tests/amdgpu/instruction_subject.h"
+#include "tests/amdgpu/instruction_rules.h"
 #include "tests/seed.h"
 
 namespace vitamin::soft::amdgpu::isa {
@@ -16,44 +15,8 @@ namespace {
 
 constexpr const char* kCdna3 = "gfx940";
 
-class Rules {
- public:
-  explicit Rules(const char* processor = kCdna3) : subject(processor, 64) { subject.restore(true); }
-
-  // Empty: it was executed. Otherwise why it was not.
-  std::string run(U32 first, U32 second, const char* text) {
-    const Instruction instruction = subject.decode({first, second, 0, 0});
-    CHECK(instruction.text == text);
-    subject.wave().set_exec(exec);
-    try {
-      instruction.execute(subject.wave(), instruction);
-    } catch (const Fault& fault) {
-      return fault.what();
-    }
-    return "";
-  }
-  void refused(U32 first, U32 second, const std::string& text) {
-    char words[32];
-    std::snprintf(words, sizeof words, second == 0 ? "%08x" : "%08x %08x", first, second);
-    const std::string said = run(first, second, text.c_str());
-    CHECK(said == "the software GPU does not know the instruction '" + text + "' (" + words + ")");
-  }
-  U32& row(unsigned reg, unsigned lane = 0) { return subject.wave().row(reg)[lane]; }
-  U32& scalar(unsigned reg) { return subject.wave().scalar[reg]; }
-  void set_pair(unsigned reg, U64 value) {
-    row(reg) = static_cast<U32>(value);
-    row(reg + 1) = static_cast<U32>(value >> 32);
-  }
-  U64 pair(unsigned reg, unsigned lane = 0) {
-    return row(reg, lane) | static_cast<U64>(row(reg + 1, lane)) << 32;
-  }
-
-  Subject subject;
-  U64 exec = 1;
-};
-
 TEST_CASE("gfx942 shifts by up to four and adds in 64 bits, and more is refused") {
-  Rules rules;
+  Rules rules(kCdna3);
   rules.set_pair(4, 0x2000'0000'4000'0001);
   rules.set_pair(6, 0xffff'ffff);
   CHECK(rules.run(0xd2080002, 0x04190704, "v_lshl_add_u64 v[2:3], v[4:5], 3, v[6:7]").empty());
@@ -68,7 +31,7 @@ TEST_CASE("gfx942 shifts by up to four and adds in 64 bits, and more is refused"
 }
 
 TEST_CASE("a lane permutation of a source of 64 bits moves both halves") {
-  Rules rules;
+  Rules rules(kCdna3);
   rules.exec = ~0ull;
   for (unsigned lane = 0; lane < kLanes; ++lane) {
     const U64 bits = std::bit_cast<U64>(lane + 0.3);
@@ -83,7 +46,7 @@ TEST_CASE("a lane permutation of a source of 64 bits moves both halves") {
 }
 
 TEST_CASE("private memory of gfx942 takes a vector and a scalar offset, or none") {
-  Rules rules;
+  Rules rules(kCdna3);
   rules.row(1) = 8, rules.scalar(2) = 16, rules.row(2) = 77;
   CHECK(rules.run(0xdc706004, 0x00020201, "scratch_store_dword v1, v2, s2 offset:4").empty());
   U32 stored = 0;
@@ -98,13 +61,13 @@ TEST_CASE("private memory of gfx942 takes a vector and a scalar offset, or none"
 }
 
 TEST_CASE("caches of gfx942 are written back and invalidated at each scope") {
-  Rules rules;
+  Rules rules(kCdna3);
   CHECK(rules.run(0xe0a4c000, 0, "buffer_inv sc0 sc1").empty());
   CHECK(rules.run(0xe0a0c000, 0, "buffer_wbl2 sc0 sc1").empty());
 }
 
 TEST_CASE("only gfx942 has the register of an XCC's number, and unknown ones are named") {
-  Rules cdna3;
+  Rules cdna3(kCdna3);
   cdna3.subject.wave().xcc_id = 5;
   CHECK(cdna3.run(0xb8801814, 0, "s_getreg_b32 s0, hwreg(HW_REG_XCC_ID, 0, 4)").empty());
   CHECK(cdna3.scalar(0) == 5);
@@ -119,7 +82,7 @@ TEST_CASE("an XCC has no number on gfx90a") {
 }
 
 TEST_CASE("packed results stop at their limits under the clamp modifier or are refused") {
-  Rules rules;
+  Rules rules(kCdna3);
   rules.row(4) = 0x0001fff0, rules.row(5) = 0x00020020;
   CHECK(rules.run(0xd38ac002, 0x18020b04, "v_pk_add_u16 v2, v4, v5 clamp").empty());
   CHECK(rules.row(2) == 0x0003ffff);
@@ -138,7 +101,7 @@ TEST_CASE("packed results stop at their limits under the clamp modifier or are r
 }
 
 TEST_CASE("what the interpreter would have to guess is refused with its name and bytes") {
-  Rules rules;
+  Rules rules(kCdna3);
   rules.refused(0xd2800002, 0x08020d04, "v_add_f64 v[2:3], v[4:5], v[6:7] mul:2");
   rules.refused(0xd8010000, 0x00000100, "ds_add_u32 v0, v1 gds");
   rules.refused(0xd2a20002, 0x00020b04, "v_cvt_pk_fp8_f32 v2, v4, v5");
@@ -157,7 +120,7 @@ TEST_CASE("a kernel of another GPU that asks where private memory is fails on gf
     dispatch.grid = dispatch.block = {64, 1, 1};
     const auto start = [&] { const Workgroup group(dispatch, {}, {}); };
     CHECK_NOTHROW(start());
-    dispatch.cdna3 = true;
+    dispatch.architected_scratch = true;
     CHECK_THROWS_AS(start(), Fault);
   }
 }

@@ -84,9 +84,9 @@ struct State {
 // A wave of its own, with memory.
 class Subject {
  public:
-  // `processor` as LLVM names it; it is gfx9's or gfx10's.
+  // `processor` as LLVM names it; it is gfx9's, gfx10's or gfx11's.
   Subject(const char* processor, unsigned width)
-      : gfx10_(std::string(processor).starts_with("gfx10")), decoder_(processor, gfx10_) {
+      : gfx9_(std::string(processor).starts_with("gfx9")), decoder_(processor, !gfx9_) {
     const U32 properties = width == 32 ? 1u << 10 : 0;
     std::memcpy(descriptor_.data() + 56, &properties, 2);
     dispatch_.descriptor = reinterpret_cast<U64>(descriptor_.data());
@@ -96,8 +96,8 @@ class Subject {
     dispatch_.private_bytes = kPrivateBytes;
     dispatch_.shared_aperture = kSharedAperture;
     dispatch_.private_aperture = kPrivateAperture;
-    dispatch_.wave32_part = gfx10_;
-    dispatch_.cdna3 = std::string(processor) == "gfx940";
+    dispatch_.wave32_part = !gfx9_;
+    dispatch_.xcc_ids = std::string(processor) == "gfx940";
     group_ = std::make_unique<Workgroup>(dispatch_, std::array<U32, 3>{}, WorkgroupPlace{});
     REQUIRE(memory_ != MAP_FAILED);
     state_.lds.resize(kLdsBytes);
@@ -162,7 +162,7 @@ class Subject {
     return hash;
   }
 
-  bool gfx10_;
+  bool gfx9_;
   Decoder decoder_;
   Instruction decoded_;
   alignas(64) std::array<std::uint8_t, 64> descriptor_{};

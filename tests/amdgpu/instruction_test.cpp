@@ -25,8 +25,9 @@ namespace {
 
 struct Family {
   const char* name;
-  U32 gfx9, gfx10, fixed;      // encoding, and which of its bits are fixed
-  std::array<U64, 4> digests;  // of each target
+  U32 gfx9, gfx10, fixed;      // encoding, which gfx11 has from gfx10, and which bits are fixed
+  std::array<U64, 5> digests;  // of each target
+  bool only_gfx11 = false;
 };
 
 // What must come out, whatever compiles the interpreter and however it loops over the lanes.
@@ -35,68 +36,83 @@ constexpr Family kFamilies[] = {
      0x00000000,
      0x00000000,
      0x80000000,
-     {0x12519b897a0a1615, 0x1d6efef05def8034, 0x644674eb39b8158c, 0x891ec5442a24507f}},
+     {0x12519b897a0a1615, 0x1d6efef05def8034, 0x644674eb39b8158c, 0x891ec5442a24507f,
+      0x6559a397353b2ac0}},
     {"VOP1",
      0x7e000000,
      0x7e000000,
      0xfe000000,
-     {0xd943a930db448785, 0xb0425228e6fadbbb, 0xdd54fe9150025e34, 0x1f2b9d7c062f0778}},
+     {0xd943a930db448785, 0xb0425228e6fadbbb, 0xdd54fe9150025e34, 0x1f2b9d7c062f0778,
+      0xa4ec4a5bc51bd01a}},
     {"VOPC",
      0x7c000000,
      0x7c000000,
      0xfe000000,
-     {0xfd855088dc84bc1a, 0xb87604ad4f7d9dde, 0x100a6627dc3d244b, 0xe960c1b2a6d1ae4f}},
+     {0xfd855088dc84bc1a, 0xb87604ad4f7d9dde, 0x100a6627dc3d244b, 0xe960c1b2a6d1ae4f,
+      0xa54acd753fc799ec}},
     {"VOP3",
      0xd0000000,
      0xd4000000,
      0xfc000000,
-     {0x3d3a144d44bbcf40, 0x1cdc6b91b11320a0, 0xece784610d2e9ab8, 0x7e0ffc1a74a36493}},
+     {0xe0aca6cfa07b39f8, 0xb6d873431e2d587b, 0xf92910c90bf07a6a, 0x544f007a230e9ec8,
+      0xaa25d7c3e9d9a9bc}},
     {"VOP3P",
      0xd3800000,
      0xcc000000,
      0xff800000,
-     {0x5d611f507a0eedc8, 0xd35a4465d0c932e2, 0x60f6f13998bee0d2, 0xfea708e6ec2f975e}},
+     {0x5d611f507a0eedc8, 0xd35a4465d0c932e2, 0x60f6f13998bee0d2, 0xfea708e6ec2f975e,
+      0xb3424c8ada2d9489}},
     {"SOP2",
      0x80000000,
      0x80000000,
      0xc0000000,
-     {0xa1eff3e406630a30, 0xb836c778c68b5534, 0x82d815b533e5449d, 0x0408d3eaeff43626}},
+     {0xa1eff3e406630a30, 0xb836c778c68b5534, 0x82d815b533e5449d, 0x0408d3eaeff43626,
+      0x219cc8afe782e45e}},
     {"SOP1",
      0xbe800000,
      0xbe800000,
      0xff800000,
-     {0x2b747efb5857c205, 0xc8cfa6f4ff7a6413, 0x74bb030989b62054, 0xad54a69d784f690c}},
+     {0x2b747efb5857c205, 0xc8cfa6f4ff7a6413, 0x74bb030989b62054, 0xad54a69d784f690c,
+      0x737aeab5ab7265d8}},
     {"SOPC",
      0xbf000000,
      0xbf000000,
      0xff800000,
-     {0x8a5195e6389b5a43, 0xf5ef9d6aa3b395a7, 0xe0b8dba41f59d128, 0x1d9886f18aee2f3a}},
+     {0x8a5195e6389b5a43, 0xf5ef9d6aa3b395a7, 0xe0b8dba41f59d128, 0x1d9886f18aee2f3a,
+      0x5303cdb2324e1804}},
     {"SOPK",
      0xb0000000,
      0xb0000000,
      0xf0000000,
-     {0x3b8dfd5a2275c452, 0xedad0d52062db802, 0x71b3ce9206637117, 0xf01239495a0dfce8}},
+     {0x3b8dfd5a2275c452, 0xedad0d52062db802, 0x71b3ce9206637117, 0xf01239495a0dfce8,
+      0xe972285177dd5beb}},
     {"DS",
      0xd8000000,
      0xd8000000,
      0xfc00ff00,
-     {0xabccd97b6f338229, 0xd06b64d75876a114, 0x88aadb028ab51869, 0x86762d16b3cc8dc8}},
+     {0xabccd97b6f338229, 0xd06b64d75876a114, 0x88aadb028ab51869, 0x86762d16b3cc8dc8,
+      0x6bba34242d7d7957}},
     {"FLAT",
      0xdc000000,
      0xdc000000,
      0xfc000000,
-     {0x5a4dbe8070c48403, 0xc572addd0dbcc3ac, 0x199232fda0b3a121, 0xa23c68876098110e}},
+     {0x5a4dbe8070c48403, 0xc572addd0dbcc3ac, 0x199232fda0b3a121, 0xa23c68876098110e,
+      0x9ecc1ee9165b4053}},
+    {"VOPD", 0xc8000000, 0xc8000000, 0xfc000000, {0, 0, 0, 0, 0xa5e7a3b043d1621e}, true},
 };
 
-std::array<U32, 4> encode(const Family& family, bool gfx10, Random& random) {
+enum class Generation { kGfx9, kGfx10, kGfx11 };
+
+std::array<U32, 4> encode(const Family& family, Generation generation, Random& random) {
   std::array<U32, 4> words;
   for (U32& word : words) word = static_cast<U32>(random.next());
-  const U32 begin = gfx10 ? family.gfx10 : family.gfx9;
+  const U32 begin = generation == Generation::kGfx9 ? family.gfx9 : family.gfx10;
   words[0] = (words[0] & ~family.fixed) | begin;
   const bool vector_short = begin < 0x80000000;
-  constexpr U32 kSdwa = 249, kDpp = 250, kLiteral = 255;
+  constexpr U32 kDpp8 = 233, kSdwa = 249, kDpp = 250, kLiteral = 255;
+  const U32 most = generation == Generation::kGfx11 ? kDpp8 : kSdwa;  // gfx11 has no SDWA
   if (vector_short && random.one_in(4))
-    words[0] = (words[0] & ~0x1ffu) | (random.one_in(2)   ? kSdwa
+    words[0] = (words[0] & ~0x1ffu) | (random.one_in(2)   ? most
                                        : random.one_in(2) ? kDpp
                                                           : kLiteral);
   // Three fields of SDWA have values that LLVM takes for impossible.
@@ -121,8 +137,8 @@ bool starts_with_any(const std::string& text, std::initializer_list<const char*>
 // What ends or moves the wave, reads a clock, or has last bits of the host's mathematics library.
 bool is_left_out(const std::string& text) {
   return starts_with_any(
-      text, {"s_getpc", "s_setpc", "s_swappc", "s_call", "s_getreg", "s_trap", "ds_gws",
-             "s_cbranch", "v_exp", "v_log", "v_sin", "v_cos", "scratch_"});
+      text, {"s_getpc", "s_setpc", "s_swappc", "s_call", "s_getreg", "s_sendmsg_rtn", "s_trap",
+             "ds_gws", "s_cbranch", "v_exp", "v_log", "v_sin", "v_cos", "scratch_"});
 }
 
 // Whether one lane's result depends on no other lane.
@@ -132,7 +148,7 @@ bool has_independent_lanes(const std::string& text) {
       text.find("wave_") != std::string::npos)
     return false;
   return starts_with_any(text, {"v_", "global_load", "global_store", "flat_load", "flat_store",
-                                "ds_read", "ds_write"}) &&
+                                "ds_read", "ds_write", "ds_load", "ds_store"}) &&
          !starts_with_any(text, {"v_read", "v_writelane", "v_permlane", "v_cmpx"});
 }
 
@@ -143,9 +159,9 @@ bool place_addresses(Subject& subject, const Instruction& instruction, Random& r
   const bool atomic = text.find("_atomic") != std::string::npos;
   if (!shared && !starts_with_any(text, {"global_", "flat_"})) return true;
   if (starts_with_any(text, {"ds_bpermute", "ds_permute", "ds_swizzle"})) return true;
-  const bool behind =
-      shared ? starts_with_any(text, {"ds_read"}) || text.find("rtn") != std::string::npos
-             : load || (atomic && instruction.returns);
+  const bool behind = shared ? starts_with_any(text, {"ds_read", "ds_load"}) ||
+                                   text.find("rtn") != std::string::npos
+                             : load || (atomic && instruction.returns);
   const unsigned at = behind ? 1 : 0;
   const Operand& vector = instruction.operand[at];
   if (vector.kind != Operand::Kind::kVector) return false;
@@ -191,8 +207,9 @@ struct Outcome {
 };
 
 // One random instruction, by the wave and by each of its lanes. False: it is none to try.
-bool try_one(Subject& subject, const Family& family, bool gfx10, Random& random, Outcome& outcome) {
-  const auto words = encode(family, gfx10, random);
+bool try_one(Subject& subject, const Family& family, Generation generation, Random& random,
+             Outcome& outcome) {
+  const auto words = encode(family, generation, random);
   const Instruction& instruction = subject.decode(words);
   const std::string& text = instruction.text;
   const U64 exec = random.mask();
@@ -239,17 +256,21 @@ bool run_fresh(Subject& subject, const Instruction& instruction, U64 exec) {
 struct Target {
   const char* processor;
   unsigned width;
-  bool gfx10;
+  Generation generation;
 };
-constexpr Target kTargets[] = {
-    {"gfx90a", 64, false}, {"gfx1030", 32, true}, {"gfx1030", 64, true}, {"gfx940", 64, false}};
+constexpr Target kTargets[] = {{"gfx90a", 64, Generation::kGfx9},
+                               {"gfx1030", 32, Generation::kGfx10},
+                               {"gfx1030", 64, Generation::kGfx10},
+                               {"gfx940", 64, Generation::kGfx9},
+                               {"gfx1100", 32, Generation::kGfx11}};
 
-Outcome try_family(Subject& subject, const Family& family, bool gfx10, U64 seed, unsigned count) {
+Outcome try_family(Subject& subject, const Family& family, Generation generation, U64 seed,
+                   unsigned count) {
   Random random(seed);
   Outcome outcome;
   while (outcome.executed < count) {
     if (outcome.executed % 32 == 0) subject.fill(random);
-    while (!try_one(subject, family, gfx10, random, outcome)) {
+    while (!try_one(subject, family, generation, random, outcome)) {
     }
   }
   return outcome;
@@ -263,9 +284,10 @@ TEST_CASE("a wave does what its lanes do one by one, with the bits that were rec
     const Target& target = kTargets[at];
     Subject subject(target.processor, target.width);
     for (const Family& family : kFamilies) {
+      if (family.only_gfx11 && target.generation != Generation::kGfx11) continue;
       INFO(target.processor << ", " << target.width << " lanes, " << family.name);
       const unsigned count = test::long_form() ? kLong : kRecorded;
-      const Outcome outcome = try_family(subject, family, target.gfx10, seed + at, count);
+      const Outcome outcome = try_family(subject, family, target.generation, seed + at, count);
       CHECK((outcome.compared > count / 8 || family.name[0] == 'S'));
       if (seed == kRecordedSeed && count == kRecorded)
         CHECK_MESSAGE(outcome.digest == family.digests[at], std::hex << outcome.digest);
@@ -351,7 +373,7 @@ TEST_CASE("v_cmpx activates the lanes that v_cmp finds, whatever its sources are
   unsigned compared = 0, constants = 0, parts = 0;
   for (unsigned attempt = 0; attempt < 8000; ++attempt) {
     if (attempt % 64 == 0) subject.fill(random);
-    auto words = encode(kCompares, true, random);
+    auto words = encode(kCompares, Generation::kGfx10, random);
     if (random.one_in(2)) words[0] = (words[0] & ~0x1ffu) | (128 + random.below(120));
     words[0] &= ~kActivates;
     const U64 exec = random.mask();

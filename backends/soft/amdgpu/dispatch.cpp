@@ -43,7 +43,8 @@ isa::Dispatch describe(Machine& machine, const amd_queue_t& shared,
   dispatch.private_aperture = shared.private_segment_aperture_base_hi;
   dispatch.packed_ids = machine.part.packed_ids;
   dispatch.wave32_part = machine.part.wave_width == 32;
-  dispatch.cdna3 = machine.part.cdna3;
+  dispatch.architected_scratch = machine.part.architected_scratch;
+  dispatch.xcc_ids = machine.part.xccs > 1;
   dispatch.code = &machine.code;
   dispatch.barrier = &barrier;
   return dispatch;

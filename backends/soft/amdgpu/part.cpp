@@ -20,7 +20,7 @@ const std::vector<Part>& known_parts() {
        .cu_pairs = false,
        .packed_ids = true,
        .preserves_halves = false,
-       .cdna3 = false,
+       .architected_scratch = false,
        .family = "aldebaran",
        .device_id = 0x740f},
       // MI300X. LLVM 15 knows gfx940, whose instructions are those of gfx942.
@@ -38,7 +38,7 @@ const std::vector<Part>& known_parts() {
        .cu_pairs = false,
        .packed_ids = true,
        .preserves_halves = false,
-       .cdna3 = true,
+       .architected_scratch = true,
        .family = "ip discovery",
        .device_id = 0x74a1},
       {.name = "gfx1030",
@@ -55,7 +55,7 @@ const std::vector<Part>& known_parts() {
        .cu_pairs = true,
        .packed_ids = false,
        .preserves_halves = true,
-       .cdna3 = false,
+       .architected_scratch = false,
        .family = "sienna_cichlid",
        .device_id = 0x73bf},
   };

@@ -20,10 +20,10 @@ struct Part {
   std::uint32_t engines, arrays_per_engine, cus_per_array;  // of each XCC; the most of an array
   std::uint32_t engines_with_fewer;                         // last ones, one CU an array less
   std::uint32_t wave_width;                                 // native
-  bool cu_pairs;          // workgroup processors: masks are made of pairs of CUs
-  bool packed_ids;        // work-item ids arrive packed in one register
-  bool preserves_halves;  // 16-bit results leave the other half of a register alone
-  bool cdna3;             // see isa::Dispatch
+  bool cu_pairs;             // workgroup processors: masks are made of pairs of CUs
+  bool packed_ids;           // work-item ids arrive packed in one register
+  bool preserves_halves;     // 16-bit results leave the other half of a register alone
+  bool architected_scratch;  // see isa::Dispatch
   const char* family;
   std::uint16_t device_id;  // on the PCI bus
 

@@ -76,11 +76,20 @@ void read_realtime(Wave& wave, const Instruction& instruction) {
   wave.set_pair(instruction.operand[0].reg, nanoseconds() / 10);  // 100 MHz
 }
 
+// gfx11. The encoding holds which message is sent; the answer to this one is the time.
+void ask_by_message(Wave& wave, const Instruction& instruction) {
+  constexpr U32 kGetRealtime = 131;
+  const U32 message = instruction.immediate16() & 0xff;
+  if (message != kGetRealtime)
+    throw Fault("the software GPU does not know the message " + std::to_string(message));
+  read_realtime(wave, instruction);
+}
+
 enum HardwareRegister : unsigned {
   kHwId = 4,  // gfx9
   kShaderMemoryBases = 15,
-  kXccId = 20,  // gfx942; of gfx10 it is another one
-  kHwId1 = 23,  // gfx10
+  kXccId = 20,  // gfx942; of gfx10 and gfx11 it is another one
+  kHwId1 = 23,  // gfx10, gfx11
   kShaderCycles = 29,
 };
 
@@ -92,7 +101,7 @@ U32 hardware_register(const Wave& wave, unsigned id) {
     case kHwId1:
       return wave.hardware_id1;
     case kXccId:
-      if (dispatch.cdna3) return wave.xcc_id;
+      if (dispatch.xcc_ids) return wave.xcc_id;
       break;
     case kShaderMemoryBases:
       return dispatch.private_aperture >> 16 | (dispatch.shared_aperture & 0xffff0000);
@@ -137,6 +146,7 @@ void add_control(InstructionSet& set) {
   set.add("s_getreg_b32", {.execute = get_register});
   set.add("s_memtime", {.execute = read_cycles});
   set.add("s_memrealtime", {.execute = read_realtime});
+  set.add("s_sendmsg_rtn_b64", {.execute = ask_by_message});
   for (const char* name : {"s_nop",
                            "s_waitcnt",
                            "s_waitcnt_vscnt",

@@ -4,16 +4,14 @@
 #include <llvm-c/Disassembler.h>
 
 #include <algorithm>
-#include <bit>
-#include <cctype>
-#include <charconv>
+#include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "backends/soft/amdgpu/isa/assembly.h"
 #include "backends/soft/amdgpu/isa/lanes.h"
 #include "backends/soft/amdgpu/isa/wave.h"
 
@@ -26,275 +24,6 @@ void LLVMInitializeAMDGPUDisassembler();
 
 namespace vitamin::soft::amdgpu::isa {
 namespace {
-
-using Words = std::vector<std::string_view>;
-
-// Splits at `separator` where no bracket is open.
-Words split(std::string_view text, char separator) {
-  Words words;
-  int depth = 0;
-  std::size_t begin = 0;
-  for (std::size_t at = 0; at <= text.size(); ++at) {
-    if (at < text.size()) {
-      if (text[at] == '[' || text[at] == '(') ++depth;
-      if (text[at] == ']' || text[at] == ')') --depth;
-      if (text[at] != separator || depth != 0) continue;
-    }
-    if (at > begin) words.push_back(text.substr(begin, at - begin));
-    begin = at + 1;
-  }
-  return words;
-}
-
-bool take_prefix(std::string_view& text, std::string_view prefix) {
-  if (!text.starts_with(prefix)) return false;
-  text.remove_prefix(prefix.size());
-  return true;
-}
-
-bool take_suffix(std::string_view& text, std::string_view suffix) {
-  if (!text.ends_with(suffix)) return false;
-  text.remove_suffix(suffix.size());
-  return true;
-}
-
-std::optional<std::int64_t> integer(std::string_view text) {
-  const bool negative = take_prefix(text, "-");
-  const int base = take_prefix(text, "0x") ? 16 : 10;
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return static_cast<std::int64_t>(negative ? 0 - value : value);
-}
-
-// An operand as it stands in the text: constants are not bits yet, since their meaning depends on
-// the type that the instruction reads.
-struct Word {
-  Operand operand;
-  std::string_view constant;
-};
-
-struct Named {
-  std::string_view name;
-  unsigned reg, count;
-};
-constexpr Named kNamed[] = {{"vcc", kVcc, 2},
-                            {"vcc_lo", kVcc, 1},
-                            {"vcc_hi", kVcc + 1, 1},
-                            {"exec", kExec, 2},
-                            {"exec_lo", kExec, 1},
-                            {"exec_hi", kExec + 1, 1},
-                            {"m0", kM0, 1},
-                            {"scc", kScc, 1},
-                            {"src_scc", kScc, 1},
-                            {"flat_scratch", kFlatScratch, 2},
-                            {"flat_scratch_lo", kFlatScratch, 1},
-                            {"flat_scratch_hi", kFlatScratch + 1, 1},
-                            {"src_shared_base", kSharedBase, 2},
-                            {"src_shared_limit", kSharedLimit, 2},
-                            {"src_private_base", kPrivateBase, 2},
-                            {"src_private_limit", kPrivateLimit, 2}};
-
-// "v7", "s[4:5]", "a[0:3]", "ttmp9".
-bool parse_register(std::string_view text, Operand& operand) {
-  unsigned base = 0;
-  Operand::Kind kind = Operand::Kind::kVector;
-  if (take_prefix(text, "ttmp")) {
-    kind = Operand::Kind::kScalar, base = kTrapTemporaries;
-  } else if (take_prefix(text, "s")) {
-    kind = Operand::Kind::kScalar;
-  } else if (take_prefix(text, "a")) {
-    base = kAccumulators;
-  } else if (!take_prefix(text, "v")) {
-    return false;
-  }
-  std::optional<std::int64_t> first, last;
-  if (take_prefix(text, "[") && take_suffix(text, "]")) {
-    const std::size_t colon = text.find(':');
-    first = integer(text.substr(0, colon));
-    last = colon == std::string_view::npos ? first : integer(text.substr(colon + 1));
-  } else {
-    first = last = integer(text);
-  }
-  if (!first || !last) return false;
-  operand.kind = kind;
-  operand.reg = static_cast<std::uint16_t>(base + static_cast<unsigned>(*first));
-  operand.count = static_cast<std::uint16_t>(*last - *first + 1);
-  return true;
-}
-
-// False: not understood.
-bool parse_operand(std::string_view text, Word& word) {
-  Operand& operand = word.operand;
-  if (text.size() > 1 && text[0] == '-' && std::isdigit(static_cast<unsigned char>(text[1])) == 0)
-    operand.negate = take_prefix(text, "-");
-  if (take_prefix(text, "neg(")) operand.negate = take_suffix(text, ")");
-  if (take_prefix(text, "|")) operand.absolute = take_suffix(text, "|");
-  if (take_prefix(text, "sext(")) operand.sign_extend = take_suffix(text, ")");
-  if (text.empty()) return false;
-  for (const Named& named : kNamed) {
-    if (named.name != text) continue;
-    operand.kind = Operand::Kind::kScalar;
-    operand.reg = static_cast<std::uint16_t>(named.reg);
-    operand.count = static_cast<std::uint16_t>(named.count);
-    return true;
-  }
-  if (text == "off") return true;
-  if (text == "null") {
-    operand.kind = Operand::Kind::kScalar;
-    operand.reg = kSink;
-    return true;
-  }
-  if (std::isdigit(static_cast<unsigned char>(text[0])) != 0 || text[0] == '-') {
-    operand.kind = Operand::Kind::kConstant;
-    word.constant = text;
-    return true;
-  }
-  return parse_register(text, operand);
-}
-
-// A constant as the hardware expands it for a source of this type: inline integers fill the width
-// with their sign, real constants take the source's format, a literal of 32 bits is the upper half
-// of a double and the lower half of a 64-bit integer.
-std::uint64_t constant_bits(std::string_view text, OperandType type) {
-  if (text.find('.') != std::string_view::npos) {
-    const double value = std::strtod(std::string(text).c_str(), nullptr);
-    if (is_wide(type)) return std::bit_cast<std::uint64_t>(value);
-    const bool half =
-        type == OperandType::kF16 || type == OperandType::kPackedF16 || type == OperandType::kB16;
-    if (half) return std::bit_cast<std::uint16_t>(static_cast<Half>(value));
-    return std::bit_cast<std::uint32_t>(static_cast<float>(value));
-  }
-  const auto value = static_cast<std::uint64_t>(integer(text).value_or(0));
-  const bool literal = text.starts_with("0x");
-  if (type == OperandType::kF64 && literal) return value << 32;
-  return is_wide(type) ? value : value & 0xffffffff;
-}
-
-Operand::Select parse_select(std::string_view text) {
-  using Select = Operand::Select;
-  if (text.starts_with("BYTE_"))
-    return static_cast<Select>(static_cast<int>(Select::kByte0) + (text[5] - '0'));
-  if (text.starts_with("WORD_")) return text[5] == '1' ? Select::kWord1 : Select::kWord0;
-  return Select::kWhole;
-}
-
-// "[0,1,1]" as bits, the first in bit 0.
-std::uint8_t parse_bits(std::string_view text) {
-  unsigned bits = 0, at = 0;
-  for (const char c : text)
-    if (c == '0' || c == '1') bits |= static_cast<unsigned>(c - '0') << at++;
-  return static_cast<std::uint8_t>(bits);
-}
-
-// Collects the modifiers behind the operands.
-struct Modifiers {
-  explicit Modifiers(Instruction& into) : instruction(into) {}
-
-  Instruction& instruction;
-  std::array<Operand::Select, 2> source_select{};
-  LanePermutation permutation;
-  bool permutes = false, signs_rest = false, global_share = false;
-  std::uint64_t row_mask = 0xf, bank_mask = 0xf;
-
-  bool take(std::string_view text);  // false: unknown
-
- private:
-  bool take_flag(std::string_view text);
-  bool take_permutation(std::string_view name, std::string_view value);
-  template <class From>
-  void permute(From&& from) {
-    permutes = true;
-    for (int lane = 0; lane < 64; ++lane)
-      permutation.source[static_cast<std::size_t>(lane)] = static_cast<std::int8_t>(from(lane));
-  }
-};
-
-bool Modifiers::take_flag(std::string_view text) {
-  constexpr std::string_view kIgnored[] = {"glc", "slc", "dlc", "scc",   "sc0",   "sc1",
-                                           "nt",  "gds", "lds", "offen", "idxen", "clamp"};
-  if (std::find(std::begin(kIgnored), std::end(kIgnored), text) == std::end(kIgnored)) return false;
-  if (text == "lds") return false;  // a load that bypasses the registers
-  if (text == "gds") global_share = true;
-  if (text == "glc" || text == "sc0") instruction.returns = true;
-  if (text == "offen") instruction.per_lane_offset = true;
-  if (text == "idxen") instruction.per_lane_index = true;
-  if (text == "clamp") instruction.clamp = true;
-  return true;
-}
-
-bool Modifiers::take_permutation(std::string_view name, std::string_view value) {
-  const int n = static_cast<int>(integer(value).value_or(0));
-  const auto in_row = [](int lane, int from) { return from >> 4 == lane >> 4 ? from : -1; };
-  if (name == "quad_perm" || name == "dpp8") {
-    std::vector<int> digits;
-    for (const char c : value)
-      if (std::isdigit(static_cast<unsigned char>(c)) != 0) digits.push_back(c - '0');
-    const int group = name == "dpp8" ? 8 : 4;
-    if (static_cast<int>(digits.size()) != group) return false;
-    permute([&](int lane) {
-      return lane - lane % group + digits[static_cast<std::size_t>(lane % group)];
-    });
-  } else if (name == "row_shl") {
-    permute([&](int lane) { return in_row(lane, lane + n); });
-  } else if (name == "row_shr") {
-    permute([&](int lane) { return lane - n < 0 ? -1 : in_row(lane, lane - n); });
-  } else if (name == "row_ror") {
-    permute([&](int lane) { return (lane & ~15) | ((lane - n) & 15); });
-  } else if (name == "row_share" || name == "row_newbcast") {
-    permute([&](int lane) { return (lane & ~15) | n; });
-  } else if (name == "row_xmask") {
-    permute([&](int lane) { return lane ^ n; });
-  } else if (name == "row_mirror") {
-    permute([](int lane) { return lane ^ 15; });
-  } else if (name == "row_half_mirror") {
-    permute([](int lane) { return lane ^ 7; });
-  } else if (name == "row_bcast" && n == 15) {
-    permute([](int lane) { return lane < 16 ? -1 : (lane & ~15) - 1; });
-  } else if (name == "row_bcast" && n == 31) {
-    permute([](int lane) { return lane < 32 ? -1 : 31; });
-  } else if (name == "wave_shl") {
-    permute([](int lane) { return lane == 63 ? -1 : lane + 1; });
-  } else if (name == "wave_shr") {
-    permute([](int lane) { return lane - 1; });
-  } else if (name == "wave_rol") {
-    permute([](int lane) { return (lane + 1) & 63; });
-  } else if (name == "wave_ror") {
-    permute([](int lane) { return (lane - 1) & 63; });
-  } else {
-    return false;
-  }
-  return true;
-}
-
-bool Modifiers::take(std::string_view text) {
-  const std::size_t colon = text.find(':');
-  const std::string_view name = text.substr(0, colon);
-  if (colon == std::string_view::npos) return take_flag(name) || take_permutation(name, "");
-  const std::string_view value = text.substr(colon + 1);
-  const auto number = static_cast<std::int32_t>(integer(value).value_or(0));
-  if (name == "offset" || name == "offset0") return instruction.offset = number, true;
-  if (name == "offset1") return instruction.offset1 = number, true;
-  if (name == "mul") return instruction.output_scale = static_cast<std::uint8_t>(number), true;
-  if (name == "div") return instruction.output_scale = 0, true;
-  if (name == "op_sel") return instruction.op_sel = parse_bits(value), true;
-  if (name == "op_sel_hi") return instruction.op_sel_hi = parse_bits(value), true;
-  if (name == "neg_lo") return instruction.neg_lo = parse_bits(value), true;
-  if (name == "neg_hi") return instruction.neg_hi = parse_bits(value), true;
-  if (name == "src0_sel") return source_select[0] = parse_select(value), true;
-  if (name == "src1_sel") return source_select[1] = parse_select(value), true;
-  if (name == "dst_sel") return instruction.result_select = parse_select(value), true;
-  if (name == "dst_unused") {
-    instruction.preserve_rest = value == "UNUSED_PRESERVE";
-    signs_rest = value == "UNUSED_SEXT";
-    return true;
-  }
-  if (name == "row_mask") return row_mask = static_cast<std::uint64_t>(number), true;
-  if (name == "bank_mask") return bank_mask = static_cast<std::uint64_t>(number), true;
-  if (name == "bound_ctrl") return permutation.zero_invalid = true, true;
-  if (name == "fi") return permutation.fetch_inactive = number != 0, true;
-  return take_permutation(name, value);
-}
 
 [[noreturn]] void refuse(Wave&, const Instruction& instruction) {
   const std::uint32_t words[] = {static_cast<std::uint32_t>(instruction.raw),
@@ -332,61 +61,67 @@ void execute_permuted(Wave& wave, const Instruction& instruction) {
   wave.set_exec(exec);
 }
 
-struct Parsed {
-  std::string name;
-  bool sdwa = false, understood = true;
-  std::vector<Word> words;
-};
-
-std::string_view base_name(std::string_view mnemonic, bool& sdwa) {
-  sdwa = take_suffix(mnemonic, "_sdwa");
-  for (const std::string_view suffix : {"_e32", "_e64", "_dpp8", "_dpp"})
-    if (take_suffix(mnemonic, suffix)) break;
-  return mnemonic;
+// Two operations at once (VOPD): what the first one writes is kept back until the second one has
+// read its sources.
+void execute_pair(Wave& wave, const Instruction& instruction) {
+  const OperationPair& pair = *instruction.pair;
+  pair.first.execute(wave, pair.first);
+  pair.second.execute(wave, pair.second);
+  write_row(wave, pair.first_result, wave.row(kPermutedRow));
 }
 
-// Instructions whose operands are read from the encoding, or that have none of use.
-bool takes_no_words(std::string_view name) {
-  for (const std::string_view prefix : {"s_waitcnt", "s_sendmsg", "s_setreg", "s_branch",
-                                        "s_cbranch", "s_nop", "s_sleep", "buffer_inv", "buffer_wb"})
-    if (name.starts_with(prefix)) return true;
-  return false;
+bool is_half(OperandType type) { return type == OperandType::kB16 || type == OperandType::kF16; }
+
+std::size_t source_count(const Definition& definition) {
+  return static_cast<std::size_t>(
+      std::find(definition.sources.begin(), definition.sources.end(), OperandType::kNone) -
+      definition.sources.begin());
 }
 
-Parsed parse(std::string_view text, Modifiers& modifiers) {
-  Parsed parsed;
-  const std::size_t space = std::min(text.find(' '), text.size());
-  parsed.name = std::string(base_name(text.substr(0, space), parsed.sdwa));
-  if (takes_no_words(parsed.name)) return parsed;
-  for (const std::string_view part : split(text.substr(space), ',')) {
-    bool first = true;
-    for (const std::string_view word : split(part, ' ')) {
-      // "v[0:1]" holds a colon too, inside its brackets.
-      const bool modifier = word.find(':') < word.find('[') || !first;
-      if (word.starts_with("hwreg(")) {
-        first = false;
-      } else if (modifier) {
-        parsed.understood &= modifiers.take(word);
-      } else {
-        parsed.understood &= parse_operand(word, parsed.words.emplace_back());
-      }
-      first = false;
-    }
+enum class Encoding { kShort, kVop3, kOther };
+
+Encoding encoding_of(const Instruction& instruction) {
+  if ((instruction.raw >> 31 & 1) == 0) return Encoding::kShort;
+  return (instruction.raw >> 26 & 63) == 0x35 ? Encoding::kVop3 : Encoding::kOther;
+}
+
+// gfx11 names a half of a register for each source and result of 16 bits: by bit 7 of the
+// register's number in VOP1, VOP2 and VOPC, by op_sel in VOP3, whose last bit is the result's. LLVM
+// 15 prints the first as registers from v128 on, and the other for few instructions.
+void name_halves(Instruction& instruction, const Definition& definition, std::vector<Word>& words) {
+  constexpr unsigned kUpper = 128, kResultBit = 3;
+  const std::size_t sources = source_count(definition);
+  const Encoding encoding = encoding_of(instruction);
+  if (encoding == Encoding::kVop3) {
+    const auto bits = static_cast<unsigned>(instruction.raw >> 11 & 15);
+    const unsigned result = bits >> kResultBit & 1;
+    const unsigned accumulator = definition.accumulates ? result << (sources - 1) : 0;
+    instruction.op_sel =
+        static_cast<std::uint8_t>((bits & ((1u << sources) - 1)) | accumulator | result << sources);
   }
-  return parsed;
+  if (encoding != Encoding::kShort) return;
+  for (std::size_t at = 0; at < words.size(); ++at) {
+    Operand& operand = words[at].operand;
+    const std::size_t source = at - definition.first_source;  // wraps for destinations
+    const bool result = at == 0 && definition.first_source != 0;
+    const OperandType type = result             ? definition.result
+                             : source < sources ? definition.sources[source]
+                                                : OperandType::kNone;
+    if (!is_half(type) || operand.kind != Operand::Kind::kVector || operand.reg < kUpper) continue;
+    operand.reg = static_cast<std::uint16_t>(operand.reg - kUpper);
+    const std::size_t bit = result ? sources : source;
+    instruction.op_sel = static_cast<std::uint8_t>(instruction.op_sel | 1u << bit);
+    if (result && definition.accumulates)
+      instruction.op_sel = static_cast<std::uint8_t>(instruction.op_sel | 1u << (sources - 1));
+  }
 }
 
 // Whether 16-bit results need care: which half is written, and what becomes of the other one.
 void settle_result(Instruction& instruction, const Definition& definition, bool sdwa,
                    bool preserves_halves) {
   using Select = Operand::Select;
-  const bool half =
-      definition.result == OperandType::kB16 || definition.result == OperandType::kF16;
-  if (!sdwa && half) {
-    const std::size_t sources = static_cast<std::size_t>(
-        std::find(definition.sources.begin(), definition.sources.end(), OperandType::kNone) -
-        definition.sources.begin());
-    const bool upper = (instruction.op_sel >> sources & 1) != 0;
+  if (!sdwa && is_half(definition.result)) {
+    const bool upper = (instruction.op_sel >> source_count(definition) & 1) != 0;
     instruction.preserve_rest = upper || preserves_halves || instruction.op_sel != 0;
     instruction.result_select = upper                       ? Select::kWord1
                                 : instruction.preserve_rest ? Select::kWord0
@@ -398,6 +133,9 @@ void settle_result(Instruction& instruction, const Definition& definition, bool 
 
 void settle_sources(Instruction& instruction, const Definition& definition,
                     const Modifiers& modifiers, const std::vector<Word>& words) {
+  const auto is_upper = [&](std::size_t source, OperandType type) {
+    return is_half(type) && (instruction.op_sel >> source & 1) != 0;
+  };
   for (std::size_t at = 0; at < words.size(); ++at) {
     Operand& operand = instruction.operand[at] = words[at].operand;
     const std::size_t source = at - definition.first_source;  // wraps for destinations
@@ -407,22 +145,42 @@ void settle_sources(Instruction& instruction, const Definition& definition,
       operand.bits = constant_bits(words[at].constant, type);
     if (source < 2 && modifiers.source_select[source] != Operand::Select::kWhole)
       operand.select = modifiers.source_select[source];
-    const bool half = type == OperandType::kB16 || type == OperandType::kF16;
-    if (half && (instruction.op_sel >> source & 1) != 0) operand.select = Operand::Select::kWord1;
+    if (is_upper(source, type)) operand.select = Operand::Select::kWord1;
     if (operand.kind == Operand::Kind::kScalar && operand.reg == kSink &&
         at >= definition.first_source)
       operand = {.kind = Operand::Kind::kConstant};  // `null` reads as zero
   }
   instruction.operands = static_cast<std::uint8_t>(words.size());
-  if (definition.accumulates) instruction.operand[instruction.operands++] = instruction.operand[0];
+  if (definition.accumulates) {
+    Operand& operand = instruction.operand[instruction.operands++] = instruction.operand[0];
+    const std::size_t source = source_count(definition) - 1;
+    if (is_upper(source, definition.sources[source])) operand.select = Operand::Select::kWord1;
+  }
   for (Operand& operand : instruction.operand)
     operand.plain_row = operand.kind == Operand::Kind::kVector && !operand.modified();
+}
+
+// LLVM 15 does not know gfx11's v_mov_b16, whose encodings differ from those of v_not_b16 in the
+// number of the operation only. True: `bytes` was a v_mov_b16 and is a v_not_b16 now.
+bool replace_move_of_half(std::uint8_t* bytes) {
+  constexpr std::uint32_t kMove = 0x1c, kNot = 0x69;
+  std::uint32_t word;
+  std::memcpy(&word, bytes, 4);
+  if (word >> 25 == 0x3f && (word >> 9 & 0xff) == kMove)  // VOP1
+    word ^= (kMove ^ kNot) << 9;
+  else if (word >> 16 == (0xd580 | kMove))  // VOP3
+    word ^= (kMove ^ kNot) << 16;
+  else
+    return false;
+  std::memcpy(bytes, &word, 4);
+  return true;
 }
 
 }  // namespace
 
 Decoder::Decoder(const char* processor, bool preserves_halves)
-    : preserves_halves_(preserves_halves) {
+    : preserves_halves_(preserves_halves),
+      gfx11_(std::string_view(processor).starts_with("gfx11")) {
   LLVMInitializeAMDGPUTargetInfo();
   LLVMInitializeAMDGPUTargetMC();
   LLVMInitializeAMDGPUDisassembler();
@@ -439,8 +197,7 @@ void Decoder::settle_constants(Instruction& instruction, const Definition& defin
     if (type == OperandType::kNone) break;
     Operand& operand = instruction.operand[definition.first_source + source];
     if (operand.kind != Operand::Kind::kConstant) continue;
-    const bool half = type == OperandType::kB16 || type == OperandType::kF16;
-    const std::uint64_t value = constant_value(operand, half ? 2 : is_wide(type) ? 8 : 4);
+    const std::uint64_t value = constant_value(operand, is_half(type) ? 2 : is_wide(type) ? 8 : 4);
     const auto [rows, fresh] = constants_.try_emplace(value);
     if (fresh) {
       std::fill_n(rows->second.low, kLanes, static_cast<std::uint32_t>(value));
@@ -450,69 +207,110 @@ void Decoder::settle_constants(Instruction& instruction, const Definition& defin
   }
 }
 
-Instruction Decoder::decode(std::uint64_t pc, std::uint64_t available) {
-  constexpr std::size_t kLongest = 20;
-  std::array<std::uint8_t, kLongest> bytes{};
-  std::memcpy(bytes.data(), reinterpret_cast<const void*>(pc),
-              std::min<std::uint64_t>(available, kLongest));
-  Instruction instruction;
-  std::memcpy(&instruction.raw_high, bytes.data() + 8, 4);
+std::string Decoder::disassemble(Bytes& bytes, std::uint64_t pc, std::size_t& size) {
   std::array<char, 512> buffer{};
-  const std::lock_guard lock(mutex_);
-  const std::size_t size = disassembler_ == nullptr
-                               ? 0
-                               : LLVMDisasmInstruction(disassembler_, bytes.data(), bytes.size(),
-                                                       pc, buffer.data(), buffer.size());
-  instruction.size = size == 0 ? 4 : static_cast<std::uint32_t>(size);
-  std::memcpy(&instruction.raw, bytes.data(), std::min<std::size_t>(instruction.size, 8));
-  instruction.execute = refuse;
-  if (size == 0) {
-    instruction.text = "(not an instruction)";
-    return instruction;
-  }
+  if (disassembler_ != nullptr)
+    size = LLVMDisasmInstruction(disassembler_, bytes.data(), bytes.size(), pc, buffer.data(),
+                                 buffer.size());
+  if (size == 0) return "(not an instruction)";
   std::string text = buffer.data();
   if (const std::size_t comment = text.find("//"); comment != std::string::npos)
     text.resize(comment);
   std::replace(text.begin(), text.end(), '\t', ' ');
   text.erase(0, std::min(text.find_first_not_of(' '), text.size()));
   while (text.ends_with(' ')) text.pop_back();
-  instruction.text = text;
+  return text;
+}
 
+Instruction Decoder::decode(std::uint64_t pc, std::uint64_t available) {
+  Bytes bytes{};
+  std::memcpy(bytes.data(), reinterpret_cast<const void*>(pc),
+              std::min<std::uint64_t>(available, bytes.size()));
+  Instruction instruction;
+  std::uint64_t raw = 0;
+  std::memcpy(&raw, bytes.data(), sizeof raw);
+  std::memcpy(&instruction.raw_high, bytes.data() + 8, 4);
+  const std::lock_guard lock(mutex_);
+  std::size_t size = 0;
+  instruction.text = disassemble(bytes, pc, size);
+  if (size == 0 && gfx11_ && replace_move_of_half(bytes.data())) {
+    instruction.text = disassemble(bytes, pc, size);
+    if (size != 0) instruction.text.replace(0, std::strlen("v_not"), "v_mov");
+  }
+  instruction.size = size == 0 ? 4 : static_cast<std::uint32_t>(size);
+  instruction.raw = instruction.size == 4 ? raw & 0xffffffff : raw;
+  instruction.execute = refuse;
+  if (size == 0) return instruction;
+  if (const std::size_t at = instruction.text.find(" :: "); at != std::string::npos)
+    settle_pair(instruction, at);
+  else
+    settle(instruction, instruction.text);
+  return instruction;
+}
+
+void Decoder::settle_pair(Instruction& instruction, std::size_t separator) {
+  constexpr std::string_view kSeparator = " :: ", kDual = "v_dual_";
+  OperationPair pair{.first = instruction, .second = instruction};
+  const auto settle_one = [&](Instruction& operation, std::string_view text) {
+    std::string alone = "v_" + std::string(text.substr(kDual.size()));
+    if (alone.starts_with("v_cndmask_")) alone += ", vcc_lo";  // which the text leaves out
+    settle(operation, alone);
+    return operation.execute != refuse;
+  };
+  const std::string_view text = instruction.text;
+  if (!settle_one(pair.first, text.substr(0, separator)) ||
+      !settle_one(pair.second, text.substr(separator + kSeparator.size())))
+    return;
+  pair.first_result = std::exchange(pair.first.operand[0].reg, kPermutedRow);
+  instruction.pair = &pairs_.emplace_back(std::move(pair));
+  instruction.execute = execute_pair;
+}
+
+void Decoder::settle_permutation(Instruction& instruction, Operand& source, bool wide,
+                                 const Modifiers& modifiers) {
+  LanePermutation& permutation = permutations_.emplace_back(modifiers.permutation);
+  for (unsigned lane = 0; lane < kLanes; ++lane)
+    if ((modifiers.row_mask >> (lane / 16) & 1) == 0 ||
+        (modifiers.bank_mask >> (lane % 16 / 4) & 1) == 0)
+      permutation.enabled &= ~(1ull << lane);
+  permutation.wide = wide;
+  instruction.permutation = &permutation;
+  instruction.inner = instruction.execute;
+  instruction.execute = execute_permuted;
+  instruction.offset = source.reg;
+  source.reg = kPermutedRow;
+}
+
+// `text`: of one operation. What is not understood leaves `execute` as it is.
+void Decoder::settle(Instruction& instruction, std::string_view text) {
   Modifiers modifiers(instruction);
-  const Parsed parsed = parse(text, modifiers);
+  Parsed parsed = parse(text, modifiers);
   const Definition* definition = set_.find(parsed.name);
   // Of the global data share there is nothing but its barriers.
   const bool elsewhere = modifiers.global_share && !parsed.name.starts_with("ds_gws_");
   if (definition == nullptr || !parsed.understood || modifiers.signs_rest || elsewhere ||
       parsed.words.size() + (definition->accumulates ? 1 : 0) > Instruction::kMaxOperands)
-    return instruction;
+    return;
   const bool real =
       definition->result == OperandType::kF32 || definition->result == OperandType::kF16;
   const bool saturates = instruction.clamp && definition->result != OperandType::kNone && !real;
-  if (saturates && definition->saturating == nullptr) return instruction;
-  if (instruction.output_scale != 1 && !real) return instruction;
+  if (saturates && definition->saturating == nullptr) return;
+  if (instruction.output_scale != 1 && !real) return;
+  // It is not known what becomes of the lanes of exec that take no part.
+  const bool activates = parsed.name.starts_with("v_cmpx_");
+  if (activates && modifiers.permutes) return;
   Definition typed = *definition;
   // From gfx10 on v_cmpx names no mask: its sources come first.
-  if (parsed.name.starts_with("v_cmpx_") && parsed.words.size() == 2) typed.first_source = 0;
+  if (activates && parsed.words.size() == 2) typed.first_source = 0;
+  if (gfx11_) name_halves(instruction, typed, parsed.words);
   settle_sources(instruction, typed, modifiers, parsed.words);
   if (parsed.name.starts_with("v_")) settle_constants(instruction, typed);
   settle_result(instruction, *definition, parsed.sdwa, preserves_halves_);
-  instruction.execute = saturates ? definition->saturating : definition->execute;
-  if (!modifiers.permutes) return instruction;
-
   Operand& source = instruction.operand[typed.first_source];
-  if (source.kind != Operand::Kind::kVector) return instruction.execute = refuse, instruction;
-  for (unsigned lane = 0; lane < kLanes; ++lane)
-    if ((modifiers.row_mask >> (lane / 16) & 1) == 0 ||
-        (modifiers.bank_mask >> (lane % 16 / 4) & 1) == 0)
-      modifiers.permutation.enabled &= ~(1ull << lane);
-  modifiers.permutation.wide = is_wide(typed.sources[0]);
-  instruction.permutation = &permutations_.emplace_back(modifiers.permutation);
-  instruction.inner = instruction.execute;
-  instruction.execute = execute_permuted;
-  instruction.offset = source.reg;
-  source.reg = kPermutedRow;
-  return instruction;
+  if (modifiers.permutes && source.kind != Operand::Kind::kVector) return;
+  instruction.execute = saturates ? definition->saturating : definition->execute;
+  if (modifiers.permutes)
+    settle_permutation(instruction, source, is_wide(typed.sources[0]), modifiers);
 }
 
 }  // namespace vitamin::soft::amdgpu::isa

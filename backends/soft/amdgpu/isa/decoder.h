@@ -5,11 +5,14 @@
 // kernel.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "backends/soft/amdgpu/isa/instruction.h"
 #include "backends/soft/amdgpu/isa/instruction_set.h"
@@ -17,10 +20,12 @@
 
 namespace vitamin::soft::amdgpu::isa {
 
+struct Modifiers;
+
 class Decoder {
  public:
   // `processor` as LLVM names it. `preserves_halves`: a 16-bit result leaves the other half of its
-  // register alone (gfx10), instead of clearing it (gfx9).
+  // register alone (gfx10, gfx11), instead of clearing it (gfx9).
   Decoder(const char* processor, bool preserves_halves);
   ~Decoder();
 
@@ -33,13 +38,21 @@ class Decoder {
   struct alignas(64) ConstantRows {
     std::uint32_t low[kLanes], high[kLanes];
   };
+  using Bytes = std::array<std::uint8_t, 20>;  // of the longest instruction
+
+  std::string disassemble(Bytes& bytes, std::uint64_t pc, std::size_t& size);  // size 0: it cannot
+  void settle(Instruction& instruction, std::string_view text);
+  void settle_pair(Instruction& instruction, std::size_t separator);
   void settle_constants(Instruction& instruction, const Definition& definition);
+  void settle_permutation(Instruction& instruction, Operand& source, bool wide,
+                          const Modifiers& modifiers);
 
   void* disassembler_ = nullptr;
-  bool preserves_halves_;
+  bool preserves_halves_, gfx11_;
   InstructionSet set_;
   std::mutex mutex_;
   std::deque<LanePermutation> permutations_;
+  std::deque<OperationPair> pairs_;
   std::map<std::uint64_t, ConstantRows> constants_;  // by value
 };
 

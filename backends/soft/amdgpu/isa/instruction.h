@@ -12,6 +12,7 @@ namespace vitamin::soft::amdgpu::isa {
 
 struct Wave;
 struct Instruction;
+struct OperationPair;
 
 using Execute = void (*)(Wave&, const Instruction&);
 
@@ -68,9 +69,17 @@ struct Instruction {
   std::int32_t offset = 0, offset1 = 0;
   std::array<Operand, kMaxOperands> operand{};
   const LanePermutation* permutation = nullptr;
+  const OperationPair* pair = nullptr;
   std::string text;  // for messages
 
   std::uint32_t immediate16() const { return static_cast<std::uint32_t>(raw & 0xffff); }
+};
+
+// Of an instruction that holds two operations, VOPD of gfx11. The first one's result goes to
+// kPermutedRow, and from there to the row `first_result`.
+struct OperationPair {
+  Instruction first, second;
+  std::uint16_t first_result = 0;
 };
 
 }  // namespace vitamin::soft::amdgpu::isa

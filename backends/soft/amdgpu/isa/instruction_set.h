@@ -29,6 +29,10 @@ class InstructionSet {
   void add(std::string name, const Definition& definition) {
     definitions_.insert_or_assign(std::move(name), definition);
   }
+  // `earlier` under a second name.
+  void rename(const std::string& name, const std::string& earlier) {
+    add(name, definitions_.at(earlier));
+  }
   const Definition* find(const std::string& name) const {
     const auto found = definitions_.find(name);
     return found == definitions_.end() ? nullptr : &found->second;
@@ -50,5 +54,6 @@ void add_scalar_memory(InstructionSet& set);
 void add_vector_memory(InstructionSet& set);
 void add_private_memory(InstructionSet& set);
 void add_shared_memory(InstructionSet& set);
+void add_gfx11(InstructionSet& set);  // the last: it renames what the others added
 
 }  // namespace vitamin::soft::amdgpu::isa

@@ -96,8 +96,12 @@ void write_two(Wave& wave, const Instruction& instruction) {
   });
 }
 
+// Whether memory must hold the first or the second datum for the other one to be written: up to
+// gfx10 the first, from gfx11 on the second, as in global memory.
+enum class Swap { kAlways, kIfFirst, kIfSecond };
+
 // [dst,] address, data[, data]. A workgroup runs on one thread, so nothing here needs to be atomic.
-template <auto F, class T, bool kReturns, bool kSwapsIf>
+template <auto F, class T, bool kReturns, Swap kSwap>
 void modify(Wave& wave, const Instruction& instruction) {
   constexpr unsigned kFirst = kReturns ? 1 : 0;
   constexpr unsigned kWords = sizeof(T) / 4;
@@ -118,8 +122,10 @@ void modify(Wave& wave, const Instruction& instruction) {
     std::memcpy(&old, at, sizeof old);
     const T first = element(kFirst + 1, lane);
     T next;
-    if constexpr (kSwapsIf)  // here, unlike in global memory, what must be found comes first
+    if constexpr (kSwap == Swap::kIfFirst)
       next = old == first ? element(kFirst + 2, lane) : old;
+    else if constexpr (kSwap == Swap::kIfSecond)
+      next = old == element(kFirst + 2, lane) ? first : old;
     else
       next = F(old, first);
     std::memcpy(at, &next, sizeof next);
@@ -131,11 +137,11 @@ void modify(Wave& wave, const Instruction& instruction) {
     write_row(wave, instruction.operand[0].reg + at, words[at]);
 }
 
-template <auto F, class T, bool kSwapsIf = false>
+template <auto F, class T, Swap kSwap = Swap::kAlways>
 void add_modify(InstructionSet& set, const std::string& operation, const std::string& type) {
   set.add("ds_" + operation + "_" + type,
-          {.execute = modify<F, T, false, kSwapsIf>, .first_source = 0});
-  set.add("ds_" + operation + "_rtn_" + type, {.execute = modify<F, T, true, kSwapsIf>});
+          {.execute = modify<F, T, false, kSwap>, .first_source = 0});
+  set.add("ds_" + operation + "_rtn_" + type, {.execute = modify<F, T, true, kSwap>});
 }
 
 // Each lane takes the word of the lane that its address names (bpermute), or gives its own to that
@@ -258,8 +264,9 @@ void add_modifications(InstructionSet& set, const std::string& bits) {
   add_modify<kAnd<T>, T>(set, "and", "b" + bits);
   add_modify<kOr<T>, T>(set, "or", "b" + bits);
   add_modify<kXor<T>, T>(set, "xor", "b" + bits);
-  add_modify<kExchange<T>, T, true>(set, "cmpst", "b" + bits);
-  set.add("ds_wrxchg_rtn_b" + bits, {.execute = modify<kExchange<T>, T, true, false>});
+  add_modify<kExchange<T>, T, Swap::kIfFirst>(set, "cmpst", "b" + bits);
+  add_modify<kExchange<T>, T, Swap::kIfSecond>(set, "cmpstore", "b" + bits);
+  set.add("ds_wrxchg_rtn_b" + bits, {.execute = modify<kExchange<T>, T, true, Swap::kAlways>});
 }
 
 }  // namespace

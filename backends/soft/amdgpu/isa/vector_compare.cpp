@@ -107,7 +107,7 @@ void add_vector_compare(InstructionSet& set) {
   add_both<[](double value, std::uint32_t classes) {
     return in_class(value, std::numeric_limits<double>::min(), classes);
   }>(set, "class", "f64");
-  add_both<[](Half value, std::uint32_t classes) {
+  add_both<[](Half value, std::uint16_t classes) {
     return in_class(static_cast<float>(value), 6.103515625e-05f, classes);
   }>(set, "class", "f16");
 }

@@ -2,6 +2,7 @@
 //
 // Double precision.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -14,6 +15,33 @@ namespace {
 
 using U32 = std::uint32_t;
 using I32 = std::int32_t;
+using U64 = std::uint64_t;
+
+// 2/pi: the 1201 bits behind the point, then zeros.
+constexpr std::array<U64, 19> kTwoOverPi = {
+    0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561,
+    0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e, 0xe88235f52ebb4484,
+    0xe99c7026b45f7e41, 0x3991d639835339f4, 0x9c845f8bbdf9283b, 0x1ff897ffde05980f,
+    0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7, 0x4f463f669e5fea2d, 0x7527bac7ebe5f17b,
+    0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b0000};
+
+// v_trig_preop_f64 ("RDNA3" Instruction Set Architecture): 53 bits of 2/pi. The reduction of x by
+// pi/2 multiplies x by three such segments. Those of a large x begin later, because what lies
+// before them makes multiples of four, and are scaled up for the largest x, so that none is
+// denormal.
+double segment_of_two_over_pi(double x, U32 segment) {
+  constexpr int kSegmentBits = 53, kLarge = 1077, kLargest = 1968, kScaledUp = 128;
+  const auto exponent = static_cast<int>(std::bit_cast<U64>(x) >> 52 & 0x7ff);
+  const int first = static_cast<int>(segment & 31) * kSegmentBits + std::max(exponent - kLarge, 0);
+  const auto word_at = [](int at) {
+    return at < static_cast<int>(kTwoOverPi.size()) ? kTwoOverPi[static_cast<std::size_t>(at)] : 0;
+  };
+  const int at = first / 64, shift = first % 64;
+  const U64 window =
+      shift == 0 ? word_at(at) : word_at(at) << shift | word_at(at + 1) >> (64 - shift);
+  return std::ldexp(static_cast<double>(window >> (64 - kSegmentBits)),
+                    -kSegmentBits - first + (exponent >= kLargest ? kScaledUp : 0));
+}
 
 I32 saturate(double x) {
   if (x != x) return 0;
@@ -57,6 +85,8 @@ void add_vector_double(InstructionSet& set) {
   set.add("v_trunc_f64", per_lane<[](double x) { return std::trunc(x); }>());
   set.add("v_rndne_f64", per_lane<[](double x) { return std::nearbyint(x); }>());
   set.add("v_fract_f64", per_lane<[](double x) { return x - std::floor(x); }>());
+  set.add("v_trig_preop_f64",
+          per_lane<[](double x, U32 segment) { return segment_of_two_over_pi(x, segment); }>());
   set.add("v_ldexp_f64", per_lane<[](double x, I32 n) { return std::ldexp(x, n); }>());
   set.add("v_frexp_mant_f64", per_lane<[](double x) {
             int exponent = 0;

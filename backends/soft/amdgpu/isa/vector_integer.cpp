@@ -128,10 +128,11 @@ void shift_add_wide(Wave& wave, const Instruction& instruction) {
   lanes<[](U64 x, U32 n, U64 y) { return (x << (n & 7)) + y; }>(wave, instruction);
 }
 
+template <std::size_t kBytes>
 void select_by_mask(Wave& wave, const Instruction& instruction) {
   alignas(64) U32 scratch[2][2][kLanes];
-  const U32* const otherwise = source_row<4>(wave, instruction.operand[1], 0, scratch[0][0]);
-  const U32* const chosen = source_row<4>(wave, instruction.operand[2], 0, scratch[1][0]);
+  const U32* const otherwise = source_row<kBytes>(wave, instruction.operand[1], 0, scratch[0][0]);
+  const U32* const chosen = source_row<kBytes>(wave, instruction.operand[2], 0, scratch[1][0]);
   alignas(64) U32 mask[kLanes];
   expand_mask(mask_operand(wave, instruction.operand[3]), mask);
   U32* const to = wave.row(instruction.operand[0].reg);
@@ -167,9 +168,12 @@ void add_carries(InstructionSet& set) {
   signed_form.execute = multiply_add_wide<I32, I64>;
   set.add("v_mad_u64_u32", unsigned_form);
   set.add("v_mad_i64_i32", signed_form);
-  set.add("v_cndmask_b32", {.execute = select_by_mask,
+  set.add("v_cndmask_b32", {.execute = select_by_mask<4>,
                             .sources = {OperandType::kF32, OperandType::kF32, OperandType::kB32},
                             .result = OperandType::kB32});
+  set.add("v_cndmask_b16", {.execute = select_by_mask<2>,
+                            .sources = {OperandType::kF16, OperandType::kF16, OperandType::kB32},
+                            .result = OperandType::kB16});
 }
 
 void add_bits(InstructionSet& set) {
@@ -203,10 +207,10 @@ void add_bits(InstructionSet& set) {
   set.add("v_bfe_u32", per_lane<[](U32 x, U32 y, U32 z) { return extract(x, y, z); }>());
   set.add("v_bfe_i32", per_lane<[](U32 x, U32 y, U32 z) { return extract_signed(x, y, z); }>());
   set.add("v_bcnt_u32_b32", per_lane<[](U32 x, U32 y) { return U32(std::popcount(x)) + y; }>());
-  set.add("v_alignbit_b32", per_lane<[](U32 x, U32 y, U32 z) {
+  set.add("v_alignbit_b32", per_lane<[](U32 x, U32 y, U16 z) {
             return low((static_cast<U64>(x) << 32 | y) >> (z & 31));
           }>());
-  set.add("v_alignbyte_b32", per_lane<[](U32 x, U32 y, U32 z) {
+  set.add("v_alignbyte_b32", per_lane<[](U32 x, U32 y, U16 z) {
             return low((static_cast<U64>(x) << 32 | y) >> (8 * (z & 3)));
           }>());
   set.add("v_perm_b32", per_lane<[](U32 x, U32 y, U32 z) { return pick_bytes(x, y, z); }>());

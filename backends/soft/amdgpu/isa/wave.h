@@ -68,9 +68,10 @@ struct Dispatch {
   std::uint32_t lds_bytes = 0, private_bytes = 0;
   std::uint32_t shared_aperture = 0, private_aperture = 0;  // upper halves of flat addresses
   bool packed_ids = false, wave32_part = false;
-  // gfx942: the hardware knows where private memory is (architected flat scratch), so no kernel
-  // asks for it; waves can read the number of their XCC.
-  bool cdna3 = false;
+  // The hardware knows where private memory is (architected flat scratch), so no kernel asks for
+  // it.
+  bool architected_scratch = false;
+  bool xcc_ids = false;  // waves can read the number of their XCC
   CodeCache* code = nullptr;
   GridBarrier* barrier = nullptr;
 };

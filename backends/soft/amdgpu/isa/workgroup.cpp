@@ -79,7 +79,7 @@ void init_scalars(Wave& wave, const KernelDescriptor& kernel, const Dispatch& di
   wave.scalar[kSharedLimit] = wave.scalar[kPrivateLimit] = ~0u;
 }
 
-// Work-item ids: packed into v0 on gfx90a, otherwise one register an axis.
+// Work-item ids: packed into v0, or one register an axis on gfx1030.
 void init_vectors(Wave& wave, const KernelDescriptor& kernel, const Dispatch& dispatch,
                   const std::array<std::uint32_t, 3>& shape, std::uint32_t first) {
   const unsigned granule = wave.width == 32 || dispatch.packed_ids ? 8 : 4;
@@ -103,7 +103,7 @@ void init_vectors(Wave& wave, const KernelDescriptor& kernel, const Dispatch& di
   wave.set_exec(exec);
 }
 
-// Fields of HW_ID (gfx9) and HW_ID1 (gfx10), and XCC_ID (gfx942).
+// Fields of HW_ID (gfx9) and HW_ID1 (gfx10, gfx11), and XCC_ID (gfx942).
 void init_hardware_id(Wave& wave, const WorkgroupPlace& place, unsigned number) {
   const std::uint32_t simd = number & 3;
   wave.hardware_id =
@@ -134,8 +134,8 @@ Workgroup::Workgroup(const Dispatch& shared, std::array<std::uint32_t, 3> id,
                      const WorkgroupPlace& place)
     : dispatch(shared), lds(shared.lds_bytes) {
   const auto& kernel = *reinterpret_cast<const KernelDescriptor*>(shared.descriptor);
-  if (shared.cdna3 && (kernel.properties & (kPrivateBuffer | kFlatScratchInit)) != 0)
-    throw Fault("the kernel asks where private memory is: its code is not of gfx942");
+  if (shared.architected_scratch && (kernel.properties & (kPrivateBuffer | kFlatScratchInit)) != 0)
+    throw Fault("the kernel asks where private memory is: its code is of another GPU");
   const unsigned width = shared.wave32_part && (kernel.properties & kWave32) != 0 ? 32 : 64;
   std::array<std::uint32_t, 3> shape{};  // the last workgroups of a grid may be partial
   for (unsigned axis = 0; axis < 3; ++axis)
