@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gfx942 without a runtime, because none of Debian 12 knows it: the kernels of kernels.hip.cpp and
-// masks.hip.cpp, built by hipcc for gfx90a and for gfx940, the name under which LLVM 15 has the
-// instructions of gfx942. amdgpu_test.py checks those of gfx90a against the host under the real
-// runtime; here those of gfx942 give the same bits.
+// gfx942 and gfx1100 without a runtime, because none of Debian 12 knows them: the kernels of
+// kernels.hip.cpp and masks.hip.cpp, built by hipcc. amdgpu_test.py checks those of gfx90a and
+// gfx1030 against the host under the real runtime; here those of gfx942 give the bits of gfx90a,
+// and those of gfx1100 the bits of gfx1030. LLVM 15 calls the instructions of gfx942 gfx940.
 #include <doctest/doctest.h>
 #include <elf.h>
 #include <sys/mman.h>
@@ -206,8 +206,9 @@ void run_real(Device& device, const CodeObject& code, Results& results) {
         DispatchOutcome::kDone);
   results.keep(c);
   run("reduce_blocks", kRow, kCount);
-  run("softmax_rows", Shape{.blocks_x = 20}, 133);
-  run("normalise_rows", Shape{.blocks_x = 15}, 200);
+  const std::uint32_t wave = device.part().wave_width;
+  run("softmax_rows", Shape{.blocks_x = 20, .threads_x = wave}, 133);
+  run("normalise_rows", Shape{.blocks_x = 15, .threads_x = wave}, 200);
   std::vector<double> precise(kCount);
   std::vector<float> single(kCount);
   CHECK(device.run(code, "functions", kRow, a.data(), single.data(), precise.data(), kCount) ==
@@ -227,7 +228,7 @@ void run_real(Device& device, const CodeObject& code, Results& results) {
 
 // Integers, atomics, lanes, waits of workgroups for one another, private memory.
 void run_rest(Device& device, const CodeObject& code, Results& results) {
-  std::vector<std::uint64_t> in(kCount), mixed(kCount), moved(4), votes(4);
+  std::vector<std::uint64_t> in(kCount), mixed(kCount), moved(4), votes(8);
   std::uint64_t seed = 9;
   for (auto& value : in) value = (seed = seed * 6364136223846793005 + 1442695040888963407) | 4;
   CHECK(device.run(code, "mix_integers", kRow, in.data(), mixed.data(), kCount) ==
@@ -268,11 +269,7 @@ Results results_on(const char* part, const std::string& code_object, unsigned pr
   return results;
 }
 
-constexpr unsigned kMachineGfx90a = 0x3f, kMachineGfx940 = 0x40;  // of e_flags
-
-TEST_CASE("kernels that hipcc built for gfx942 give the bits of those for gfx90a") {
-  const Results older = results_on("gfx90a", "kernels_gfx90a.hsaco", kMachineGfx90a),
-                newer = results_on("gfx942", "kernels_gfx940.hsaco", kMachineGfx940);
+void compare(const Results& older, const Results& newer) {
   REQUIRE(older.all().size() == newer.all().size());
   for (std::size_t at = 0; at < older.all().size(); ++at) {
     INFO("result " << at);
@@ -280,14 +277,28 @@ TEST_CASE("kernels that hipcc built for gfx942 give the bits of those for gfx90a
   }
 }
 
-// Names of CUs as `where` sees them: XCC, engine, array, CU.
+constexpr unsigned kMachineGfx90a = 0x3f, kMachineGfx940 = 0x40;  // of e_flags
+constexpr unsigned kMachineGfx1030 = 0x36, kMachineGfx1100 = 0x41;
+
+TEST_CASE("kernels that hipcc built for gfx942 give the bits of those for gfx90a") {
+  compare(results_on("gfx90a", "kernels_gfx90a.hsaco", kMachineGfx90a),
+          results_on("gfx942", "kernels_gfx940.hsaco", kMachineGfx940));
+}
+
+TEST_CASE("kernels that hipcc built for gfx1100 give the bits of those for gfx1030") {
+  compare(results_on("gfx1030", "kernels_gfx1030.hsaco", kMachineGfx1030),
+          results_on("gfx1100", "kernels_gfx1100.hsaco", kMachineGfx1100));
+}
+
+// Names of CUs as `where` sees them.
 std::set<unsigned> places_seen(Device& device, const CodeObject& code) {
   std::vector<unsigned> seen(512);
   CHECK(device.run(code, "where", Shape{.blocks_x = 512}, seen.data()) == DispatchOutcome::kDone);
   return {seen.begin(), seen.end()};
 }
 
-unsigned name_of(const isa::WorkgroupPlace& place) {
+unsigned name_of(const Part& part, const isa::WorkgroupPlace& place) {
+  if (part.major >= 10) return place.engine << 6 | place.array << 5 | place.cu;
   return place.xcc << 8 | place.engine << 5 | place.array << 4 | place.cu;
 }
 
@@ -301,12 +312,38 @@ TEST_CASE("kernels of gfx942 see the XCC, engine and CU of each bit of their mas
     std::vector<std::uint32_t> mask(10);
     mask[bit / 32] = 1u << bit % 32;
     device.set_mask(mask);
-    CHECK(places_seen(device, code) == std::set<unsigned>{name_of(order[bit])});
+    CHECK(places_seen(device, code) == std::set<unsigned>{name_of(device.part(), order[bit])});
   }
   device.set_mask({0xff});
   const auto first = places_seen(device, code);
   CHECK(first.size() == 8);
   for (const unsigned name : first) CHECK((name & 0xff) == 0);  // the first CU of every XCC
+}
+
+TEST_CASE("kernels of gfx1100 see the engine, array and CU of each pair of bits of their mask") {
+  const CodeObject code("masks_gfx1100.hsaco");
+  Device device("gfx1100");
+  device.load(code);
+  const auto order = mask_order(device.part());
+  CHECK(places_seen(device, code).size() == 96);
+  for (unsigned bit = 0; bit < order.size(); bit += 2) {
+    std::vector<std::uint32_t> mask(3);
+    mask[bit / 32] = 3u << bit % 32;
+    device.set_mask(mask);
+    CHECK(places_seen(device, code) == std::set<unsigned>{name_of(device.part(), order[bit]),
+                                                          name_of(device.part(), order[bit + 1])});
+  }
+}
+
+TEST_CASE("what is not known of gfx1100 and code of another GPU fail their dispatch") {
+  const CodeObject masks("masks_gfx1100.hsaco"), older("kernels_gfx1030.hsaco");
+  Device device("gfx1100");
+  device.load(masks);
+  device.load(older);
+  std::vector<float> out(128);
+  CHECK(device.run(masks, "unknown_instruction", Shape{}, out.data()) == DispatchOutcome::kFaulted);
+  CHECK(device.run(older, "private_memory", Shape{.threads_x = 128}, out.data(), 100) ==
+        DispatchOutcome::kFaulted);
 }
 
 TEST_CASE("what is not known of gfx942 and code of another GPU fail their dispatch") {

@@ -430,12 +430,26 @@ TEST_CASE("sysfs_shows_a_node_for_each_gpu_and_links_between_all_of_them") {
   CHECK(kfd::redirected("/sys/module/amdgpu_other") == "/sys/module/amdgpu_other");
 }
 
-TEST_CASE("sysfs_counts_the_engines_of_all_xccs_of_gfx942") {
+std::string properties_of_gpu(const char* part) {
   Settings settings;
-  settings.part = find_part("gfx942");
+  settings.part = find_part(part);
   std::string gpu;
   for (const kfd::SysfsFile& file : kfd::sysfs_files(settings))
     if (file.path.ends_with("nodes/1/properties")) gpu = file.text;
+  return gpu;
+}
+
+TEST_CASE("sysfs_shows_the_shader_arrays_and_the_version_of_gfx1100") {
+  const std::string gpu = properties_of_gpu("gfx1100");
+  for (const char* line :
+       {"gfx_target_version 110000\n", "num_xcc 1\n", "array_count 12\n", "simd_count 192\n",
+        "simd_arrays_per_engine 2\n", "cu_per_simd_array 8\n", "simd_per_cu 2\n",
+        "wave_front_size 32\n", "device_id 29772\n"})
+    CHECK_MESSAGE(gpu.find(line) != std::string::npos, line);
+}
+
+TEST_CASE("sysfs_counts_the_engines_of_all_xccs_of_gfx942") {
+  const std::string gpu = properties_of_gpu("gfx942");
   for (const char* line : {"gfx_target_version 90402\n", "num_xcc 8\n", "array_count 32\n",
                            "simd_count 1216\n", "cu_per_simd_array 10\n"})
     CHECK_MESSAGE(gpu.find(line) != std::string::npos, line);

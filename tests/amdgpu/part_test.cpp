@@ -86,6 +86,16 @@ TEST_CASE("on gfx1030 an aligned pair of bits is one workgroup processor") {
   }
 }
 
+TEST_CASE("on gfx1100 twelve neighbouring bits are a workgroup processor of each engine") {
+  const auto order = mask_order(part("gfx1100"));
+  REQUIRE(order.size() == 96);
+  for (unsigned bit = 0; bit < order.size(); ++bit) {
+    CHECK(order[bit].engine == bit / 2 % 6);
+    CHECK(order[bit].array == bit / 12 % 2);
+    CHECK(order[bit].cu == bit / 24 * 2 + bit % 2);
+  }
+}
+
 TEST_CASE("a part that is not known is not found") { CHECK(find_part("gfx9000") == nullptr); }
 
 }  // namespace

@@ -255,7 +255,7 @@ TEST_CASE("more rows than a ComputeSet has bits make wider units") {
 }
 
 TEST_CASE("the plan and the software GPU agree about every bit") {
-  for (const char* name : {"gfx90a", "gfx942", "gfx1030"}) {
+  for (const char* name : {"gfx90a", "gfx942", "gfx1030", "gfx1100"}) {
     const soft::amdgpu::Part* part = soft::amdgpu::find_part(name);
     REQUIRE(part != nullptr);
     const auto ours = mask_order(DeviceShape::even(

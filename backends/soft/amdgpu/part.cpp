@@ -58,6 +58,26 @@ const std::vector<Part>& known_parts() {
        .architected_scratch = false,
        .family = "sienna_cichlid",
        .device_id = 0x73bf},
+      // Radeon RX 7900 XTX. Linux reads the counts from the card (amdgpu_discovery.c, of
+      // GC 11.0.0); they and the device's number are what rocminfo prints there
+      // (github.com/ollama/ollama, issue 3158). The version: kfd_device.c.
+      {.name = "gfx1100",
+       .processor = "gfx1100",
+       .major = 11,
+       .minor = 0,
+       .stepping = 0,
+       .xccs = 1,
+       .engines = 6,
+       .arrays_per_engine = 2,
+       .cus_per_array = 8,
+       .engines_with_fewer = 0,
+       .wave_width = 32,
+       .cu_pairs = true,
+       .packed_ids = true,
+       .preserves_halves = true,
+       .architected_scratch = true,
+       .family = "ip discovery",
+       .device_id = 0x744c},
   };
   return parts;
 }

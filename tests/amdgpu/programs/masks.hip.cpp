@@ -20,7 +20,7 @@ __device__ unsigned compute_unit() {
   unsigned id;
   asm volatile("s_getreg_b32 %0, hwreg(HW_REG_HW_ID1)" : "=s"(id));
   // The upper bit of the SIMD's number tells the two CUs of a workgroup processor apart.
-  return (id >> 9 & 1) | (id >> 10 & 15) << 1 | (id >> 16 & 1) << 5 | (id >> 18 & 3) << 6;
+  return (id >> 9 & 1) | (id >> 10 & 15) << 1 | (id >> 16 & 1) << 5 | (id >> 18 & 7) << 6;
 #endif
 }
 
@@ -117,6 +117,9 @@ __global__ void unknown_instruction(float* out) {
   Vector sum = {0, 0, 0, 0};
   sum = __builtin_amdgcn_mfma_f32_16x16x4f32(1.0f, 2.0f, sum, 0, 0, 0);
   out[threadIdx.x] = sum.x;
+#elif defined(__GFX11__)
+  asm volatile("v_dot4_i32_iu8 v0, v0, v0, v0" ::: "v0");
+  out[threadIdx.x] = 0;
 #elif defined(__gfx1030__)
   asm volatile("v_dot4_i32_i8 v0, v0, v0, v0" ::: "v0");
   out[threadIdx.x] = 0;

@@ -35,7 +35,7 @@ struct GpuInfo {
   std::uint64_t flags, highest_clock, highest_memory_clock;
   std::uint32_t engines, arrays_per_engine;
 };
-constexpr std::uint32_t kFamilyArcticIslands = 141, kFamilyNavi = 143;
+constexpr std::uint32_t kFamilyArcticIslands = 141, kFamilyNavi = 143, kFamilyGc11 = 145;
 
 }  // namespace
 
@@ -67,7 +67,9 @@ VITAMIN_EXPORT int amdgpu_query_gpu_info(DrmDevice*, GpuInfo* info) {
   const auto& part = vitamin::soft::amdgpu::machine().part;
   *info = {};
   info->device_id = part.device_id;
-  info->family = part.major >= 10 ? kFamilyNavi : kFamilyArcticIslands;
+  info->family = part.major >= 11   ? kFamilyGc11
+                 : part.major >= 10 ? kFamilyNavi
+                                    : kFamilyArcticIslands;
   info->engines = part.xccs * part.engines;
   info->arrays_per_engine = part.arrays_per_engine;
   return 0;
