@@ -272,7 +272,7 @@ class Runs:
             yield
         finally:
             process.terminate()
-            process.communicate()
+            process.wait()
 
 
 # The command.

@@ -209,6 +209,10 @@ class OverFakes(unittest.TestCase):
         self.assertIn("over the limit bare: Unit_hangs", printed)
         self.assertEqual([*self.results()[0]["rounds"][0]], ["bare"])
 
+    def test_a_process_that_a_case_leaves_behind_is_not_waited_for(self):
+        self.source("unit/stream/a", case("Unit_leaves", "sleep 1000 & true"))
+        self.assertIn("| stream (1) | 1 | 0 | 0 | 0 | 0 |", self.start()[1])
+
     def test_vitamind_serves_the_mode_of_its_name(self):
         self.source("unit/stream/a", case("Unit_modes",
                                           'echo "a.cc:1: failed: ${MODE%/socket}"; false'))

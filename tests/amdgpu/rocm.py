@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 
 OF_USERS = ("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_", "LD_")
 DRIVER = "lib/soft/libvitamin_soft_kfd.so"
@@ -35,29 +36,33 @@ class Here:
     def ready(self, *_):
         yield
 
-    def start(self, *command, directory, **settings):
+    def start(self, *command, directory, out=subprocess.DEVNULL, error=subprocess.DEVNULL,
+              **settings):
         """The process, a group of its own."""
-        return self._start(command, cwd=directory, env=without_settings(os.environ) | settings)
+        words, arguments = self.within(command, directory, settings)
+        return subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL,
+                                stdout=out, stderr=error, start_new_session=True, **arguments)
 
-    @staticmethod
-    def _start(command, **arguments):
-        return subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                errors="replace", start_new_session=True, **arguments)
+    def within(self, command, directory, settings):
+        """The words and arguments with which a process starts there."""
+        return command, {"cwd": directory, "env": without_settings(os.environ) | settings}
 
     def run(self, *command, directory, limit, **settings):
-        """The completed process, whose exit code is None if it did not end within `limit` s."""
-        process = self.start(*command, directory=directory, **settings)
-        try:
-            out, error = process.communicate(timeout=limit)
-            code = process.returncode
-        except subprocess.TimeoutExpired:
-            end_group(process)
-            out, error = process.communicate()
-            code = None
-        finally:
-            end_group(process)
-        return subprocess.CompletedProcess(command, code, out, error)
+        """The completed process, whose exit code is None if it did not end within `limit` s. Ends
+        the processes that it leaves."""
+        with (tempfile.TemporaryFile("w+", errors="replace") as out,
+              tempfile.TemporaryFile("w+", errors="replace") as error):
+            process = self.start(*command, directory=directory, out=out, error=error, **settings)
+            try:
+                code = process.wait(limit)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                end_group(process)
+                process.wait()
+            out.seek(0)
+            error.seek(0)
+            return subprocess.CompletedProcess(command, code, out.read(), error.read())
 
     def over_device(self, *command, gpus=1, **arguments):
         return self.run(*command, LD_PRELOAD=str(self.driver), VITAMIN_SOFT_AMDGPU=self.part,
@@ -106,7 +111,7 @@ class Chroot(Here):
                 mounts.callback(subprocess.run, ["umount", target], check=True)
             yield
 
-    def start(self, *command, directory, **settings):
+    def within(self, command, directory, settings):
         settings = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/opt/libraries"} | settings
-        return self._start(["chroot", self.directory, "/usr/bin/env", "-C", directory, "-i",
-                            *(f"{name}={value}" for name, value in settings.items()), *command])
+        return ["chroot", self.directory, "/usr/bin/env", "-C", directory, "-i",
+                *(f"{name}={value}" for name, value in settings.items()), *command], {}
