@@ -8,7 +8,8 @@ Compiles the catch tests of each unit file by file with hipcc, links one program
 runs each of its cases in a process of its own: bare, then in each of --modes. A case whose results
 differ is run twice more. Everything is kept in --objects: objects, what hipcc said of a file that
 it does not compile, and results.jsonl, which has a line for each case. Started again, the script
-goes on where it stopped; with nothing left to do it only prints the table.
+goes on where it stopped, and repeats what was over a smaller --limit; with nothing left to do it
+only prints the table.
 
 With --chroot, as root: the ROCm of Debian sid in a chroot, which is made if it is not there (take a
 newer branch of hip-tests, and other objects). Exit code: 0, or 1 if a case differs.
@@ -303,16 +304,20 @@ def subject(tests):
 
 
 def read_results(file, head):
-    """The kept results, of what `head` says."""
+    """The kept results, of what `head` says, by unit and case: the last one of each."""
     if not file.exists():
         file.write_text(json.dumps(head) + "\n")
-        return []
+        return {}
     first, *rows = map(json.loads, file.read_text().splitlines())
     for key, value in head.items():
         if first.get(key) != value:
             raise Stop(f"{file.parent} is of another {key} ({first.get(key)}, now {value}): name "
                        "another --objects, or remove it")
-    return rows
+    return {(row["unit"], row["test"]): row for row in rows}
+
+
+def is_done(row, limit):
+    return row is not None and (class_of(row) != "over the limit bare" or limit <= row["limit"])
 
 
 def arguments_of(words):
@@ -367,17 +372,17 @@ def checked(arguments):
 
 
 def run_unit(runs, unit, only, results, rows):
-    of_today = {"vitamin": commit_of(pathlib.Path(__file__).parent),
+    of_today = {"limit": runs.limit, "vitamin": commit_of(pathlib.Path(__file__).parent),
                 "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat()}
     program = runs.tests.program(unit)
     found = runs.tests.cases(program) if program else []
-    done = {row["test"] for row in rows if row["unit"] == unit}
-    left = [name for name in found if name not in done and re.search(only, name)]
+    left = [name for name in found
+            if not is_done(rows.get((unit, name)), runs.limit) and re.search(only, name)]
     say(f"{unit}: {len(found)} cases, {len(left)} to run")
     for number, name in enumerate(left, 1):
         note(f"{unit} [{number}/{len(left)}]")
         row = runs.case(program, unit, name) | of_today
-        rows.append(row)
+        rows[unit, name] = row
         with results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         say(f"{class_of(row)}, {row['rounds'][0]['bare']['seconds']} s bare: {name}")
@@ -401,6 +406,7 @@ def run(arguments):
         with runs.daemon():
             for unit in arguments.units:
                 run_unit(runs, unit, arguments.only, results, rows)
+    rows = rows.values()
     commits, dates = (sorted({row[key] for row in rows}) for key in ("vitamin", "date"))
     say(f"\nhip-tests {head['hip_tests']} on HIP {head['hip']}, {head['part']}; Vitamin "
         f"{', '.join(commits)}; {' to '.join(dates[:1] + dates[1:][-1:])}\n")

@@ -208,6 +208,12 @@ class OverFakes(unittest.TestCase):
         _, printed = self.start("--limit", "0.01")
         self.assertIn("over the limit bare: Unit_hangs", printed)
         self.assertEqual([*self.results()[0]["rounds"][0]], ["bare"])
+        self.assertIn("1 cases, 0 to run", self.start("--limit", "0.01")[1])
+        self.source("unit/stream/a", case("Unit_hangs", "true"))
+        os.utime(self.objects / "stream/a.o", (0, 0))
+        printed = self.start()[1]
+        self.assertIn("1 cases, 1 to run", printed)
+        self.assertIn("| stream (1) | 1 | 0 | 0 | 0 | 0 |", printed)
 
     def test_a_process_that_a_case_leaves_behind_is_not_waited_for(self):
         self.source("unit/stream/a", case("Unit_leaves", "sleep 1000 & true"))
