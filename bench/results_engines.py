@@ -89,8 +89,9 @@ def step_cost(name):
 
 def moving_rows(files):
     """What holds up steps of launches: bench/moving_steps.py."""
-    records = files.records(MOVING, lambda r: "measurement" in r)
-    of, steps = moving_steps.beside(records), moving_steps.graphs(records)
+    newest_of = lambda kind: files.records(MOVING, lambda r: r.get("measurement") == kind)
+    of = moving_steps.beside(newest_of("beside"))
+    steps = moving_steps.graphs(newest_of("graphs"))
     for what, words in (("executables", "makes executables of a graph"),
                         ("parameters of nodes", "asks for parameters of a graph's nodes")):
         yield [f"step of 100 launches beside a thread that {words} all the time, natively",
