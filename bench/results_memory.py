@@ -59,9 +59,9 @@ def limit_rows(records, cite):
         yield [f"a limit of {of[name]['quota'] / GIB:.0f} GiB by {words}, two processes",
                "neither is told of more or gets more; refused by the code for out of memory"
                if ours else "comparison",
-               f"told of {gib(first['told_total'])} GiB; the first one has {gib(piece + first['taken'])} "
-               f"GiB, the second beside it {gib(piece + second['taken'])} more; "
-               f"code {', '.join(map(str, codes))}",
+               f"told of {gib(first['told_total'])} GiB; the first one has "
+               f"{gib(piece + first['taken'])} GiB, the second beside it "
+               f"{gib(piece + second['taken'])} more; code {', '.join(map(str, codes))}",
                met(not of[name]["why"]) if ours else "–", cite]
 
 

@@ -70,7 +70,7 @@ def in_words(text):
 
 
 def met_in(reached, cases, of):
-    return f"{met(reached)}: met in {cases} of {of}"
+    return f"{met(reached)}: in {cases} of {of}"
 
 
 def slo_verdict(text):
