@@ -32,10 +32,25 @@ constexpr std::array kForwarded = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGUSR1,
 // then would be taken back by the stop.
 volatile pid_t the_child = 0, the_waker = 0;
 volatile std::sig_atomic_t continued = 0;
+char stat_of_child[32];  // /proc/<pid>/stat
 
+// 'T' in /proc/<pid>/stat: stopped at this moment, not only when the kernel queued the news.
+bool child_is_stopped() {
+  std::array<char, 512> text{};
+  const int file = ::open(stat_of_child, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  const ssize_t n = ::read(file, text.data(), text.size() - 1);
+  ::close(file);
+  const char* after_name = n > 0 ? std::strrchr(text.data(), ')') : nullptr;
+  return after_name != nullptr && after_name[1] == ' ' && after_name[2] == 'T';
+}
+
+// The waker sends SIGCONT while the child runs. If the child is stopped when that arrives, another
+// process's SIGCONT may have come behind that stop and been merged with the waker's, which was
+// still pending: the kernel keeps one, and says that the waker sent it.
 void pass_on_continue(int signal, siginfo_t* info, void* /*context*/) {
   const int error = errno;
-  if (the_child > 0 && info->si_pid != the_waker) ::kill(the_child, signal);
+  if (the_child > 0 && (info->si_pid != the_waker || child_is_stopped())) ::kill(the_child, signal);
   continued = continued + 1;
   errno = error;
 }
@@ -48,23 +63,10 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   return list;
 }
 
-// 'T' in /proc/<pid>/stat: stopped at this moment, not only when the kernel queued the news.
-bool is_stopped(pid_t pid) {
-  std::array<char, 512> text{};
-  char path[64];
-  std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(pid));
-  const int file = ::open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return false;
-  const ssize_t n = ::read(file, text.data(), text.size() - 1);
-  ::close(file);
-  const char* after_name = n > 0 ? std::strrchr(text.data(), ')') : nullptr;
-  return after_name != nullptr && after_name[1] == ' ' && after_name[2] == 'T';
-}
-
 // A process that continues us when the child does not stand any more, whichever process continued
 // or ended it: a parent that is stopped does not see it. No signal for our group or terminal
 // reaches it.
-pid_t start_waker(pid_t child) {
+pid_t start_waker() {
   const pid_t stopped = ::getpid(), waker = ::fork();
   if (waker != 0) return waker;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -73,13 +75,13 @@ pid_t start_waker(pid_t child) {
   constexpr timespec kPause{0, 10'000'000};
   // Again and again: the first may come before the stop.
   for (; ::getppid() == stopped; ::nanosleep(&kPause, nullptr))
-    if (!is_stopped(child)) ::kill(stopped, SIGCONT);
+    if (!child_is_stopped()) ::kill(stopped, SIGCONT);
   ::_exit(0);
 }
 
 // Stops us as the child is stopped, until one of both is continued.
-void stop_like(pid_t child) {
-  const pid_t waker = start_waker(child);
+void stop_like_child() {
+  const pid_t waker = start_waker();
   if (waker < 0) return;  // then only it is stopped
   the_waker = waker;
   ::raise(SIGSTOP);
@@ -138,7 +140,7 @@ bool reap(pid_t child, ChildEnd& end) {
   while (::waitpid(child, &status, WNOHANG | WUNTRACED) == child) {
     if (WIFSTOPPED(status)) {
       // The news may be old, and the child run again.
-      if (is_stopped(child)) stop_like(child);
+      if (child_is_stopped()) stop_like_child();
       continue;
     }
     the_child = 0;  // its number may now become another's
@@ -194,6 +196,7 @@ ChildEnd run_child(const std::vector<std::string>& command,
     const ssize_t written = ::write(report[1], &error, sizeof error);
     ::_exit(written == sizeof error ? kExitNotFound : kExitFailed);
   }
+  std::snprintf(stat_of_child, sizeof stat_of_child, "/proc/%d/stat", static_cast<int>(child));
   the_child = child;
   ::close(report[1]);
   int exec_error = 0;
