@@ -260,8 +260,23 @@ hipError_t device_count(EntryPoint<hipError_t(int*)> entry, int* count) {
   return answer;
 }
 
+namespace {
+// Notes that the work of the NULL stream and of the blocking streams has ended. Else the next work
+// of one would be put behind that of another by a marker of ours, and a query of a blocking stream,
+// which covers the NULL stream, would answer for a moment that the marker is outstanding.
+hipError_t note_that_all_ended(Context& context) {
+  if (!blocking_covers_legacy() || captures_open()) return hipSuccess;
+  const ReentrancyGuard ours;
+  const hipError_t answer = result(context.virtual_context->query(*context.legacy.stream));
+  return answer == kNotReady ? hipSuccess : answer;  // another thread has launched more
+}
+}  // namespace
+
 hipError_t device_synchronize(EntryPoint<hipError_t()> entry) {
-  return await_deferred_then(current_context(), [&] { return hal::NativeStatus(entry.real()); });
+  Context* const context = current_context();
+  const hipError_t answer =
+      await_deferred_then(context, [&] { return hal::NativeStatus(entry.real()); });
+  return answer == hipSuccess && context != nullptr ? note_that_all_ended(*context) : answer;
 }
 
 hipError_t device_reset(EntryPoint<hipError_t()> entry) {

@@ -23,6 +23,12 @@ class Output(Programs):
     def test_the_same_on_gfx1030(self):
         self.check_same("streams", VITAMIN_SOFT_AMDGPU="gfx1030")
 
+    def test_nothing_is_put_behind_work_that_ended_before_the_device_was_waited_for(self):
+        result, report = self.shared("null_stream", "after_the_device")
+        self.assertEqual((result.returncode, "WRONG" in result.stdout), (0, False), result)
+        totals = report["totals"]
+        self.assertEqual((totals["launches"]["bound"], totals["other"]["edges"]), (40, 0), totals)
+
     def test_default_streams_of_threads_are_as_natively(self):
         self.check_same("streams_per_thread")
 

@@ -240,6 +240,22 @@ void ended_events() {
   report("no wait is made for an event that has ended", ended == 0);
 }
 
+// The device is waited for in between, so neither stream is behind the other's work.
+void after_the_device() {
+  int* const value = host_value();
+  const hipStream_t blocking = created(hipStreamDefault);
+  int ended = 0;
+  for (int round = 0; round < 20; ++round) {
+    for (const hipStream_t stream : {hipStream_t{}, blocking}) {
+      *value = 0;
+      set<<<1, 1, 0, stream>>>(value);
+      HIP_OK(hipDeviceSynchronize());
+      ended += *value;
+    }
+  }
+  report("work before the device was waited for", ended == 40);
+}
+
 // The NULL stream waits for a blocking stream, and another blocking stream is asked.
 void chains() {
   Held held;
@@ -306,6 +322,7 @@ int main(int count, char** arguments) {
                      {"events", events},
                      {"event_waits", event_waits},
                      {"ended_events", ended_events},
+                     {"after_the_device", after_the_device},
                      {"chains", chains},
                      {"threads", threads},
                      {"masked", masked}},
