@@ -36,7 +36,8 @@ MODES = ("random", "static", "vitamind")
 FLAGS = ("-std=c++17", "-O1", "-w")
 INCLUDES = ("include", "external/Catch2", "external/picojson", "kernels")
 ROUNDS = 3  # of a case whose results differ
-CLASSES = ("pass in all", "fail in all", "skipped", "over the limit bare", "differs")
+CLASSES = ("pass in all", "fail in all", "skipped", "over the limit bare", "varies bare",
+           "differs")
 
 
 class Stop(Exception):
@@ -91,7 +92,7 @@ def comparable(text):
 
 
 def classify(outcomes):
-    """One of CLASSES; `outcomes`: by mode, with `bare`."""
+    """One of CLASSES, from one round; `outcomes`: by mode, with `bare`."""
     verdicts = {result["verdict"] for result in outcomes.values()}
     if outcomes["bare"]["verdict"] == "limit":
         return "over the limit bare"
@@ -105,7 +106,8 @@ def classify(outcomes):
 
 def class_of(row):
     """That of a case. Only one that differs in its first round has others."""
-    return classify(row["rounds"][0])
+    bare = {outcomes["bare"]["verdict"] for outcomes in row["rounds"]}
+    return "varies bare" if len(bare) > 1 else classify(row["rounds"][0])
 
 
 def listed(text):
@@ -134,12 +136,12 @@ def names(rows):
         kind = class_of(row)
         if kind in ("pass in all", "skipped"):
             continue
-        if kind == "differs":
-            times = [classify(outcomes) for outcomes in row["rounds"]].count(kind)
+        if len(row["rounds"]) > 1:
+            times = [classify(outcomes) for outcomes in row["rounds"]].count("differs")
             kind += f" in {times} of {len(row['rounds'])} rounds"
         yield f"{kind}: {row['test']} ({row['unit']})"
         for mode, result in row["rounds"][0].items():
-            if mode == "bare" or class_of(row) == "differs":
+            if mode == "bare" or len(row["rounds"]) > 1:
                 yield f"    {mode}: {result['verdict']} {result['why']}".rstrip()
 
 
