@@ -36,7 +36,7 @@ VITAMIN_KERNEL(ncclDevKernel_graph, unsigned* total) {
 // Stands for the vendor's executable of one busy kernel.
 class Executable final : public hal::GraphExecutable {
  public:
-  Executable(unsigned& alive, std::uint64_t ns) : alive_(alive), ns_(ns) { ++alive_; }
+  Executable(std::atomic<unsigned>& alive, std::uint64_t ns) : alive_(alive), ns_(ns) { ++alive_; }
   ~Executable() override { --alive_; }
   hal::NativeStatus launch(hal::Queue& queue) noexcept override {
     // Through the native handle, as a graph is: the audit must not take it for a launch.
@@ -52,7 +52,7 @@ class Executable final : public hal::GraphExecutable {
   static inline soft::Engine* engine = nullptr;
 
  private:
-  unsigned& alive_;
+  std::atomic<unsigned>& alive_;
   std::uint64_t ns_;
 };
 
@@ -100,7 +100,8 @@ class Source final : public hal::GraphSource {
   std::function<void()> meanwhile;  // called once, in the middle of make()
   // Called by each make(), which answers its error.
   std::function<hal::Status(hal::PhysicalContext&)> making;
-  unsigned looks = 0, makes = 0, updates = 0, alive = 0;
+  unsigned looks = 0, makes = 0, updates = 0;
+  std::atomic<unsigned> alive{0};       // threads of the application destroy executables, too
   std::atomic<bool> overlapped{false};  // two calls of it
 
  private:
