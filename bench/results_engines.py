@@ -10,7 +10,7 @@ import call_costs  # noqa: E402
 import harness  # noqa: E402
 import moving_steps  # noqa: E402
 import serving_report  # noqa: E402
-from results_kept import RESULTS, met  # noqa: E402
+from results_kept import RESULTS, met, within  # noqa: E402
 
 CALLS, SERVING = "engines/call_costs.jsonl", "engines/serving.jsonl"
 STEP_COST, MOVING = "engines/step_cost.txt", "engines/moving_steps.jsonl"
@@ -37,11 +37,6 @@ def ratio_of(ours, native):
                                 lambda drawn: harness.median([ratios[i] for i in drawn]))
 
 
-def within(found, target):
-    """Whether a difference is at most the target: None where its interval holds the target."""
-    return True if found.high <= target else False if found.low > target else None
-
-
 def call_rows(files):
     """What a graph launch and moves cost the host of a PyTorch program."""
     graph, step = "graph of 50 kernels, 10 in a row", "step: 5 copies, 100 kernels, `tolist()`"
@@ -58,10 +53,10 @@ def call_rows(files):
         found = call_costs.difference_of(of_arms[arm], of_arms[base])
         itself = call_costs.difference(of_arms["native again"], of_arms["native"])
         yield [words, f"≤ {target} µs", f"{call_costs.words(found)} µs (native against itself "
-               f"{itself})", met(within(found, target)), files.cite(CALLS)]
+               f"{itself})", met(within(found.low, found.high, target)), files.cite(CALLS)]
     runs = [ratio_of(kinds[step]["random"], kinds[step]["native"])
             for kinds in map(call_costs.by_kind, sessions_of(files, "random", "native"))]
-    verdicts = {within(run, 1.3) for run in runs}
+    verdicts = {within(run.low, run.high, 1.3) for run in runs}
     yield ["step of 5 copies, 100 small kernels and `tolist()`, other SMs with every kernel",
            "≤ 1.3 × native", "; ".join(f"{r.value:.2f} ({r.low:.2f} to {r.high:.2f}) ×"
                                        for r in runs) + ", by session",

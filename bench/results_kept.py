@@ -102,6 +102,11 @@ def met(condition):
     return "–" if condition is None else "met" if condition else "**missed**"
 
 
+def within(low, high, target):
+    """Whether an interval is at most the target; None where the target lies in it."""
+    return True if high <= target else False if low > target else None
+
+
 def percent(share, digits=1):
     return "–" if share is None else f"{100 * share:.{digits}f} %"
 

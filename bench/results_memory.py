@@ -7,7 +7,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "evaluation")]
 
 from comparisons import interval, middle  # noqa: E402
-from results_kept import met, percent  # noqa: E402
+from results_kept import met, percent, within  # noqa: E402
 
 
 MEMORY = "daemon/memory.jsonl"
@@ -29,17 +29,17 @@ def quota_rows(files):
 
 def framework_row(files, wanted):
     records = files.records(MEMORY, lambda r: "case" in r and wanted(r))
-    within = [r for r in records if r.get("arm") == "within"]
-    peaks = [r["device_peak"] / GIB for r in within]
-    quota, = {r["quota"] for r in within}
-    return [f"{'; '.join(r['case'] for r in within)}: under `--memory {quota / GIB:.0f}GiB` on a "
+    runs = [r for r in records if r.get("arm") == "within"]
+    peaks = [r["device_peak"] / GIB for r in runs]
+    quota, = {r["quota"] for r in runs}
+    return [f"{'; '.join(r['case'] for r in runs)}: under `--memory {quota / GIB:.0f}GiB` on a "
             f"device of {records_total(records)} GiB: told of {quota / GIB:.0f} GiB, at most that "
             "in use by its own account, bits as natively", "all",
-            f"{sum(r['verdict'] == 'equal' for r in within)} of {len(within)}; most in use on the "
+            f"{sum(r['verdict'] == 'equal' for r in runs)} of {len(runs)}; most in use on the "
             "device by NVML, with context and code, which no quota charges: "
             + " to ".join(dict.fromkeys(f"{p:.2f}" for p in (min(peaks), max(peaks)))) + " GiB",
             met(all(r["verdict"] == "equal" and r["memory"]["used"] <= r["quota"]
-                    for r in within)), files.cite(MEMORY)]
+                    for r in runs)), files.cite(MEMORY)]
 
 
 # Arms of bench/memory_limits.py, as the page calls them; whether they have a target.
@@ -76,11 +76,6 @@ def cost_row(records, call, size, words, cite):
             f"{middle(rounds):+,.0f} ns ({low:+,.0f} to {high:+,.0f}), medians of {len(rounds)} "
             f"rounds: {of['quota']:,.0f} with, {of['no quota']:,.0f} without, "
             f"{of['native']:,.0f} natively", met(within(low, high, 200)), cite]
-
-
-def within(low, high, target):
-    """None where the interval holds the target: the machine was not steady enough to tell."""
-    return True if high <= target else False if low > target else None
 
 
 def user_share_rows(files):
