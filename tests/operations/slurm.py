@@ -176,16 +176,25 @@ PidFile=/run/slurm/slurmdbd.pid
         wait_until(lambda: self.run("sacctmgr", "-i", "add", "cluster", "test",
                                     check=False).returncode == 0, "slurmdbd", 60)
 
-    def comment(self, job):
-        """`sacct`'s AdminComment of a job, when it has ended on all of its nodes."""
+    def comments(self, job):
+        """`sacct`'s AdminComment of a job, or of each job of an array, by the job's own number,
+        when all have ended on all of their nodes."""
         def ended():
-            if job in self.run("squeue", "-h", "-o", "%A").stdout.split():
+            if self.run("squeue", "-h", "-j", job, check=False).stdout:
                 return None  # also while it completes
-            said = self.run("sacct", "-a", "-X", "-n", "-P", "-j", job, "-o",
-                            "State,AdminComment").stdout.strip()
-            state, _, comment = said.partition("|")
-            return [comment] if state and state not in ("PENDING", "RUNNING") else None
-        return wait_until(ended, f"the record of job {job}", 60)[0]
+            rows = [line.split("|", 2) for line in self.run(
+                "sacct", "-a", "-X", "-n", "-P", "-j", job, "-o",
+                "JobIDRaw,End,AdminComment").stdout.splitlines()]
+            # Not State: a record that is first written when the job has ended has the last state
+            # at once; its end and the comment come with a later message.
+            if not rows or any(end in ("", "Unknown") for _, end, _ in rows):
+                return None
+            return {number: comment for number, _, comment in rows}
+        return wait_until(ended, f"the record of job {job}", 60)
+
+    def comment(self, job):
+        """The AdminComment of a job that is no array."""
+        return self.comments(job)[job]
 
 
 class SlurmTest(unittest.TestCase):

@@ -323,14 +323,10 @@ class Accounting(SlurmTest):
                       f"srun --vitamin=50 {' '.join(map(str, program('demo-train')))}\n", 0o755)
         cluster.run("sbatch", "--wait", "--array=1-3", "-o", "/tmp/out", "/tmp/job", user="alice",
                     env=SOFT, timeout=300)
-        wait_until(lambda: not cluster.run("squeue", "-h").stdout, "the end of all")
-        rows = [line.split("|") for line in cluster.run(
-            "sacct", "-a", "-X", "-n", "-P", "-j", "1", "-o",
-            "JobIDRaw,AdminComment").stdout.splitlines()]
-        used = self.used(cluster)
-        self.assertEqual(sorted(job for job, _ in rows), sorted(used))
-        self.assertEqual(len(rows), 3)
-        for job, comment in rows:
+        comments, used = cluster.comments("1"), self.used(cluster)
+        self.assertEqual(sorted(comments), sorted(used))
+        self.assertEqual(len(comments), 3)
+        for job, comment in comments.items():
             self.assertAlmostEqual(self.parts(comment)["node1"], used[job], delta=0.01)
 
     def test_all_nodes_of_a_job_are_in_its_comment(self):

@@ -2,6 +2,7 @@
 #include "tools/vitamin/run/child.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -15,7 +16,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <string_view>
 
 #include "tools/vitamin/exit_code.h"
@@ -30,7 +30,7 @@ constexpr std::array kForwarded = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGUSR1,
 
 // For the handler of SIGCONT, which comes to us when we may be about to stop: what is only pending
 // then would be taken back by the stop.
-volatile pid_t the_child = 0, the_waker = 0;
+volatile pid_t the_child = 0;
 volatile std::sig_atomic_t continued = 0;
 char stat_of_child[32];  // /proc/<pid>/stat
 
@@ -45,12 +45,11 @@ bool child_is_stopped() {
   return after_name != nullptr && after_name[1] == ' ' && after_name[2] == 'T';
 }
 
-// The waker sends SIGCONT while the child runs. If the child is stopped when that arrives, another
-// process's SIGCONT may have come behind that stop and been merged with the waker's, which was
-// still pending: the kernel keeps one, and says that the waker sent it.
-void pass_on_continue(int signal, siginfo_t* info, void* /*context*/) {
+// Also what the waker sends: while that is pending, the kernel merges another process's SIGCONT
+// with it, which may be meant for a stop of the child that the child has not taken yet.
+void pass_on_continue(int signal) {
   const int error = errno;
-  if (the_child > 0 && (info->si_pid != the_waker || child_is_stopped())) ::kill(the_child, signal);
+  if (the_child > 0) ::kill(the_child, signal);
   continued = continued + 1;
   errno = error;
 }
@@ -65,30 +64,42 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
 
 // A process that continues us when the child does not stand any more, whichever process continued
 // or ended it: a parent that is stopped does not see it. No signal for our group or terminal
-// reaches it.
+// reaches it once it is started. Negative: there is none.
 pid_t start_waker() {
+  constexpr int kPauseMs = 10;
+  std::array<int, 2> started{};  // closed by the waker when it is on its own
+  if (::pipe2(started.data(), O_CLOEXEC) != 0) return -1;
+  sigset_t passed{}, before{};
+  sigemptyset(&passed);
+  sigaddset(&passed, SIGCONT);
+  ::sigprocmask(SIG_BLOCK, &passed, &before);  // the waker itself passes none on
   const pid_t stopped = ::getpid(), waker = ::fork();
-  if (waker != 0) return waker;
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  ::setsid();
-  ::syscall(SYS_close_range, 0U, ~0U, 0U);  // who reads our output to its end waits for us only
-  constexpr timespec kPause{0, 10'000'000};
-  // Again and again: the first may come before the stop.
-  for (; ::getppid() == stopped; ::nanosleep(&kPause, nullptr))
-    if (!child_is_stopped()) ::kill(stopped, SIGCONT);
-  ::_exit(0);
+  if (waker == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::setsid();
+    ::syscall(SYS_close_range, 0U, ~0U, 0U);  // who reads our output to its end waits for us only
+    // Again and again: the first may come before the stop.
+    for (; ::getppid() == stopped; ::poll(nullptr, 0, kPauseMs))
+      if (!child_is_stopped()) ::kill(stopped, SIGCONT);
+    ::_exit(0);
+  }
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  ::close(started[1]);
+  pollfd is_started{started[0], POLLIN, 0};
+  // A stop of our group may have met it before it left the group.
+  while (waker > 0 && ::poll(&is_started, 1, kPauseMs) != 1) ::kill(waker, SIGCONT);
+  ::close(started[0]);
+  return waker;
 }
 
 // Stops us as the child is stopped, until one of both is continued.
 void stop_like_child() {
   const pid_t waker = start_waker();
   if (waker < 0) return;  // then only it is stopped
-  the_waker = waker;
   ::raise(SIGSTOP);
   ::kill(waker, SIGKILL);
   while (::waitpid(waker, nullptr, 0) < 0 && errno == EINTR) {
   }
-  the_waker = 0;
 }
 
 // The signals that concern us, blocked for the time of one child, as before afterwards.
@@ -104,8 +115,8 @@ class SignalScope {
     normal.sa_handler = SIG_DFL;
     ::sigaction(SIGCHLD, &normal, &child_before_);
     struct sigaction passed_on {};
-    passed_on.sa_sigaction = &pass_on_continue;
-    passed_on.sa_flags = SA_SIGINFO | SA_RESTART;
+    passed_on.sa_handler = &pass_on_continue;
+    passed_on.sa_flags = SA_RESTART;
     ::sigaction(SIGCONT, &passed_on, &continue_before_);
     sigset_t passed{};
     sigemptyset(&passed);
