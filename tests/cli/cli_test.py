@@ -16,7 +16,7 @@ import unittest
 
 import seed
 from cli_harness import BOUND, CliTest
-from held import held, is_pending, state
+from held import children_of, held, held_at_its_fork, is_pending, state
 from time_limit import time_limit, wait_until
 
 
@@ -189,16 +189,11 @@ class Signals(CliTest):
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         self.assertTrue(os.WIFSTOPPED(status))
 
-    @staticmethod
-    def children_of(process):
-        file = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        return [int(child) for child in file.read_text().split()]
-
     def command_of(self, process):
         """The process of the command, once there is one."""
         until = time.monotonic() + time_limit(60)
         while time.monotonic() < until:
-            for child in self.children_of(process):
+            for child in children_of(process.pid):
                 with contextlib.suppress(OSError):
                     if os.readlink(f"/proc/{child}/exe") == os.path.realpath(sys.executable):
                         return child
@@ -235,7 +230,22 @@ class Signals(CliTest):
                 until_vitamin_ran.enter_context(held(child))
                 os.kill(child, signal.SIGSTOP)
                 process.send_signal(signal.SIGCONT)
-            wait_until(lambda: self.children_of(process) == [child], "the end of what woke vitamin")
+            wait_until(lambda: children_of(process.pid) == [child], "the end of what woke vitamin")
+        self.let_end(process)
+        self.assertEqual(process.wait(time_limit(60)), 0)
+
+    def test_a_stop_of_the_group_spares_what_wakes_vitamin(self):
+        process = self.start("print('on'); input()", process_group=0, stdin=subprocess.PIPE)
+        self.addCleanup(process.stdin.close)
+        self.assertEqual(process.stdout.readline(), "on\n")
+        child = self.command_of(process)
+        with held_at_its_fork(process.pid) as wait_for_fork:
+            os.kill(child, signal.SIGSTOP)
+            wait_for_fork()
+            os.killpg(process.pid, signal.SIGSTOP)
+        self.wait_until_stopped(process)
+        for each in (child, process.pid):
+            os.kill(each, signal.SIGCONT)
         self.let_end(process)
         self.assertEqual(process.wait(time_limit(60)), 0)
 
