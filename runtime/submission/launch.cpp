@@ -282,8 +282,9 @@ inline void Pipeline::count(Stream& stream, Kernel& kernel, const Placer::Bindin
 
 void Pipeline::watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue,
                      const hal::KernelLaunch& launch) {
-  // One block waits for no other; a width at which the kernel ended before needs no watching.
-  if (launch.grid.volume() <= 1 || !watchdog_.wants(kernel, queue.sms)) return;
+  // One block waits for no other, and a cooperative grid runs only where all of it fits.
+  if (launch.grid.volume() <= 1 || launch.cooperative || !watchdog_.wants(kernel, queue.sms))
+    return;
   watchdog_.watch(kernel, queue.sms, core_.predicted_ns(kernel, &launch, queue.sms),
                   completion_.tail_marker(stream));
 }

@@ -30,7 +30,8 @@ void Watchdog::check() {
   if (anything_ended) oldest.since = now;
   const auto limit = std::max<std::chrono::nanoseconds>(
       core_.options.hang_after, std::chrono::nanoseconds(20 * oldest.predicted_ns));
-  if (oldest.named || now - oldest.since < limit) return;
+  // Resident: another launch of it was named after this one was submitted.
+  if (oldest.named || oldest.kernel->resident || now - oldest.since < limit) return;
   oldest.named = true;
   core_.kernels.remember_resident(*oldest.kernel);
   if (core_.options.on_hang != nullptr)

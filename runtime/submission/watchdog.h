@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Watchdog: names kernels that run for too long on a part of the device. A kernel whose blocks wait
-// for each other without saying so ends only where all of them fit (KernelTable); one that ended on
-// a width once is not watched there again.
+// for each other without saying so ends only where all of them fit (KernelTable). One that ended on
+// a width once is not watched there again, and one that runs only where all of its blocks fit
+// never.
 #pragma once
 
 #include <chrono>
@@ -20,7 +21,7 @@ class Watchdog {
 
   // Whether a launch of the kernel on so many SMs is to be watched.
   bool wants(const Kernel& kernel, std::uint32_t sms) const {
-    return kernel.proven_sms > sms && watched_.size() < kMost;
+    return !kernel.resident && kernel.proven_sms > sms && watched_.size() < kMost;
   }
   // It was launched on `sms`; `marker` is behind it. `graph`: whose kernel it is; null: it
   // is of the table.

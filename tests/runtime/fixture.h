@@ -12,6 +12,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "backends/soft/device.h"
@@ -39,6 +40,7 @@ struct FixtureOptions {
   soft::Clock clock = soft::Clock::kVirtual;
   std::chrono::milliseconds hang_after{5000};
   void (*on_hang)(const char*, std::uint32_t, double) = nullptr;
+  std::unordered_set<std::string> resident_kernels = {};
   runtime::ProfilerOptions profiler = {};
   std::function<void(const runtime::Profile&)> keep_profile = {};
   std::uint64_t graph_bytes = runtime::DispatchOptions().graph_bytes;
@@ -66,6 +68,7 @@ class Fixture {
     dispatch.window.ahead_ns = options.window_ns;
     dispatch.hang_after = options.hang_after;
     dispatch.on_hang = options.on_hang;
+    dispatch.resident_kernels = options.resident_kernels;
     dispatch.profiler = options.profiler;
     dispatch.keep_profile = options.keep_profile;
     dispatch.page = &page;

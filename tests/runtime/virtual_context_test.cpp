@@ -420,6 +420,28 @@ TEST_CASE(
   CHECK(f.stays.back().sms.count() >= 10);
 }
 
+TEST_CASE("The watchdog names no kernel that runs only where all of its blocks fit") {
+  constexpr std::chrono::milliseconds kHangAfter{20};
+  for (const bool cooperative : {false, true}) {
+    const std::unordered_set<std::string> listed{cooperative ? "another" : "wait_kernel"};
+    hangs = 0;
+    Fixture f({.policy = "static:units=0-0",
+               .clock = soft::Clock::kReal,
+               .hang_after = kHangAfter,
+               .on_hang = [](const char*, std::uint32_t, double) { ++hangs; },
+               .resident_kernels = listed});
+    runtime::Stream& stream = f.stream();
+    unsigned flag = 0;
+    unsigned* address = &flag;
+    REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(wait_kernel), {&address}, 2, cooperative) == 0);
+    std::this_thread::sleep_for(10 * kHangAfter);
+    vitamin::kernel::store_release(address, 1U);
+    CHECK(f.context->synchronize(stream) == 0);
+    CHECK(f.stays.back().sms.count() == 2);
+    CHECK(hangs == 0);
+  }
+}
+
 TEST_CASE(
     "A cooperative grid goes where all its blocks fit and is refused as natively where none do") {
   Fixture f({.policy = "random", .units = 8});
