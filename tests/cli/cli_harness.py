@@ -5,6 +5,7 @@ The preloaded library is a fake that reports what a test asks for; tests/interpo
 one. Needs in the environment: VITAMIN (the program), FAKE_PRELOAD and FAKE_DRIVER (shared
 objects).
 """
+import contextlib
 import os
 import pathlib
 import shutil
@@ -13,7 +14,8 @@ import sys
 import tempfile
 import unittest
 
-from time_limit import time_limit
+from held import children_of
+from time_limit import time_limit, wait_until
 
 BOUND = "stage=3 seen=10 bound=10 narrow=8 whole=2 moved=7"
 
@@ -73,3 +75,44 @@ class CliTest(unittest.TestCase):
         self.assertRegex(lines[0], r" \[VIT-[1-9]\d\d\]$")
         for part in parts:
             self.assertIn(part, lines[0])
+
+
+class SignalTest(CliTest):
+    """Runs Python programs under vitamin that are stopped, continued and ended."""
+
+    STOPS = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); print('on')"
+
+    def start(self, code, **more):
+        return self.start_command(sys.executable, "-uc", code, **more)
+
+    def start_command(self, *words, **more):
+        process = subprocess.Popen([self.vitamin, "run", "--quiet", "--", *words], text=True,
+                                   env=self.environment(FAKE_PAGE=BOUND), stdout=subprocess.PIPE,
+                                   **more)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.kill)
+        if process.stdin:
+            self.addCleanup(process.stdin.close)
+        return process
+
+    def wait_until_stopped(self, process):
+        def news():
+            pid, status = os.waitpid(process.pid, os.WNOHANG | os.WUNTRACED)
+            return [status] if pid else None
+        self.assertTrue(os.WIFSTOPPED(*wait_until(news, "vitamin to stop", 60)))
+
+    @staticmethod
+    def command_of(process):
+        """The process of the command, once there is one."""
+        def command():
+            for child in children_of(process.pid):
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"/proc/{child}/exe") == os.path.realpath(sys.executable):
+                        return child
+            return None
+        return wait_until(command, "the command", 60, 0.005)
+
+    @staticmethod
+    def let_end(process):
+        process.stdin.write("\n")
+        process.stdin.flush()

@@ -15,7 +15,7 @@ import time
 import unittest
 
 import seed
-from cli_harness import BOUND, CliTest
+from cli_harness import BOUND, CliTest, SignalTest
 from held import children_of, held, held_at_its_fork, is_pending, state
 from time_limit import time_limit, wait_until
 
@@ -125,15 +125,7 @@ class Command(CliTest):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
 
 
-class Signals(CliTest):
-    def start(self, code, **more):
-        process = subprocess.Popen(
-            [self.vitamin, "run", "--quiet", "--", sys.executable, "-uc", code], text=True,
-            env=self.environment(FAKE_PAGE=BOUND), stdout=subprocess.PIPE, **more)
-        self.addCleanup(process.stdout.close)
-        self.addCleanup(process.kill)
-        return process
-
+class Signals(SignalTest):
     def test_a_command_that_a_signal_ends_ends_vitamin_by_it(self):
         for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGINT):
             with self.subTest(signal=number):
@@ -183,23 +175,6 @@ class Signals(CliTest):
         self.assertIn(b"interrupts 1", output)
         self.assertEqual(os.waitstatus_to_exitcode(status), 0)
 
-    STOPS = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); print('on')"
-
-    def wait_until_stopped(self, process):
-        _, status = os.waitpid(process.pid, os.WUNTRACED)
-        self.assertTrue(os.WIFSTOPPED(status))
-
-    def command_of(self, process):
-        """The process of the command, once there is one."""
-        until = time.monotonic() + time_limit(60)
-        while time.monotonic() < until:
-            for child in children_of(process.pid):
-                with contextlib.suppress(OSError):
-                    if os.readlink(f"/proc/{child}/exe") == os.path.realpath(sys.executable):
-                        return child
-            time.sleep(0.005)
-        self.fail("no command was started")
-
     def test_a_command_that_stops_stops_vitamin_until_it_is_continued(self):
         process = self.start(self.STOPS)
         self.wait_until_stopped(process)
@@ -219,7 +194,6 @@ class Signals(CliTest):
         # Two SIGCONT for vitamin before it runs again: the kernel keeps one, and says that
         # vitamin's own process sent it. The command has not stopped again yet.
         process = self.start(f"{self.STOPS}; input()", stdin=subprocess.PIPE)
-        self.addCleanup(process.stdin.close)
         child = self.command_of(process)
         self.wait_until_stopped(process)
         with contextlib.ExitStack() as until_vitamin_ran:
@@ -236,7 +210,6 @@ class Signals(CliTest):
 
     def test_a_stop_of_the_group_spares_what_wakes_vitamin(self):
         process = self.start("print('on'); input()", process_group=0, stdin=subprocess.PIPE)
-        self.addCleanup(process.stdin.close)
         self.assertEqual(process.stdout.readline(), "on\n")
         child = self.command_of(process)
         with held_at_its_fork(process.pid) as wait_for_fork:
@@ -256,17 +229,11 @@ class Signals(CliTest):
         os.kill(child, signal.SIGKILL)
         self.assertEqual(process.wait(time_limit(60)), -signal.SIGKILL)
 
-    @staticmethod
-    def let_end(process):
-        process.stdin.write("\n")
-        process.stdin.flush()
-
     def test_the_exit_code_arrives_however_stops_and_continues_are_mixed(self):
         chance = random.Random(seed.seed(18))
         for turn in range(300 if seed.long_form() else 20):
             process = self.start("print('on'); input(); raise SystemExit(7)", process_group=0,
                                  stdin=subprocess.PIPE)
-            self.addCleanup(process.stdin.close)
             self.assertEqual(process.stdout.readline(), "on\n")
             child = self.command_of(process)
             both, group = [process.pid, child], [-process.pid]
@@ -307,7 +274,6 @@ class Signals(CliTest):
     def test_a_stop_asked_of_vitamin_reaches_the_command(self):
         process = self.start("print('ready', flush=True); input()", process_group=0,
                              stdin=subprocess.PIPE)
-        self.addCleanup(process.stdin.close)
         self.assertEqual(process.stdout.readline(), "ready\n")
         child = self.command_of(process)
         process.send_signal(signal.SIGTSTP)
