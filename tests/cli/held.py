@@ -7,7 +7,7 @@ import os
 import pathlib
 import unittest
 
-_SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17
+_SEIZE, _INTERRUPT, _TO_SYSCALL, _DETACH = 0x4206, 0x4207, 24, 17
 _ANY_CHILD = 0x40000000  # __WALL
 _WITH_FORKS, _A_FORK = 2, 1  # PTRACE_O_TRACEFORK, PTRACE_EVENT_FORK
 _ptrace = ctypes.CDLL(None, use_errno=True).ptrace
@@ -41,6 +41,18 @@ def held(pid):
         yield
     finally:
         _call(_DETACH, pid)
+
+
+@contextlib.contextmanager
+def held_when_it_takes(pid, number):
+    """Sends a signal to `pid`, which waits for signals. Within, it has taken this one and executed
+    nothing since."""
+    with held(pid):
+        os.kill(pid, number)
+        while is_pending(pid, number):
+            _call(_TO_SYSCALL, pid)  # its next beginning or end
+            _wait(pid)
+        yield
 
 
 @contextlib.contextmanager

@@ -7,13 +7,11 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <string_view>
@@ -25,14 +23,12 @@ namespace vitamin::tools {
 namespace {
 
 // What stops a process is here, too: the child may have another mind about it than the default.
-constexpr std::array kForwarded = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGUSR1,
-                                   SIGUSR2, SIGALRM, SIGTSTP, SIGTTIN, SIGTTOU};
+// SIGCONT is waited for like them, as the kernel keeps the later one of it and a stop.
+constexpr std::array kForwarded = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGUSR1, SIGUSR2,
+                                   SIGALRM, SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT};
 
-// For the handler of SIGCONT, which comes to us when we may be about to stop: what is only pending
-// then would be taken back by the stop.
-volatile pid_t the_child = 0;
-volatile std::sig_atomic_t continued = 0;
-char stat_of_child[32];  // /proc/<pid>/stat
+volatile pid_t the_child = 0;  // for the handler of SIGCONT
+char stat_of_child[32];        // /proc/<pid>/stat
 
 // 'T' in /proc/<pid>/stat: stopped at this moment, not only when the kernel queued the news.
 bool child_is_stopped() {
@@ -45,12 +41,12 @@ bool child_is_stopped() {
   return after_name != nullptr && after_name[1] == ' ' && after_name[2] == 'T';
 }
 
-// Also what the waker sends: while that is pending, the kernel merges another process's SIGCONT
-// with it, which may be meant for a stop of the child that the child has not taken yet.
+// While we stop: what is only pending then would be taken back by the stop. Here and elsewhere the
+// waker's SIGCONT is passed on, too: while it is pending, the kernel merges another process's with
+// it, which may be meant for a stop of the child that the child has not taken yet.
 void pass_on_continue(int signal) {
   const int error = errno;
   if (the_child > 0) ::kill(the_child, signal);
-  continued = continued + 1;
   errno = error;
 }
 
@@ -69,21 +65,16 @@ pid_t start_waker() {
   constexpr int kPauseMs = 10;
   std::array<int, 2> started{};  // closed by the waker when it is on its own
   if (::pipe2(started.data(), O_CLOEXEC) != 0) return -1;
-  sigset_t passed{}, before{};
-  sigemptyset(&passed);
-  sigaddset(&passed, SIGCONT);
-  ::sigprocmask(SIG_BLOCK, &passed, &before);  // the waker itself passes none on
   const pid_t stopped = ::getpid(), waker = ::fork();
   if (waker == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::setsid();
-    ::syscall(SYS_close_range, 0U, ~0U, 0U);  // who reads our output to its end waits for us only
+    ::closefrom(0);  // who reads our output to its end waits for us only
     // Again and again: the first may come before the stop.
     for (; ::getppid() == stopped; ::poll(nullptr, 0, kPauseMs))
       if (!child_is_stopped()) ::kill(stopped, SIGCONT);
     ::_exit(0);
   }
-  ::sigprocmask(SIG_SETMASK, &before, nullptr);
   ::close(started[1]);
   pollfd is_started{started[0], POLLIN, 0};
   // A stop of our group may have met it before it left the group.
@@ -96,7 +87,13 @@ pid_t start_waker() {
 void stop_like_child() {
   const pid_t waker = start_waker();
   if (waker < 0) return;  // then only it is stopped
-  ::raise(SIGSTOP);
+  sigset_t passed{};
+  sigemptyset(&passed);
+  sigaddset(&passed, SIGCONT);
+  ::sigprocmask(SIG_UNBLOCK, &passed, nullptr);
+  // Not if it was continued meanwhile: a shell would take our stop for the job's.
+  if (child_is_stopped()) ::kill(::getpid(), SIGSTOP);
+  ::sigprocmask(SIG_BLOCK, &passed, nullptr);
   ::kill(waker, SIGKILL);
   while (::waitpid(waker, nullptr, 0) < 0 && errno == EINTR) {
   }
@@ -118,10 +115,6 @@ class SignalScope {
     passed_on.sa_handler = &pass_on_continue;
     passed_on.sa_flags = SA_RESTART;
     ::sigaction(SIGCONT, &passed_on, &continue_before_);
-    sigset_t passed{};
-    sigemptyset(&passed);
-    sigaddset(&passed, SIGCONT);
-    ::sigprocmask(SIG_UNBLOCK, &passed, nullptr);
   }
   ~SignalScope() { restore(); }
   SignalScope(const SignalScope&) = delete;
@@ -162,6 +155,14 @@ bool reap(pid_t child, ChildEnd& end) {
   return false;
 }
 
+// A terminal signals the whole process group, but when it hangs up, the leader of the session only
+// (SIGHUP, then SIGCONT). A timer that our caller set before it executed us is ours alone.
+bool child_has_it(const siginfo_t& info) {
+  if (info.si_code != SI_KERNEL || info.si_signo == SIGALRM) return false;
+  const bool hang_up = info.si_signo == SIGHUP || info.si_signo == SIGCONT;
+  return !hang_up || ::getsid(0) != ::getpid();
+}
+
 ChildEnd wait_for(pid_t child, const SignalScope& signals) {
   ChildEnd end;
   for (;;) {
@@ -169,11 +170,8 @@ ChildEnd wait_for(pid_t child, const SignalScope& signals) {
     const int signal = signals.next(info);
     if (signal == SIGCHLD) {
       if (reap(child, end)) return end;
-    } else if (signal > 0 && info.si_code != SI_KERNEL) {
-      const std::sig_atomic_t before = continued;
+    } else if (signal > 0 && !child_has_it(info)) {
       ::kill(child, signal);
-      // A stop that we were slow to pass on is not the last word.
-      if (continued != before) ::kill(child, SIGCONT);
     }
   }
 }
@@ -192,7 +190,9 @@ ChildEnd run_child(const std::vector<std::string>& command,
     ::close(report[1]);
     return {.signal = interrupted()};
   }
-  const pid_t child = ::fork();
+  int at_callers_death = 0;  // the signal that our caller asked for, which fork forgets
+  ::prctl(PR_GET_PDEATHSIG, &at_callers_death);
+  const pid_t self = ::getpid(), child = ::fork();
   if (child < 0) {
     const int error = errno;
     ::close(report[0]);
@@ -201,6 +201,8 @@ ChildEnd run_child(const std::vector<std::string>& command,
   }
   if (child == 0) {
     forget_interrupts();
+    ::prctl(PR_SET_PDEATHSIG, at_callers_death);
+    if (at_callers_death != 0 && ::getppid() != self) ::raise(at_callers_death);
     signals.restore();
     ::execvpe(arguments[0], arguments.data(), variables.data());
     const int error = errno;
@@ -210,12 +212,13 @@ ChildEnd run_child(const std::vector<std::string>& command,
   std::snprintf(stat_of_child, sizeof stat_of_child, "/proc/%d/stat", static_cast<int>(child));
   the_child = child;
   ::close(report[1]);
+  // Its exec is not waited for first: the child may be stopped before.
+  ChildEnd end = wait_for(child, signals);
   int exec_error = 0;
   ssize_t n = 0;
   do n = ::read(report[0], &exec_error, sizeof exec_error);
   while (n < 0 && errno == EINTR);
   ::close(report[0]);
-  ChildEnd end = wait_for(child, signals);
   if (n == sizeof exec_error) end.exec_error = exec_error;
   return end;
 }

@@ -4,7 +4,8 @@
 //
 // Signals. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT sent to vitamin go
 // to the child; those that a terminal sent to the whole process group have reached it already. A
-// child that stops stops vitamin too, so that the shell sees one job.
+// child that stops stops vitamin too, so that the shell sees one job. What the caller asked the
+// kernel to send when the caller ends (PR_SET_PDEATHSIG), the child gets when vitamin ends.
 #pragma once
 
 #include <string>
