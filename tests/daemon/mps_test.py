@@ -59,8 +59,13 @@ class Mps(DaemonTest):
         self.assertEqual(self.mps.stat().st_mode & 0o777, 0o700)
         process = self.pid()
         daemon.end()
-        self.until(lambda: not os.path.exists(f"/proc/{process}") or
-                   "Z" in pathlib.Path(f"/proc/{process}/stat").read_text())
+
+        def has_ended():
+            try:
+                return "Z" in pathlib.Path(f"/proc/{process}/stat").read_text()
+            except OSError:  # and was waited for, perhaps between open() and read()
+                return True
+        self.until(has_ended)
         self.assertIn("quit", (self.mps / "commands").read_text())
 
     def test_it_is_restarted_when_it_was_killed(self):
