@@ -33,14 +33,18 @@ def open_width(status, clients):
                if units >> unit & 1)
 
 
-def ask(path, verb, plenty=5):
-    """The answer of the daemon at this socket to a tool. `plenty`: seconds, see time_limit."""
+def ask(path, verb, plenty=5, until_closed=False):
+    """The answer of the daemon at this socket to a tool. `plenty`: seconds, see time_limit.
+    `until_closed`: waits until the daemon has closed the connection, too, which it does some time
+    after it has sent the answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(time_limit(plenty))
         connection.connect(str(path))
         preamble = b"vitamin\0" + struct.pack("<HHHH", MAJOR, 0, 4, 0)
         connection.send(preamble + verb.encode().ljust(256, b"\0"))
         answer, files, _, _ = socket.recv_fds(connection, 200_000, 1)
+        if until_closed:
+            connection.recv(1)
     if len(answer) < 16:
         raise OSError("no answer")
     if files:  # too long for a message
@@ -128,9 +132,10 @@ class Daemon:
 
 
 def settled_descriptors(daemon):
-    """How many it has without clients: the fewest seen in a while, since ending sessions and the
-    connection that asks for the status have descriptors for a moment."""
+    """How many it has without clients: the fewest seen in a while, since ending sessions have
+    descriptors for a moment."""
     wait_until(lambda: not daemon.status()["clients"], "the end of all clients", every=0.002)
+    ask(daemon.socket, "ping", until_closed=True)  # the last connection is ours
     counts = []
     for _ in range(50):
         counts.append(daemon.descriptors())
