@@ -144,8 +144,13 @@ class ShareGroups(DaemonTest):
         daemon = self.configured("", "--policy", "throughput")
         self.result(self.member(daemon, "work", 50))  # a single client measures nothing
         workers = [self.member(daemon, "work", 0) for _ in range(2)]  # until their input ends
-        self.until(lambda: any((client["usage"]["busy_sm_seconds"] or 0) > 0
-                               for client in daemon.status()["clients"]))
+
+        def measured():
+            """One of them, and the other has had a lease, too: it may begin later."""
+            used = [client["usage"] for client in daemon.status()["clients"]]
+            return (len(used) == 2 and min(each["sm_seconds"] for each in used) > 0
+                    and any((each["busy_sm_seconds"] or 0) > 0 for each in used))
+        self.until(measured)
         for worker in workers:
             worker.communicate("", timeout=time_limit(20))
         self.until(lambda: not daemon.status()["clients"])
