@@ -368,12 +368,18 @@ class Isolation(DaemonTest):
                    60)
         self.mps_names("mps.b", lies.pid)
         before = daemon.status()["domains"][0]["checks"]
+        checks = 0  # of the new domain, when the client was last seen in its former one
 
         def moved():
+            nonlocal checks
             status = daemon.status()
-            return status if any(client["process"] == lies.pid and client["domain"] == ""
-                                 for client in status["clients"]) else None
-        self.assertLess(self.until(moved, 60)["domains"][1]["checks"], before)
+            if any(client["process"] == lies.pid and client["domain"] == ""
+                   for client in status["clients"]):
+                return True
+            checks = status["domains"][1]["checks"]
+            return False
+        self.until(moved, 60)
+        self.assertLess(checks, before)
 
     def test_a_client_that_no_mps_names_or_that_foreign_numbers_name_stays(self):
         daemon = self.ready("a", "b", top="class")
