@@ -311,8 +311,10 @@ class EndToEnd(unittest.TestCase):
         self.background(*run, PREFIX / "bin/demo-train", "1000000")
 
         def measured(device):
+            """And both have what the policy wished: one without CPU time is idle for a moment."""
             choice = device["choice"]
-            return choice is not None and any(each["measured"] for each in choice["arrangements"])
+            return (choice is not None and any(each["measured"] for each in choice["arrangements"])
+                    and all(client["why"] == "policy" for client in device["clients"]))
         device = self.until_explained(socket, measured)
         arrangements = device["choice"]["arrangements"]
         self.assertGreater(len(arrangements), 2)
