@@ -11,6 +11,7 @@ import tempfile
 import time
 import unittest
 
+from ports import reserved_port
 from time_limit import time_limit, wait_until
 
 BENCH = pathlib.Path(os.environ["BENCH"])
@@ -21,7 +22,6 @@ import call_costs  # noqa: E402
 import http_load  # noqa: E402
 import results_engines  # noqa: E402
 import results_kept  # noqa: E402
-import serving  # noqa: E402
 import serving_report  # noqa: E402
 
 KEPT = BENCH / "results"
@@ -33,7 +33,7 @@ def answer(ttft, tpot):
 
 class Requests(unittest.TestCase):
     def setUp(self):
-        self.port = serving.free_port()
+        self.port = reserved_port(self)
         self.server = http_load.Server(self.port, "model")
 
     def start(self):

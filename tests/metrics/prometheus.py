@@ -4,12 +4,12 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import tempfile
 import urllib.parse
 import urllib.request
 
+from ports import reserved_port
 from time_limit import time_limit, wait_until
 
 
@@ -45,8 +45,7 @@ class Prometheus:
             "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
             "rule_files": [str(rules)],
             "scrape_configs": [{"job_name": "vitamin", "static_configs": [{"targets": targets}]}]}))
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = reserved_port(test)
         self.url = f"http://127.0.0.1:{port}"
         process = subprocess.Popen(
             [program(test, "prometheus"), f"--config.file={configuration}",

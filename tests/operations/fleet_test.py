@@ -6,7 +6,6 @@ import json
 import pathlib
 import re
 import resource
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import unittest
 import urllib.parse
 
 from machine import BUILD, SOURCE
+from ports import reserved_port
 from time_limit import time_limit, wait_until
 
 sys.path[:0] = [str(SOURCE / "tests/daemon"), str(SOURCE / "tests/metrics")]
@@ -91,12 +91,6 @@ class Configuration(unittest.TestCase):
         self.assertRegex(done.stdout + done.stderr, rf"vitamin\.toml:{line}:\d+: .*absnt")
 
 
-def free_address():
-    """Where nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return "127.0.0.1:{}".format(server.getsockname()[1])
-
-
 def status(url, *words):
     return subprocess.run([BUILD / "bin/vitamin", "status", "--prometheus", url, *words], text=True,
                           capture_output=True, timeout=time_limit(60))
@@ -114,7 +108,7 @@ class Scraped(DaemonTest):
             daemon = Daemon(directory, "--metrics", "0")
             self.addCleanup(daemon.end)
             self.nodes[name] = daemon, re.search(r"metrics at http://([^/]+)/", daemon.log())[1]
-        self.down = free_address()
+        self.down = f"127.0.0.1:{reserved_port(self)}"
         addresses = [address for _, address in self.nodes.values()]
         self.prometheus = Prometheus(self, [*addresses, self.down], RULES)
         self.member(self.nodes["busy"][0], "hold")
@@ -243,7 +237,8 @@ class StandIn(unittest.TestCase):
             self.assertRegex(done.stderr, rf"^vitamin: Prometheus at {url} {said}.*\[VIT-301\]$")
 
     def test_addresses_that_are_none_are_one_line(self):
-        for url, said in [(f"http://{free_address()}", r"does not answer \(.*refused\).*VIT-301"),
+        down = f"http://127.0.0.1:{reserved_port(self)}"
+        for url, said in [(down, r"does not answer \(.*refused\).*VIT-301"),
                           ("http://no-such-host.invalid:1", r"does not answer.*VIT-301"),
                           ("http://127.0.0.1:1x", r"does not answer.*VIT-301"),
                           ("https://localhost", r"without TLS: name a proxy.*VIT-101"),
