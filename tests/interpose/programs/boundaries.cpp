@@ -14,7 +14,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <iterator>
 #include <string>
@@ -470,12 +469,8 @@ void attributes_of_ended_threads() {
 unsigned long long sleeps_of_other_threads() {
   unsigned long long all = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    if (task.path().filename() == std::to_string(gettid())) continue;
-    std::ifstream file(task.path() / "status");
-    for (std::string word; file >> word;) {
-      unsigned long long value = 0;
-      if (word == "voluntary_ctxt_switches:" && file >> value) all += value;
-    }
+    const pid_t thread = std::stoi(task.path().filename().string());
+    if (thread != gettid()) all += sleeps_of(thread);
   }
   return all;
 }

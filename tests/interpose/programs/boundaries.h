@@ -3,8 +3,12 @@
 // What the scenarios of boundaries.cpp and held_streams.cpp share: answers as lines, and a gate.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <chrono>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "session.h"
@@ -17,6 +21,16 @@ inline void print(const char* what, CUresult status) {
 }
 
 inline void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+// How often a thread of this process went to sleep.
+inline unsigned long long sleeps_of(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/status");
+  for (std::string word; file >> word;) {
+    unsigned long long value = 0;
+    if (word == "voluntary_ctxt_switches:" && file >> value) return value;
+  }
+  return 0;
+}
 
 // Holds streams with a host function until it is opened.
 struct Gate {

@@ -5,6 +5,8 @@
 // waits for the gate hangs, because the caller opens it.
 //
 // Linked to the driver, so that it can use all of it by name.
+#include <unistd.h>
+
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -150,6 +152,12 @@ void attributes_of_a_pool() {
 
 // --- events -------------------------------------------------------------------------------------
 
+// Until the thread has gone to sleep since `stage` was 1, at which it had slept `before` times: it is
+// in the call then. At most 10 s, for a driver that does not sleep.
+void wait_until_asleep(pid_t thread, unsigned long long before, const std::atomic<int>& stage) {
+  for (int i = 0; i < 10'000 && stage == 1 && sleeps_of(thread) == before; ++i) sleep_ms(1);
+}
+
 // Who waits for an event waits for the record that was its newest then.
 void event_recorded_again_while_waited_for() {
   Session s;
@@ -162,15 +170,20 @@ void event_recorded_again_while_waited_for() {
     s.launch("slow_add", first, x, Word{1}, 20 * kMillisecond);
     check(cuEventRecord(event, first));
     std::atomic<int> stage{0};
+    pid_t waiting = 0;
+    unsigned long long sleeps = 0;
     std::thread waiter([&] {
       check(cuCtxSetCurrent(s.context));
+      waiting = gettid();
+      sleeps = sleeps_of(waiting);
       stage = 1;
       check(cuEventSynchronize(event));
       print("what it stood for has ended", cuStreamQuery(first));
       stage = 2;
     });
     while (stage == 0) sleep_ms(1);
-    sleep_ms(30);
+    wait_until_asleep(waiting, sleeps, stage);
+    sleep_ms(30);  // it may have slept for a lock before it looked at the event
     if (round == 0) {
       later.close(second);
       s.launch("add", second, x + 4, Word{1}, Word{1});
