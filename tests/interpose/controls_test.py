@@ -13,9 +13,12 @@ import programs_test
 class NegativeControls(unittest.TestCase):
     def wrong(self, scenario, window):
         expected = programs_test.bare(scenario, "found", "dlsym", "legacy")
-        done = programs_test.start("scenarios", scenario, window=window,
-                                   library=os.environ["UNBRIDGED"])
-        self.assertNotEqual((done.returncode, done.stdout), expected)
+        for _ in range(20):  # a kernel may end before a program without a processor goes on
+            done = programs_test.start("scenarios", scenario, window=window,
+                                       library=os.environ["UNBRIDGED"])
+            if (done.returncode, done.stdout) != expected:
+                return
+        self.fail(f"as natively in 20 runs: {expected}")
 
     def test_without_bridges_memory_is_freed_too_early(self):
         self.wrong("early_free", "max")

@@ -152,8 +152,8 @@ void attributes_of_a_pool() {
 
 // --- events -------------------------------------------------------------------------------------
 
-// Until the thread has gone to sleep since `stage` was 1, at which it had slept `before` times: it is
-// in the call then. At most 10 s, for a driver that does not sleep.
+// Until the thread, which had slept `before` times when `stage` became 1, has slept again: it is in
+// the call then. At most 10 s, for a driver that does not sleep.
 void wait_until_asleep(pid_t thread, unsigned long long before, const std::atomic<int>& stage) {
   for (int i = 0; i < 10'000 && stage == 1 && sleeps_of(thread) == before; ++i) sleep_ms(1);
 }
