@@ -364,10 +364,14 @@ class Verify(Base):
     def test_a_command_in_a_pause_of_its_tenant_is_run_again(self):
         # The tenant pauses for longer than the command runs.
         tenant = f"{PROGRAM} --trials 1 --only sum; sleep 0.3"
-        result, found = self.verify("--runs", "2", tenant=tenant,
-                                    command=[PROGRAM, "--trials", "1", "--only", "sum"])
+        for _ in range(5):  # on a busy machine the time in which it is run again may be over
+            result, found = self.verify("--runs", "2", tenant=tenant,
+                                        command=[PROGRAM, "--trials", "1", "--only", "sum"])
+            runs = found["runs"][3:]
+            if all(run["tenant_launches"] > 0 for run in runs):
+                break
         self.assertEqual(result.returncode, DETERMINISTIC, result.stdout)
-        for run in found["runs"][3:]:
+        for run in runs:
             self.assertGreater(run["tenant_launches"], 0, run)
 
     def test_without_a_tenant_nothing_contends(self):

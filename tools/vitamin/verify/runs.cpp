@@ -325,15 +325,18 @@ Observation observe_beside(Tenant& tenant, const RunRequest& request) {
 }  // namespace
 
 Observation observe(const RunRequest& request) {
-  // A short command may fall into a pause of its tenant: it runs again, for so long at most.
+  // A short command may fall into a pause of its tenant: it runs again, for so long at most from
+  // the end of the first run on. How long a tenant takes to start says nothing of its pauses.
   constexpr std::chrono::seconds kAgainFor{3};
   Tenant tenant(request.tenant, request.seed);
-  const auto limit = std::chrono::steady_clock::now() + kAgainFor;
+  std::optional<std::chrono::steady_clock::time_point> limit;
   while (true) {
     Observation seen = observe_beside(tenant, request);
+    const auto now = std::chrono::steady_clock::now();
+    if (!limit) limit = now + kAgainFor;
     const bool in_a_pause = seen.ended_well() && tenant.runs() && seen.message.empty() &&
                             seen.tenant_launches_before > 0 && seen.tenant_launches == 0;
-    if (!in_a_pause || std::chrono::steady_clock::now() >= limit) return seen;
+    if (!in_a_pause || now >= *limit) return seen;
   }
 }
 
