@@ -93,7 +93,7 @@ TEST_CASE("The worker gives up a wait that another thread waits for, and makes i
 
 TEST_CASE("A graph that is gone is not looked at by a thread that waited for it") {
   GraphFixture f({.policy = "static", .clock = soft::Clock::kReal});
-  runtime::Stream &first = f.stream(), &second = f.stream();
+  runtime::Stream &first = f.stream(), &second = f.stream(), &third = f.stream();
   std::thread other;
   f.source->looking = [&] {
     // The worker is to look at it, too, and waits for this look.
@@ -101,7 +101,18 @@ TEST_CASE("A graph that is gone is not looked at by a thread that waited for it"
     other = std::thread([&] {
       CHECK(f.context->destroy(*f.graph, [] { return hal::kNativeOk; }) == hal::kNativeOk);
     });
-    std::this_thread::sleep_for(20ms);
+    // Until that waits, too. What goes to the driver does so under the lock, which guards `gone`.
+    CHECK(test::eventually([&] {
+      bool gone = false;
+      auto look = runtime::call(
+          [&](void*) {
+            gone = f.graph->gone;
+            return hal::kNativeOk;
+          },
+          runtime::Keep::kNo);
+      CHECK(f.context->bridge(third, look) == hal::kNativeOk);
+      return gone;
+    }));
   };
   CHECK(f.replay(first) == hal::kNativeOk);
   other.join();
