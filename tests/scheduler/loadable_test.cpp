@@ -37,7 +37,7 @@ constexpr SandboxLimits kPatient{std::chrono::seconds(60), std::chrono::seconds(
 constexpr SandboxLimits kLoop{std::chrono::milliseconds(8), std::chrono::seconds(300)};
 
 std::string refusal(const std::string& path, const std::string& parameters = {}) {
-  const auto policy = load(path, parameters);
+  const auto policy = load(path, parameters, kPatient);
   return policy ? "it was loaded" : policy.error().message;
 }
 
