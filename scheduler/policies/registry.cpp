@@ -246,7 +246,8 @@ hal::Result<Policy> make(std::string_view specification, const PolicyContext& co
   const std::string_view name = specification.substr(0, colon);
   const std::string_view text =
       colon == specification.npos ? std::string_view() : specification.substr(colon + 1);
-  if (name.find('/') != name.npos) return load(std::string(name), std::string(text));
+  if (name.find('/') != name.npos)
+    return load(std::string(name), std::string(text), context.limits);
   const auto* const found =
       std::find_if(std::begin(kBuiltIn), std::end(kBuiltIn),
                    [&](const BuiltIn& policy) { return policy.name == name; });
@@ -262,10 +263,10 @@ hal::Result<Policy> make(std::string_view specification, const PolicyContext& co
   return policy;
 }
 
-hal::Result<Checked> check(std::string_view specification) {
+hal::Result<Checked> check(std::string_view specification, const SandboxLimits& limits) {
   static constexpr Partition kNothing{};
   Estimator estimator({&kNothing, 1});
-  auto made = make(specification, {{&kNothing, 1}, estimator});
+  auto made = make(specification, {{&kNothing, 1}, estimator, nullptr, 0, limits});
   if (!made) return tl::unexpected(made.error());
   const PolicyDescription& description = made->description;
   return Checked{description.uses_kernel_times, description.keeps_bounds, description.weighs};

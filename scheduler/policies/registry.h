@@ -11,6 +11,7 @@
 #include "hal/result.h"
 #include "runtime/profile/profile.h"
 #include "scheduler/estimator/estimator.h"
+#include "scheduler/policies/sandbox.h"
 #include "scheduler/policy.h"
 
 namespace vitamin::scheduler {
@@ -21,6 +22,7 @@ struct PolicyContext {
   Estimator& estimator;
   const runtime::Profile* profile = nullptr;  // times of kernels; null: none are known
   std::uint64_t seed = 0;                     // what `random` draws from
+  SandboxLimits limits = {};                  // of the calls of a shared object
 };
 
 // Every built-in policy, in the order in which a person should read about them.
@@ -40,6 +42,6 @@ hal::Result<Policy> make(std::string_view specification, const PolicyContext& co
 struct Checked {
   bool uses_kernel_times = false, keeps_bounds = false, weighs = false;  // PolicyDescription
 };
-hal::Result<Checked> check(std::string_view specification);
+hal::Result<Checked> check(std::string_view specification, const SandboxLimits& limits = {});
 
 }  // namespace vitamin::scheduler

@@ -69,6 +69,8 @@ struct SimulatedDeviceOptions {
   double slack = 1.2;    // recorded decodes say that they are due within so many times the usual
   double switch_ns = 0;  // lost at each change of turns
   std::uint64_t seed = 1;
+  // Of the calls of a policy in a shared object, in the time of this machine.
+  scheduler::SandboxLimits limits = {};
 };
 
 class SimulatedDevice {
@@ -78,7 +80,7 @@ class SimulatedDevice {
                   ModelLibrary& library, const SimulatedDeviceOptions& options);
   // What policies of this device are made for (scheduler::make()).
   scheduler::PolicyContext context() {
-    return {layout_.partitions(), estimator_, &profile_, options_.seed};
+    return {layout_.partitions(), estimator_, &profile_, options_.seed, options_.limits};
   }
   void use(scheduler::Policy policy) { scheduler_.replace_policy(std::move(policy), 0); }
   // A service: a client that prefills and one that decodes.

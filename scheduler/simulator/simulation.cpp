@@ -68,7 +68,8 @@ hal::Result<SimulatedRun> run_device(const Setup& setup, unsigned gpu, const std
 hal::Result<SimulatedRun> simulate(const Setup& setup, const std::string& policy) {
   if (const std::string wrong = problem(setup); !wrong.empty())
     return hal::fail(hal::Errc::kInvalidArgument, wrong);
-  if (const auto known = scheduler::check(policy); !known) return tl::unexpected(known.error());
+  if (const auto known = scheduler::check(policy, setup.device.limits); !known)
+    return tl::unexpected(known.error());
   const auto start = std::chrono::steady_clock::now();
   std::vector<hal::Result<SimulatedRun>> results(setup.gpus);
   std::atomic<unsigned> next{0};

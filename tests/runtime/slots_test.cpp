@@ -109,11 +109,11 @@ TEST_CASE("as many busy streams as there are slots do not stay where they are") 
 
 TEST_CASE("a queue that cannot be created costs a slot and no launch") {
   Fixture f(scarce(std::chrono::milliseconds(1)));
+  runtime::Stream& stream = f.stream();
   f.engine->inject({soft::FaultPoint::kCreateQueue, 1, ~0ULL, soft::kOutOfMemory, {}});
   const Run result = run(f, 200, std::chrono::microseconds(200));
   CHECK(result.most <= 3);
   // The thread that changes them may not have run meanwhile, or have found none idle.
-  runtime::Stream& stream = f.stream();
   std::uint32_t count = 0;
   std::uint32_t* counter = &count;
   CHECK(test::eventually([&] {

@@ -27,6 +27,9 @@ RequestTrace steady(unsigned count, double apart_s, std::uint32_t prompt, std::u
   return trace;
 }
 
+// For a policy in a shared object: that its thread gets a processor in time is no verdict on it.
+constexpr scheduler::SandboxLimits kNoLimits{std::chrono::seconds(60), std::chrono::seconds(300)};
+
 SimulatedRun run(const Setup& setup, const char* policy) {
   auto result = simulate(setup, policy);
   REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().message));
@@ -260,7 +263,8 @@ TEST_CASE("Clients that share a part slow each other down on it") {
 // 64 launches each, and the next client has its turn: on half of the device, never on what a
 // starving client is given.
 TEST_CASE("The round robin of the examples keeps four jobs on halves") {
-  const Setup setup = training({"resnet152", "resnet152", "resnet152", "resnet152"}, 10);
+  Setup setup = training({"resnet152", "resnet152", "resnet152", "resnet152"}, 10);
+  setup.device.limits = kNoLimits;
   const SimulatedRun result = run(setup, EXAMPLES "/round_robin.so:share=2");
   CHECK(result.faults == 0);
   CHECK(result.starving == 0);
@@ -283,6 +287,7 @@ TEST_CASE("A policy that fails is reported with the time and the reason") {
   Setup setup;
   setup.trace = steady(3, 1, 64, 4);
   setup.trace.requests[0].at_s = 0.5;
+  setup.device.limits = kNoLimits;
   const SimulatedRun result = run(setup, PLUGINS "/scheduler_bad_policy.so:throw");
   CHECK(result.faults == 1);
   CHECK(result.message == "bad: allocate() failed: planted");
@@ -323,12 +328,13 @@ TEST_CASE("Under every policy all requests end; tpot-first keeps tokens in time 
         run(setup, "throughput").violations(slo).tpot);
 }
 
-TEST_CASE("More than a million operations a second") {
+TEST_CASE("More than a million operations in a second of a processor") {
   Setup setup;
   setup.trace = steady(300, 0.1, 800, 60);
   const double ns = test::lowest(1000, [&] {
-    const SimulatedRun result = run(setup, "tpot-first");
-    return result.wall_s / static_cast<double>(result.operations) * 1e9;
+    std::uint64_t operations = 0;
+    const double cpu_s = test::seconds([&] { operations = run(setup, "tpot-first").operations; });
+    return cpu_s / static_cast<double>(operations) * 1e9;
   });
   const double millions = 1000 / ns;
   MESSAGE(millions << " million operations a second");
