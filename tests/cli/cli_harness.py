@@ -9,6 +9,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -78,7 +79,8 @@ class CliTest(unittest.TestCase):
 
 
 class SignalTest(CliTest):
-    """Runs Python programs under vitamin that are stopped, continued and ended."""
+    """Runs Python programs under vitamin that are stopped, continued and ended, each in a process
+    group of its own."""
 
     STOPS = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); print('on')"
 
@@ -88,12 +90,19 @@ class SignalTest(CliTest):
     def start_command(self, *words, **more):
         process = subprocess.Popen([self.vitamin, "run", "--quiet", "--", *words], text=True,
                                    env=self.environment(FAKE_PAGE=BOUND), stdout=subprocess.PIPE,
-                                   **more)
+                                   process_group=0, **more)
         self.addCleanup(process.stdout.close)
-        self.addCleanup(process.kill)
+        self.addCleanup(self.end, process)
         if process.stdin:
             self.addCleanup(process.stdin.close)
         return process
+
+    @staticmethod
+    def end(process):
+        """Ends its command, too: a stopped one would stay, and keep our output open."""
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def wait_until_stopped(self, process):
         def news():

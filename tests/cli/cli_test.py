@@ -209,7 +209,7 @@ class Signals(SignalTest):
         self.assertEqual(process.wait(time_limit(60)), 0)
 
     def test_a_stop_of_the_group_spares_what_wakes_vitamin(self):
-        process = self.start("print('on'); input()", process_group=0, stdin=subprocess.PIPE)
+        process = self.start("print('on'); input()", stdin=subprocess.PIPE)
         self.assertEqual(process.stdout.readline(), "on\n")
         child = self.command_of(process)
         with held_at_its_fork(process.pid) as wait_for_fork:
@@ -232,8 +232,7 @@ class Signals(SignalTest):
     def test_the_exit_code_arrives_however_stops_and_continues_are_mixed(self):
         chance = random.Random(seed.seed(18))
         for turn in range(300 if seed.long_form() else 20):
-            process = self.start("print('on'); input(); raise SystemExit(7)", process_group=0,
-                                 stdin=subprocess.PIPE)
+            process = self.start("print('on'); input(); raise SystemExit(7)", stdin=subprocess.PIPE)
             self.assertEqual(process.stdout.readline(), "on\n")
             child = self.command_of(process)
             both, group = [process.pid, child], [-process.pid]
@@ -266,14 +265,13 @@ class Signals(SignalTest):
                 "print('ready', flush=True)\n"
                 "time.sleep(0.3)\n"
                 "raise SystemExit(5)\n")
-        process = self.start(code, process_group=0)
+        process = self.start(code)
         self.assertEqual(process.stdout.readline(), "ready\n")
         os.killpg(process.pid, signal.SIGTSTP)
         self.assertEqual(process.wait(time_limit(60)), 5)
 
     def test_a_stop_asked_of_vitamin_reaches_the_command(self):
-        process = self.start("print('ready', flush=True); input()", process_group=0,
-                             stdin=subprocess.PIPE)
+        process = self.start("print('ready', flush=True); input()", stdin=subprocess.PIPE)
         self.assertEqual(process.stdout.readline(), "ready\n")
         child = self.command_of(process)
         process.send_signal(signal.SIGTSTP)
