@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Watchdog: names kernels that run for too long on a part of the device. A kernel whose blocks wait
-// for each other without saying so ends only where all of them fit (KernelTable). One that ended on
-// a width once is not watched there again, and one that runs only where all of its blocks fit
-// never.
+// for each other without saying so ends only where all of them fit (KernelTable). A kernel that
+// ended on a width once is not watched there again; one that runs only where all of its blocks fit
+// is not watched.
 #pragma once
 
 #include <chrono>

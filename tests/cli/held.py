@@ -62,8 +62,8 @@ def held_at_its_fork(pid):
     forked = []
 
     def wait_for_fork():
-        while _wait(pid) != _A_FORK:
-            pass
+        event = _wait(pid)
+        assert event == _A_FORK, event
         forked.extend(child for child in children_of(pid) if child not in before)
         _wait(*forked)
         return forked[0]
