@@ -46,7 +46,7 @@ class Ends(SignalTest):
             os.execve(self.vitamin, ["vitamin", "run", "--quiet", "--", sys.executable, "-uc",
                                      self.lasting()], self.environment(FAKE_PAGE=BOUND))
         output = b""
-        while b"on" not in output:
+        while b"on\r\n" not in output:  # both writes of it: a write after the hang-up fails
             output += os.read(terminal, 1000)
         os.close(terminal)
         _, status = os.waitpid(pid, 0)
