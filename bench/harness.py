@@ -16,6 +16,7 @@ import shlex
 import shutil
 import signal
 import site
+import socket
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,13 @@ def program(name):
 
 def vitamin(*words):
     return [str(prefix() / "bin" / "vitamin"), *words]
+
+
+def free_port():
+    """Free when it was looked for."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 def library_path():

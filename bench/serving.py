@@ -25,7 +25,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -97,12 +96,6 @@ def install_plugin(directory):
     return site
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 def server_command(options, model, port):
     if options.device == "soft":
         return [sys.executable, str(HERE / "evaluation" / "fake_server.py"), str(port)]
@@ -119,7 +112,7 @@ class Service:
     """A server process. It never answers lines; it is ready when /health says so."""
 
     def __init__(self, setting, site, options, surroundings, model):
-        port = free_port()
+        port = harness.free_port()
         words, environment = arms.place(surroundings, setting, 0, "steps" if site else "tokens",
                                         True)
         environment |= {"VLLM_CACHE_ROOT": str(model / "cache"),

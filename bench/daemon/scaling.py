@@ -14,7 +14,6 @@ machine's CPUs with vitamind, so there waits say nothing of a node with GPUs.
 import argparse
 import os
 import re
-import socket
 import sys
 import time
 import urllib.request
@@ -26,12 +25,6 @@ HEADINGS = ["GPUs", "processes", "vitamind CPU", "requests/s", "grants/s", "CPU 
             "wait p50 µs", "wait p99 µs"]
 WAIT = re.compile(r'vitamin_gpu_wait_seconds_bucket\{.*le="([^"]+)".*\} (\S+)')
 COUNTED = re.compile(r"vitamin_gpu_(requests|grants)_total\{.*\} (\S+)")
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def scrape(port):
@@ -55,7 +48,7 @@ def quantile(waits, share):
 
 
 def measure(gpus, options, environment):
-    port = free_port()
+    port = harness.free_port()
     daemon = common.Daemon("random", environment, "--set", f"metrics.listen={port}", watch=False)
     jobs = [common.occupant({**environment, "CUDA_VISIBLE_DEVICES": str(gpu)}, daemon=daemon)
             for gpu in range(gpus) for _ in range(options.processes)]
