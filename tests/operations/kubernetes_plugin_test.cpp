@@ -213,6 +213,7 @@ struct Node {
   Node& operator=(const Node&) = delete;
 
   std::string socket() const { return directory + "/daemon/vitamind"; }
+  std::string log_of(const std::string& name) const { return directory + "/" + name + ".log"; }
   // As NVIDIA's driver does.
   void list_gpu(const std::string& uuid) const {
     const std::string gpu = directory + "/gpus/" + uuid;
@@ -222,8 +223,21 @@ struct Node {
   // Until it has registered.
   void start_plugin() {
     const std::size_t before = kubelet->registrations();
-    plugin = std::make_unique<Process>(words);
+    plugin = std::make_unique<Process>(with_log("plugin"));
     REQUIRE(soon([&] { return kubelet->registrations() > before; }));
+  }
+  // The plugin's command line, with its stderr in the log of that name.
+  std::vector<std::string> with_log(const std::string& name) const {
+    std::vector<std::string> command = {"/bin/sh", "-c", "exec \"$0\" \"$@\" 2>> " + log_of(name)};
+    command.insert(command.end(), words.begin(), words.end());
+    return command;
+  }
+  // Lines of that log that have this part.
+  std::size_t lines(const std::string& part, const std::string& log = "plugin") const {
+    std::size_t count = 0;
+    std::ifstream file(log_of(log));
+    for (std::string line; std::getline(file, line);) count += line.find(part) != line.npos;
+    return count;
   }
   // `more`: options of vitamind.
   void start_daemon(const std::vector<std::string>& more = {}) {
@@ -327,6 +341,8 @@ TEST_CASE("containers get MPS's pipes and its shared memory") {
   v1beta1::AllocateResponse answer;
   CHECK(allocate(node, {"GPU-1.0"}, answer).error_message().find("or no MPS runs") !=
         std::string::npos);
+  std::this_thread::sleep_for(milliseconds(200));  // ten looks
+  CHECK(node.lines("no MPS runs at " + mps) == 1);
   std::filesystem::create_directory(mps);
   std::ofstream control(mps + "/control");
   REQUIRE(soon([&] { return allocate(node, {"GPU-1.0"}, answer).ok(); }));
@@ -390,6 +406,7 @@ TEST_CASE("a GPU that NVIDIA's plugin offers too is offered once") {
   CHECK(allocate(node, {"GPU-1.0"}, answer).error_message() ==
         "device GPU-1.0 is unhealthy: its GPU is also offered as nvidia.com/gpu");
   CHECK(allocate(node, {"GPU-2.0"}, answer).ok());
+  CHECK(node.lines("GPU-1 is also offered as nvidia.com/gpu, so not as vitamin.dev/share") == 1);
   // NVIDIA's plugin is restarted, or takes the GPU for faulty, while a pod has a replica.
   node.kubelet->others.use("train", "nvidia.com/gpu", "GPU-1::0");
   node.kubelet->others.offer("nvidia.com/gpu", {});
@@ -400,6 +417,8 @@ TEST_CASE("a GPU that NVIDIA's plugin offers too is offered once") {
   }));
   std::this_thread::sleep_for(milliseconds(200));
   CHECK_FALSE(allocate(node, {"GPU-1.0"}, answer).ok());
+  CHECK(node.lines("is also offered as nvidia.com/gpu (in use by pod team-a/train), so") == 1);
+  CHECK(node.lines("is also offered as") == 2);
   node.kubelet->others.use("tune", "vitamin.dev/share", "GPU-1.0");  // its own
   CHECK(sees_healthy(*reader, 8));
   call.TryCancel();
@@ -484,22 +503,11 @@ TEST_CASE("a plugin that is killed and started again gives the same, and clients
 TEST_CASE("of two plugins of a node one registers, and the other when that one ends") {
   Node node;
   const std::size_t before = node.kubelet->registrations();
-  const auto log_of = [&](const std::string& name) { return node.directory + "/" + name + ".log"; };
-  const auto with_log = [&](const std::string& name) {
-    std::vector<std::string> words = {"/bin/sh", "-c", "exec \"$0\" \"$@\" 2> " + log_of(name)};
-    words.insert(words.end(), node.words.begin(), node.words.end());
-    return words;
-  };
-  Process second(with_log("second"));
-  const auto lines = [&](const std::string& part, const std::string& name = "second") {
-    std::size_t count = 0;
-    std::ifstream file(log_of(name));
-    for (std::string line; std::getline(file, line);) count += line.find(part) != line.npos;
-    return count;
-  };
+  Process second(node.with_log("second"));
   const std::string waits = "another vitamin-k8s-plugin (";
-  REQUIRE(soon([&] { return lines(waits) == 1; }));
-  CHECK(lines("process " + std::to_string(node.plugin->id()) + ") serves " + node.directory) == 1);
+  REQUIRE(soon([&] { return node.lines(waits, "second") == 1; }));
+  CHECK(node.lines("process " + std::to_string(node.plugin->id()) + ") serves " + node.directory,
+                   "second") == 1);
   node.kubelet->restart();
   REQUIRE(soon([&] { return node.kubelet->registrations() > before; }));
   std::this_thread::sleep_for(milliseconds(500));
@@ -508,10 +516,10 @@ TEST_CASE("of two plugins of a node one registers, and the other when that one e
   REQUIRE(soon([&] { return node.kubelet->registrations() == before + 2; }));
   v1beta1::AllocateResponse answer;
   CHECK(soon([&] { return allocate(node, {"GPU-1.0"}, answer).ok(); }));
-  CHECK(lines(waits) == 1);
+  CHECK(node.lines(waits, "second") == 1);
   // One that waits can be told to end.
-  Process third(with_log("third"));
-  REQUIRE(soon([&] { return lines(waits, "third") == 1; }));
+  Process third(node.with_log("third"));
+  REQUIRE(soon([&] { return node.lines(waits, "third") == 1; }));
   CHECK(third.end(SIGTERM) == 0);
   CHECK(second.runs());
 }
