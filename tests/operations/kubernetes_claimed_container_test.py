@@ -62,9 +62,9 @@ class Claimed(containers_test.PodmanTest):
             env={"NODE_NAME": NODE})
         self.addCleanup(driver.wait)
         self.addCleanup(driver.kill)
-        self.kubelet = DraKubelet(self.machine.root / KUBELET / "plugins_registry")
+        self.kubelet = DraKubelet(self.machine.root / KUBELET / "plugins_registry",
+                                  self.machine.root)
         self.kubelet.register()
-        self.kubelet.endpoint = f"{self.machine.root}{self.kubelet.endpoint}"
 
     def remove_groups(self):
         """Ends what runs in the pods; their control groups are those of all machines."""

@@ -15,7 +15,7 @@ from machine import BUILD, tool
 from time_limit import time_limit, wait_until
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "kubernetes"))
-from cluster import ApiServer, slice_problems  # noqa: E402
+from cluster import ApiServer, self_signed, slice_problems  # noqa: E402
 from dra import CLASSES, NODE, DraTest, claim_of  # noqa: E402
 
 
@@ -176,14 +176,11 @@ class Published(DraTest):
     def test_tls_and_the_token_of_the_service_account(self):
         tool("openssl")
         self.api.close()
-        key, certificate = self.directory / "key", self.directory / "certificate"
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key,
-                        "-out", certificate, "-days", "1", "-subj", "/CN=127.0.0.1", "-addext",
-                        "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
-        self.api = ApiServer(token="secret", certificate=(certificate, key))
+        made = self_signed(self.directory)
+        self.api = ApiServer(token="secret", certificate=made)
         (self.directory / "token").write_text("wrong\n")
         self.start_daemon()
-        self.start_driver("--ca", certificate, "--token", self.directory / "token")
+        self.start_driver("--ca", made[0], "--token", self.directory / "token")
         wait_until(lambda: "answers 401" in self.log(), what="a line about the token")
         (self.directory / "token").write_text("secret\n")
         wait_until(lambda: self.api.published() == ["GPU-1", "GPU-2"], what="both GPUs")

@@ -74,6 +74,7 @@ class PodmanMachine:
     def __init__(self, test):
         archive = image()
         self.machine = Machine()
+        self.pods = []  # UIDs that name control groups
         test.addCleanup(self.machine.close)
         test.addCleanup(self.remove_groups)
         self.machine.run("sh", "-ec", GROUPS)
@@ -87,8 +88,9 @@ class PodmanMachine:
     def remove_groups(self):
         self.podman("rm", "--all", "--force", "--time=0", check=False)
         self.podman("pod", "rm", "--all", "--force", check=False)
-        self.machine.run("sh", "-c", "find /sys/fs/cgroup -depth -type d -path '*libpod_parent*' "
-                         "-exec rmdir {} + 2>/dev/null", check=False)
+        for group in ("libpod_parent", *(f"/pod{uid}" for uid in self.pods)):
+            self.machine.run("sh", "-c", "find /sys/fs/cgroup -depth -type d -path '*" + group +
+                             "*' -exec rmdir {} + 2>/dev/null", check=False)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 import collections
 import concurrent.futures
 import copy
+import ctypes
 import http.server
 import importlib
 import json
+import os
 import pathlib
 import re
 import ssl
@@ -52,8 +54,9 @@ class DraKubelet:
     """Looks into the registry for sockets, and calls the driver behind one."""
     SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 
-    def __init__(self, registry):
-        self.registry = pathlib.Path(registry)
+    def __init__(self, registry, root=""):
+        """`root`: where the root directory of the driver is for this process."""
+        self.registry, self.root = pathlib.Path(registry), root
         self.dra = messages("dra_plugin")
         self.registration = messages("plugin_registration")
 
@@ -66,7 +69,7 @@ class DraKubelet:
         call(socket, "pluginregistration.Registration/NotifyRegistrationStatus",
              self.registration.RegistrationStatus(plugin_registered=True),
              self.registration.RegistrationStatusResponse)
-        self.endpoint = info.endpoint
+        self.endpoint = f"{self.root}{info.endpoint}"
         return info
 
     def _call(self, method, request, answer, claims):
@@ -173,11 +176,35 @@ def canonical(quantity):
     return f"{number}{suffix}"
 
 
+def in_network_of(process, make):
+    """What make() returns; the sockets that it makes are in the network of that process."""
+    clone_newnet = 0x40000000  # linux/sched.h
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def entered():
+        with open(f"/proc/{process}/ns/net", encoding="ascii") as network:
+            if libc.setns(network.fileno(), clone_newnet) != 0:
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return make()
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:  # a thread has a network of its own
+        return thread.submit(entered).result()
+
+
+def self_signed(directory):
+    """Files of a certificate for a server at 127.0.0.1 and of its key. Needs openssl."""
+    made, key = directory / "certificate", directory / "key"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key,
+                    "-out", made, "-days", "1", "-subj", "/CN=127.0.0.1", "-addext",
+                    "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    return made, key
+
+
 class ApiServer:
     """Slices and claims of resource.k8s.io/v1. What is written is checked."""
     SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
-    def __init__(self, token=None, certificate=None):
+    def __init__(self, token=None, certificate=None, network_of=None):
+        """`network_of`: the process from whose network it is reached; None: this one."""
         self.slices, self.claims = {}, {}
         self.refused = []  # what the schema or a rule refused
         self.conflicts = 0  # PUTs to answer with 409
@@ -187,14 +214,17 @@ class ApiServer:
         self.lock = threading.Lock()
         self.token = token
         handler = type("Handler", (_Handler,), {"api": self})
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        def make():
+            return http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.server = make() if network_of is None else in_network_of(network_of, make)
         scheme = "http"
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*certificate)
             self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
             scheme = "https"
-        self.url = f"{scheme}://127.0.0.1:{self.server.server_address[1]}"
+        self.port = self.server.server_address[1]
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
         self.thread.start()
 
@@ -256,7 +286,6 @@ class ApiServer:
         thing["metadata"]["resourceVersion"] = str(int(version) + 1)
         thing = self.slices[name] = self.kept(thing)
         return 201 if before is None else 200, thing
-
 
     def kept(self, thing):
         """As the API server stores a slice: quantities in their canonical form, and nothing of a

@@ -123,20 +123,58 @@ def with_allocations(pod, kubelet):
     return pod
 
 
+def with_service_account(pod, api, directory, node):
+    """The pod as the kubelet of the node completes it for programs that ask the API server: the
+    name of its node, the server's address, and the files of its service account, which lie in that
+    directory of the node."""
+    pod = copy.deepcopy(pod)
+    assert pod["spec"]["automountServiceAccountToken"]
+    pod["spec"].setdefault("volumes", []).append(
+        {"name": "service-account", "hostPath": {"path": directory}})
+    for container in pod["spec"]["containers"]:
+        for variable in container.setdefault("env", []):
+            field = variable.pop("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+            if field == "spec.nodeName":
+                variable["value"] = node
+        container["env"] += [{"name": "KUBERNETES_SERVICE_HOST", "value": "127.0.0.1"},
+                             {"name": "KUBERNETES_SERVICE_PORT", "value": str(api.port)}]
+        container["volumeMounts"].append(
+            {"name": "service-account", "readOnly": True,
+             "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"})
+    return pod
+
+
 class Node:
     """`podman`: runs it in the machine; `machine`: the throw-away copy that is the node."""
 
     def __init__(self, machine, podman):
         self.machine, self.podman = machine, podman
-        self.machine.run("mkdir", "-p", LOGS, "/var/lib/kubelet/pod-resources")
-        self.kubelet = Kubelet(machine.root)
+        self.machine.run("mkdir", "-p", LOGS, "/var/lib/kubelet/pod-resources",
+                         "/var/lib/kubelet/plugins_registry")
 
-    def play(self, pod, host_pids=False):
-        """Starts a pod. Links of its containers' logs, which the kubelet keeps, name them."""
+    def play(self, pod, config_maps=(), host_pids=False):
+        """Starts a pod; `config_maps`: of its volumes."""
         name = pod["metadata"]["name"]
-        self.machine.write(f"/tmp/{name}.yaml", yaml.safe_dump(pod))
+        self.machine.write(f"/tmp/{name}.yaml", yaml.safe_dump_all([*config_maps, pod]))
         self.podman("kube", "play", "--start=false", f"/tmp/{name}.yaml", host_pids=host_pids)
-        namespace = pod["metadata"].get("namespace", "default")
+        self.start(pod, host_pids)
+
+    def play_claimed(self, pod, devices):
+        """Starts a pod of one container that has these CDI devices, in control groups that name
+        the pod's UID as the kubelet's do. `kube play` of podman 4.3 has no words for either."""
+        metadata, container = pod["metadata"], pod["spec"]["containers"][0]
+        self.podman("pod", "create", f"--name={metadata['name']}", "--network=host",
+                    f"--cgroup-parent=/pod{metadata['uid']}")
+        self.podman("create", f"--pod={metadata['name']}",
+                    f"--name={metadata['name']}-{container['name']}",
+                    *(f"--device={device}" for device in devices), container["image"],
+                    *container["command"])
+        self.start(pod)
+
+    def start(self, pod, host_pids=False):
+        """Starts a pod that is made. Links of its containers' logs, which the kubelet keeps, name
+        them."""
+        name, namespace = pod["metadata"]["name"], pod["metadata"].get("namespace", "default")
         for container in pod["spec"]["containers"]:
             known = self.inspect(f"{name}-{container['name']}")
             link = f"{LOGS}/{name}_{namespace}_{container['name']}-{known['Id']}.log"
