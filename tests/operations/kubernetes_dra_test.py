@@ -173,6 +173,22 @@ class Published(DraTest):
         wait_until(lambda: "does not answer" in self.log(), what="a line about the API server")
         self.assertIsNone(self.processes["vitamin-dra-driver"].poll())
 
+    def test_the_drivers_role_allows_what_it_asks_for_and_no_more(self):
+        granted, self.api.granted = self.api.granted, set()
+        claim = self.api.add_claim(claim_of("a", 25))
+        self.start_daemon()
+        self.start_driver()
+        self.kubelet.register()
+        wait_until(lambda: "the API server answers 403 to GET" in self.log(), what="a line")
+        self.assertIn("the API server answers 403", self.refused(claim))
+        self.assertIsNone(self.api.published())
+        self.api.granted = granted
+        wait_until(lambda: self.api.published() == ["GPU-1", "GPU-2"], what="both GPUs")
+        self.prepared(claim)
+        self.end("vitamind")
+        wait_until(lambda: self.api.published() == [], what="an empty slice")
+        self.assertEqual(self.api.used, granted)
+
     def test_tls_and_the_token_of_the_service_account(self):
         tool("openssl")
         self.api.close()

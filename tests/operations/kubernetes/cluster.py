@@ -17,6 +17,7 @@ import threading
 import urllib.parse
 
 import grpc
+import yaml
 
 from machine import BUILD, SOURCE, alone
 from schema import problems
@@ -176,6 +177,32 @@ def canonical(quantity):
     return f"{number}{suffix}"
 
 
+OVERLAY = SOURCE / "deploy/kubernetes/overlays/dra/vitamin.yaml"
+PATH = re.compile(r"/(?:api|apis/(?P<group>[^/]+))/v1/(?:namespaces/[^/]+/)?(?P<resource>[^/]+)"
+                  r"(?P<name>/[^/]+)?")
+
+
+def rules_of_the_driver():
+    """Of the role that the manifests give the driver's service account."""
+    return next(thing["rules"] for thing in yaml.safe_load_all(OVERLAY.read_text())
+                if thing["kind"] == "ClusterRole")
+
+
+def grants(rules):
+    """What such rules (RBAC) allow: (verb, API group, resource) of each."""
+    return {(verb, group, resource) for rule in rules for verb in rule["verbs"]
+            for group in rule["apiGroups"] for resource in rule["resources"]}
+
+
+def grant_of(method, path):
+    """What a request needs."""
+    asked = PATH.fullmatch(path)
+    if asked is None:
+        return method, path
+    verb = {"GET": "get" if asked["name"] else "list", "POST": "create", "PUT": "update"}[method]
+    return verb, asked["group"] or "", asked["resource"]
+
+
 def in_network_of(process, make):
     """What make() returns; the sockets that it makes are in the network of that process."""
     clone_newnet = 0x40000000  # linux/sched.h
@@ -200,7 +227,8 @@ def self_signed(directory):
 
 
 class ApiServer:
-    """Slices and claims of resource.k8s.io/v1. What is written is checked."""
+    """Slices and claims of resource.k8s.io/v1. What is written is checked, and who asks may ask
+    what the driver's role allows."""
     SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
     def __init__(self, token=None, certificate=None, network_of=None):
@@ -213,6 +241,8 @@ class ApiServer:
         self.reads = collections.Counter()  # GETs: "claims", "slices"
         self.lock = threading.Lock()
         self.token = token
+        self.granted = grants(rules_of_the_driver())
+        self.used = set()  # of those
         handler = type("Handler", (_Handler,), {"api": self})
         def make():
             return http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -252,6 +282,10 @@ class ApiServer:
 
     def answer(self, method, path, body):
         path = urllib.parse.urlsplit(path).path
+        needed = grant_of(method, path)
+        if needed not in self.granted:
+            return 403, {"message": f"the role does not allow {method} {path}"}
+        self.used.add(needed)
         claim = re.fullmatch(r"/apis/resource.k8s.io/v1/namespaces/([^/]+)/resourceclaims/([^/]+)",
                              path)
         if method == "GET" and claim and claim.groups() in self.claims:
