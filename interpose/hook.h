@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "interpose/call_times.h"
 #include "interpose/entry_points.h"
 #include "interpose/process_state.h"
 
@@ -24,6 +25,7 @@ struct Hook;
 template <Symbol kSymbol, class Treatment, class Result, class... Args>
 struct Hook<kSymbol, Treatment, Result(Args...)> {
   static Result call(Args... args) {
+    [[maybe_unused]] const CallTimer timer(kSymbol);
     auto* function = real<Result(Args...)>(kSymbol);
     if (function == nullptr) [[unlikely]]
       return missing();
