@@ -98,15 +98,9 @@ ApiStatus graph_instantiated(ApiStatus answer, const GraphExec* executable, Grap
   return answer;
 }
 
-ApiStatus change_graph(GraphExec executable, const runtime::VendorCall& call,
-                       const std::function<hal::Followed(FollowedGraph&, ApiStatus)>& change) {
+std::shared_ptr<FollowedGraph> followed_graph(GraphExec executable) {
   const GraphRecord* known = graphs.find(executable);
-  if (known == nullptr || known->followed == nullptr) return result(call());
-  const std::shared_ptr<FollowedGraph> followed = known->followed;
-  const ReentrancyGuard ours;
-  return result(followed->context->virtual_context->change(
-      *followed->graph, call,
-      [&](hal::NativeStatus answer) { return change(*followed, result(answer)); }));
+  return known == nullptr ? nullptr : known->followed;
 }
 
 void forget_graphs(const Context& context) {

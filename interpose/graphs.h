@@ -5,7 +5,6 @@
 // (runtime/graph.h); else it is work of the whole device on the program's own stream.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 
@@ -55,9 +54,8 @@ std::shared_ptr<FollowedGraph> follow(Graph graph, std::uint64_t flags,
 // After the vendor's instantiation answered.
 ApiStatus graph_instantiated(ApiStatus answer, const GraphExec* executable, Graph graph,
                              std::uint64_t flags);
-// The application changes an executable by `call`; `change` does the same to what is followed.
-ApiStatus change_graph(GraphExec executable, const runtime::VendorCall& call,
-                       const std::function<hal::Followed(FollowedGraph&, ApiStatus)>& change);
+// Null: its launches do not follow.
+std::shared_ptr<FollowedGraph> followed_graph(GraphExec executable);
 // The context goes away.
 void forget_graphs(const Context& context);
 // While one is there no thread of ours works at a graph (GraphCache::hold). For the vendor's call
@@ -158,11 +156,12 @@ struct ChangesGraph {
   static ApiStatus run(EntryPoint<ApiStatus(GraphExec, Rest...)> entry, GraphExec executable,
                        Rest... rest) {
     (note_recorded(recorded_event(rest)), ...);
-    return change_graph(
-        executable, [&] { return hal::NativeStatus(entry.real(executable, rest...)); },
-        [&](FollowedGraph& followed, ApiStatus answer) {
-          return kFollow(followed, answer, rest...);
-        });
+    const std::shared_ptr<FollowedGraph> followed = followed_graph(executable);
+    if (followed == nullptr) return entry.real(executable, rest...);
+    const ReentrancyGuard ours;
+    return result(followed->context->virtual_context->change(
+        *followed->graph, [&] { return hal::NativeStatus(entry.real(executable, rest...)); },
+        [&](hal::NativeStatus answer) { return kFollow(*followed, result(answer), rest...); }));
   }
 };
 

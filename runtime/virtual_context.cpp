@@ -241,17 +241,13 @@ NativeStatus VirtualContext::launch_graph(Stream& stream, GraphOperation& graph)
 void VirtualContext::submit_launches(const Graph& graph) {
   Lock lock(pipeline_->mutex());
   const Predecessor newest = graph.newest;
-  if (newest.stream != nullptr) pipeline_->wait_submitted(lock, {&newest, 1}, Deferred::kFlush);
+  if (newest.stream == nullptr || newest.token.submitted()) return;
+  pipeline_->wait_submitted(lock, {&newest, 1}, Deferred::kFlush);
 }
 
-NativeStatus VirtualContext::change(Graph& graph, const VendorCall& call,
-                                    const std::function<hal::Followed(NativeStatus)>& follow) {
-  submit_launches(graph);
-  const NativeStatus answer = call();
-  const hal::Followed followed = follow(answer);
+void VirtualContext::note_change(Graph& graph, hal::Followed followed) {
   const Lock lock(pipeline_->mutex());
-  GraphCache::changed(graph, followed);
-  return answer;
+  graph.changed(followed);
 }
 
 NativeStatus VirtualContext::destroy(Graph& graph, const VendorCall& call) {

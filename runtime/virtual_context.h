@@ -118,8 +118,13 @@ class VirtualContext {
   // The application changes the graph by `call`, whose answer is given back: launches of it that
   // were made before are submitted first. `follow` does the same to the graph's source, and says
   // how.
-  hal::NativeStatus change(Graph& graph, const VendorCall& call,
-                           const std::function<hal::Followed(hal::NativeStatus)>& follow);
+  template <class Call, class Follow>
+  hal::NativeStatus change(Graph& graph, Call call, Follow follow) {
+    submit_launches(graph);
+    const hal::NativeStatus answer = call();
+    note_change(graph, follow(answer));
+    return answer;
+  }
   // Launches of it that were made before are submitted.
   void submit_launches(const Graph& graph);
   // The application destroys the graph by `call`.
@@ -216,6 +221,7 @@ class VirtualContext {
   End end_of(Stream& stream, bool alone);
   hal::NativeStatus synchronize(const End& end);
   hal::NativeStatus ask(EventState& event, MarkerRef behind, const VendorCall& call);
+  void note_change(Graph& graph, hal::Followed followed);
 
   std::unique_ptr<hal::Device> device_;
   std::unique_ptr<Pipeline> pipeline_;

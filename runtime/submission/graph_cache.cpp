@@ -39,8 +39,6 @@ std::uint64_t most_bytes(const Graph& graph) {
 
 }  // namespace
 
-void GraphCache::changed(Graph& graph, hal::Followed followed) { graph.changed(followed); }
-
 // The worker gives up a wait for the application's calls meanwhile: these may wait for work that
 // the calling thread is to end.
 template <class Ended>
