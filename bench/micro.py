@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small measurements: launch call, launch path, chain, matrix product, blocked streams, pool.
+"""The small measurements: calls, cold calls, launch path, chain, matrix product, streams, pool.
 
-    micro.py [launch] [path] [chain] [gemm] [blocked] [pool] [--rounds N] [--out DIR]
+    micro.py [launch] [cold] [path] [chain] [gemm] [blocked] [pool] [--rounds N] [--out DIR]
 
 Each measurement runs its program natively and under `vitamin run` in turn, `--rounds` times, and
 compares medians over rounds. One that fails is reported and does not stop the others.
@@ -85,6 +85,23 @@ def launch(options, results):
                          difference(m.median(arm, "batch_median_ns", stream=stream), native, 0)])
     return harness.table(rows, ["launch call", "stream", "median ns", "p95 ns", "in a row ns",
                                 "above native ns"])
+
+
+def cold(options, results):
+    m = Measurement("cold calls", results)
+    command = [harness.program("cold_calls")]
+    for i in range(options.rounds):
+        m.run("native", command, round_=i)
+        m.run("fifo", command, policy="fifo", round_=i)
+    calls = [line["call"] for line in (m.lines["native"] or [[]])[0]]
+    rows = []
+    for call in calls:
+        row = [call]
+        for key in ("warm_ns", "cold_ns"):
+            native, fifo = (m.median(arm, key, call=call) for arm in ("native", "fifo"))
+            row += [number(native, 0), difference(fifo, native, 0)]
+        rows.append(row)
+    return harness.table(rows, ["call", "warm ns", "fifo above", "cold ns", "fifo above"])
 
 
 def path(options, results):
@@ -315,8 +332,8 @@ def pool_under_mps(m, results, environment):
     return rows
 
 
-MEASUREMENTS = {"launch": launch, "path": path, "chain": chain, "gemm": gemm, "blocked": blocked,
-                "pool": pool}
+MEASUREMENTS = {"launch": launch, "cold": cold, "path": path, "chain": chain, "gemm": gemm,
+                "blocked": blocked, "pool": pool}
 
 
 def main():

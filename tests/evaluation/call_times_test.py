@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/call_times.py over the software driver. Needs in the environment: BENCH and VITAMIN_PREFIX
+"""bench/call_times.py and the cold calls of bench/micro.py over the software driver. Needs in the environment: BENCH and VITAMIN_PREFIX
 (a build directory)."""
 import json
 import os
@@ -22,12 +22,14 @@ class CallTimes(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.out = pathlib.Path(directory.name)
 
-    def call_times(self, *words):
+    def bench(self, script, *words):
         environment = {**os.environ, "LD_LIBRARY_PATH": str(PREFIX / "lib" / "soft"),
                        "OUT": str(self.out)}
-        return subprocess.run([sys.executable, str(BENCH / "call_times.py"), *words],
-                              capture_output=True, text=True, timeout=time_limit(100), check=False,
-                              env=environment)
+        return subprocess.run([sys.executable, str(BENCH / script), *words], capture_output=True,
+                              text=True, timeout=time_limit(100), check=False, env=environment)
+
+    def call_times(self, *words):
+        return self.bench("call_times.py", *words)
 
     def test_each_call_is_timed_natively_and_under_vitamin(self):
         done = self.call_times("--rounds", "2", "--", ALLOCATE, "grow", str(PIECES << 20),
@@ -64,6 +66,17 @@ class CallTimes(unittest.TestCase):
         done = self.call_times()
         self.assertEqual(done.returncode, 2, done.stdout)
         self.assertIn("name a program after --", done.stderr)
+
+    def test_calls_are_timed_warm_and_cold(self):
+        done = self.bench("micro.py", "cold", "--rounds", "1")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        kept = [json.loads(line) for line in (self.out / "micro_cold.jsonl").read_text().splitlines()]
+        self.assertEqual([record["arm"] for record in kept[1:]], ["native", "fifo"])
+        for record in kept[1:]:
+            self.assertTrue(record["ok"], record)
+            self.assertEqual(len(record["lines"]), 7, record)
+            for line in record["lines"]:
+                self.assertGreater(min(line["warm_ns"], line["cold_ns"]), 0)
 
 
 if __name__ == "__main__":
