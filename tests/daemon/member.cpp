@@ -4,7 +4,8 @@
 // preloaded library does, and does nothing else, so that a whole life takes milliseconds.
 //
 //   work N      submits N operations on four lanes, a few at a time, and prints a line of JSON;
-//               0: until its input ends
+//               0: until its input ends, and after MEMBER_MOVES grants at least that each moved a
+//               lane to another partition
 //   serve       until its input ends: a byte of input begins a request, which has an operation each
 //               200 us; the next byte ends it
 //   count [N]   as work 0; prints every 10 ms how many operations there were; the host takes N ns
@@ -165,9 +166,13 @@ int work(const std::string& socket, long operations,
   auto moved = begin, said = begin;
   pollfd input{STDIN_FILENO, POLLIN, 0};
   const bool until_told = operations == 0;
+  const char* const asked = std::getenv("MEMBER_MOVES");
+  const std::uint64_t moves = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 0;
   const auto stuck = test::time_limit(std::chrono::seconds(20));
   for (long turn = 0; until_told || submitted < operations; ++turn) {
-    if (until_told && turn % 1024 == 0 && ::poll(&input, 1, 0) != 0) break;
+    if (until_told && turn % 1024 == 0 && remote->client().counters().moves >= moves &&
+        ::poll(&input, 1, 0) != 0)
+      break;
     if (counts && turn % 64 == 0 && steady_clock::now() >= said + std::chrono::milliseconds(10)) {
       said = steady_clock::now();
       std::printf("{\"at\": %.6f, \"submitted\": %ld}\n", seconds_of(said), submitted);
