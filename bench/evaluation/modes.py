@@ -25,6 +25,13 @@ HANGS_S = 120  # what vitamind has not done by then it never does
 
 
 @dataclasses.dataclass(frozen=True)
+class Answers:
+    """Of a vitamind to signals to read its configuration again."""
+    taken: int
+    refused: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Mode:
     name: str
     setting: str
@@ -186,8 +193,7 @@ class Daemon:
     def use(self, policy):
         """Every device under this policy, or a Refusal. One that has no client yet takes that of
         the configuration with its first."""
-        read_again = lambda: self._log().count("the configuration was read again")
-        before = read_again()
+        answers = self._answers()
         if policy != self.policy:
             self._write(policy)
             self.process.send_signal(signal.SIGHUP)
@@ -196,27 +202,36 @@ class Daemon:
             devices = self.status().get("devices")
             if all(parts(d.get("policy", "")) == parts(policy) for d in devices or []) and \
                     devices is not None and (devices or policy == self.policy
-                                             or read_again() > before):
+                                             or self._answers().taken > answers.taken):
                 self.policy = policy
                 return
-            if time.monotonic() > limit:
-                raise harness.Refusal(f"vitamind does not take the policy '{policy}': "
-                                      + " / ".join(self._log().strip().splitlines()[-2:]))
+            if self._answers().refused > answers.refused or time.monotonic() > limit:
+                raise self._not_taken(policy)
             time.sleep(0.05)
 
     def switch(self, policy, timeout=HANGS_S):
         """As use(), within about a millisecond: until the daemon has read its configuration again,
         without asking what its devices do. Its seconds."""
-        begin, before = time.monotonic(), self._log().count("the configuration was read again")
+        begin, before = time.monotonic(), self._answers()
         self._write(policy)
         self.process.send_signal(signal.SIGHUP)
-        while self._log().count("the configuration was read again") == before:
-            if self.process.poll() is not None or time.monotonic() > begin + timeout:
-                raise harness.Refusal(f"vitamind does not take the policy '{policy}': "
-                                      + " / ".join(self._log().strip().splitlines()[-2:]))
+        while (now := self._answers()).taken == before.taken:
+            if now.refused > before.refused or self.process.poll() is not None or \
+                    time.monotonic() > begin + timeout:
+                raise self._not_taken(policy)
             time.sleep(0.0002)
         self.policy = policy
         return time.monotonic() - begin
+
+    def _answers(self):
+        """How often the daemon has taken a configuration that it read again, and refused one."""
+        log = self._log()
+        return Answers(log.count("the configuration was read again"),
+                       log.count("the configuration is invalid"))
+
+    def _not_taken(self, policy):
+        return harness.Refusal(f"vitamind does not take the policy '{policy}': "
+                               + " / ".join(self._log().strip().splitlines()[-2:]))
 
     def run(self, class_):
         """What stands before a command that is to be a client."""
