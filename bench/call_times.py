@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Where the host's time of a program goes: each entry point of the driver, natively and under Vitamin.
+"""Where the host's time of a program goes: entry points of the driver, natively and under Vitamin.
 
 The program runs natively and under a policy in turn, each time with a library that times every call
 of an entry point that Vitamin overrides, the driver's part included. What a call takes longer under

@@ -137,8 +137,9 @@ class Calls {
 
   template <class Call>
   void time(const char* name, Call call) {
-    auto kind = std::find_if(kinds_.begin(), kinds_.end(),
-                             [&](const Kind& known) { return known.name == std::string_view(name); });
+    auto kind = std::find_if(kinds_.begin(), kinds_.end(), [&](const Kind& known) {
+      return known.name == std::string_view(name);
+    });
     if (kind == kinds_.end()) kind = kinds_.insert(kind, {name, {}});
     if (cooler_ != nullptr) cooler_->cool();
     const std::uint64_t begun = now_ns();

@@ -24,8 +24,8 @@ class GraphCache {
   // SMs of the widest partition: no wider graph is made for one.
   void set_widest(std::uint32_t sms) { widest_ = sms; }
 
-  // The graph is gone. Waits until no thread works at it: what the application destroys next may be in
-  // use there. What it held goes away with the answer, which must happen without the lock.
+  // The graph is gone. Waits until no thread works at it: what the application destroys next may
+  // be in use there. What it held goes away with the answer, which must happen without the lock.
   std::vector<Graph::Made> forget(Lock& lock, Graph& graph);
   // The application is about to destroy code, which graphs that it does not launch any more may
   // name: NVIDIA's driver faults where it makes such a graph executable or reads one of its kernels

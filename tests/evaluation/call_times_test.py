@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/call_times.py and the cold calls of bench/micro.py over the software driver. Needs in the environment: BENCH and VITAMIN_PREFIX
-(a build directory)."""
+"""bench/call_times.py and the cold calls of bench/micro.py over the software driver. Needs in the
+environment: BENCH and VITAMIN_PREFIX (a build directory)."""
 import json
 import os
 import pathlib
@@ -70,7 +70,8 @@ class CallTimes(unittest.TestCase):
     def test_calls_are_timed_warm_and_cold(self):
         done = self.bench("micro.py", "cold", "--rounds", "1")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        kept = [json.loads(line) for line in (self.out / "micro_cold.jsonl").read_text().splitlines()]
+        kept = [json.loads(line)
+                for line in (self.out / "micro_cold.jsonl").read_text().splitlines()]
         self.assertEqual([record["arm"] for record in kept[1:]], ["native", "fifo"])
         for record in kept[1:]:
             self.assertTrue(record["ok"], record)
