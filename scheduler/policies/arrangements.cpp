@@ -55,6 +55,11 @@ bool Arrangements::Tally::known(std::uint64_t now_ns) const {
   return ns >= kLeastNs && now_ns - std::min(now_ns, at_ns) < kLastsNs;
 }
 
+bool Arrangements::Tally::believed(std::uint64_t now_ns) const {
+  const double lasts = std::min(1.0, ns / kNewestNs) * static_cast<double>(kLastsNs);
+  return ns >= kLeastNs && static_cast<double>(now_ns - std::min(now_ns, at_ns)) < lasts;
+}
+
 double Arrangements::Tally::left() const { return std::clamp(done.left_ns / ns, 0.01, 1.0); }
 double Arrangements::Tally::right() const { return std::clamp(done.right_ns / ns, 0.01, 1.0); }
 
@@ -120,7 +125,7 @@ std::size_t Arrangements::divide(Situation situation, const Needs& needs, std::s
     if (!all_[i].selectable || all_[i].left_sms < needs.least_left_sms ||
         all_[i].right_sms < needs.least_right_sms)
       continue;
-    if (!known(i, situation, now_ns)) return i;
+    if (!tally(i, situation).believed(now_ns)) return i;
     double room = headroom(i, situation, needs);
     if (i == present) room *= kBetter;
     if (room > most) best = i, most = room;

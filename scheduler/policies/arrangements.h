@@ -82,7 +82,8 @@ class Arrangements {
     double left = 0, right = 0;
     std::uint32_t least_left_sms = 0, least_right_sms = 0;
   };
-  // For services on both sides: one that was not measured lately, else the one with most headroom.
+  // For services on both sides: one that was not measured lately, or for too short a time, else the
+  // one with most headroom.
   // `present` stays where no other has kBetter times as much.
   std::size_t divide(Situation situation, const Needs& needs, std::size_t present,
                      std::uint64_t now_ns) const;
@@ -123,6 +124,10 @@ class Arrangements {
     Done done;
     std::uint64_t at_ns = 0;
     bool known(std::uint64_t now_ns) const;
+    // Known, and not to be measured again. Counts that come in lumps, or a host that stalls, make a
+    // short trial show any speed, and what looks bad is seen in trials only: what was measured for
+    // less than a second is believed for that part of a minute.
+    bool believed(std::uint64_t now_ns) const;
     double left() const;
     double right() const;
     double others() const { return done.work / ns; }
