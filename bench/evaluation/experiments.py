@@ -166,9 +166,12 @@ class Serving(Experiment):
         return min(tried, key=lambda t: abs(t[1] - middle_))[0], tried
 
     def serve(self, jobs, rate_, seconds, seed):
-        """Figures, how the trace was cut, requests with their tokens, decode steps."""
+        """Figures, how the trace was cut, requests with their tokens, decode steps. No arm is the
+        first to meet a length: prompts of all lengths have been prefilled before."""
         o = self.options
         requests, cut = self.trace.requests(rate_, seconds, seed, o.prompt, o.output)
+        lengths = sorted({r["prompt"] for r in requests})
+        cut["warmed"] = jobs[0].ask(60 + len(lengths), do="warm", tokens=lengths)["warmed"]
         more = {"seconds": seconds, "drain": o.drain}
         first, rest = together(
             [(jobs[0], {"do": "requests", "requests": requests, **more}),

@@ -15,6 +15,7 @@ output; times are of the machine's monotonic clock, the same in every process.
     {"do": "record", "count": N, "path": P}                 all that N steps ask of the GPU
     {"do": "bits", "at": T, "steps": N}                     bits: hashes of every step
     {"do": "operations"}                                    libraries: kernels and hash of each
+    {"do": "warm", "tokens": [...]}                         prefill: prompts of these lengths, once
     {"do": "requests", "at": T, "requests": [...], ...}     prefill and decode: one trace
 
 The name `demo` is for a machine without a GPU: a step is a run of Vitamin's demo programs on the
@@ -204,8 +205,18 @@ class Prefill:
             raise RuntimeError("the memory between is too small for a prompt: raise --between-mib")
         for _ in range(1 if demo else 2):
             self.engine.prefill(options.prompt)
+        self.warmed = {options.prompt}
         self.ttft = options.ttft_ms / 1e3
         self.per_token = min(self.measure(2, options.prompt)["seconds"]) / options.prompt
+
+    def warm(self, tokens):
+        """Prompts of these lengths, once in the process: libraries make a plan for each length when
+        they meet it first, which takes longer than the prefill."""
+        new = sorted(set(tokens) - self.warmed)
+        for count in new:
+            self.engine.warm(count)
+        self.warmed.update(new)
+        return {"warmed": len(new)}
 
     def due(self, at, requests):
         """Of the first of `requests`, among those that have arrived."""
@@ -270,7 +281,7 @@ class Decode:
         self.engine = DemoEngine(machine, options.slots, length, between) if demo else \
             TorchEngine(machine, options.name, options.slots, length, between)
         self.target = options.tpot_ms / 1e3
-        for rows in {1, 2, options.slots}:
+        for rows in {1, 2, options.slots} if demo else range(1, options.slots + 1):
             self.engine.decode([(slot, 1, 0) for slot in range(rows)])
         self.link = listener.accept()
         if on_gpu:

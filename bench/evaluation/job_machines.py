@@ -79,6 +79,9 @@ class DemoEngine:
         self.cache[0][:tokens] = bytes([tokens % 256]) * tokens
         return tokens % 256
 
+    def warm(self, tokens):
+        """Nothing is made for a length."""
+
     def give(self, blocks, tokens):
         for index, block in enumerate(blocks):
             part = bytes(self.cache[0][index * BLOCK:min(tokens, (index + 1) * BLOCK)])
@@ -182,6 +185,10 @@ class TorchEngine:
         due_ms = 0 if due is None else max(0.1, 1e3 * (due - now()))
         with advice.prefill(deadline_ms=due_ms):
             return int(self.model.prefill(self.prompt[:tokens], 0))
+
+    def warm(self, tokens):
+        """A prefill that is no step to a policy."""
+        int(self.model.prefill(self.prompt[:tokens], 0))
 
     def give(self, blocks, tokens):
         for index, block in enumerate(blocks):

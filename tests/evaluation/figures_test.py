@@ -16,9 +16,19 @@ sys.path[:0] = [str(BENCH), str(BENCH / "evaluation")]
 import experiment  # noqa: E402
 import experiments  # noqa: E402
 import harness  # noqa: E402
+import job  # noqa: E402
 import load  # noqa: E402
 import modes  # noqa: E402
 import report  # noqa: E402
+
+
+class Warming(unittest.TestCase):
+    def test_a_process_prefills_each_length_once_before_it_is_measured(self):
+        prefill, ran = job.Prefill.__new__(job.Prefill), []
+        prefill.engine, prefill.warmed = types.SimpleNamespace(warm=ran.append), {9}
+        self.assertEqual(prefill.warm([5, 9, 3, 5]), {"warmed": 2})
+        self.assertEqual(prefill.warm([3, 4]), {"warmed": 1})
+        self.assertEqual(ran, [3, 5, 4])
 
 
 class Figures(unittest.TestCase):
