@@ -274,13 +274,29 @@ def page():
                 "\n\n" + "\n".join(lines)),
         section("Prefill and decode as two processes, on traces", "Requests above the limits of "
                 "TTFT and TPOT, the same requests in both arms, against `throughput`; p by "
-                "McNemar's exact test.\n\n" + traces(files)),
+                "McNemar's exact test.\n\n" + traces(files) + "\n\n" + OF_TRACES),
         section("Control path, without a GPU", table(ROW, node_rows(files))),
         section("Fleet, without a GPU", table(ROW, fleet_rows(files))),
         section("Prediction", table(ROW, prediction_rows(files))),
         section("Not here", NOT_HERE), section("Files", sources(files)), ""]
     return "\n\n".join(parts).rstrip() + "\n"
 
+
+OF_TRACES = """Windows are compared where both arms, or neither, were the first of their processes
+to meet the prompts' lengths: the first prefill of each length takes 40 to 60 ms more, under MPS,
+too. The first window of a repeat was one of `throughput` (two of three) or of `slo` (one of
+three), never of `tpot-first`: on Azure and BurstGPT that was most of the 8 to 30 points by which
+TTFT violations were fewer here until 2026-11-29. No window of `slo` can be compared with one of
+`throughput`.
+
+"Decodes alone": the part of the same requests that would violate TPOT if no prefill ran beside
+decodes. Of the requests that violate it under `throughput` in these windows, 38 of 67 on Azure
+have 2 to 5 tokens: their gaps hold the rest of the step under way when the prefill ends, the
+hand-over, and steps of 8 ms or more, at 15 ms a gap. On BurstGPT 9 of 31 waited for one of the 32
+slots. Nearly all others were slowed beside prefills. A step alone took 7.4 to 14.3 ms, by window:
+that is its host.
+
+Not measured yet: the same with all lengths prefilled before, as `bench/evaluate.py E5` does now."""
 
 NOT_HERE = """* What no kept file proves is left out, among it earlier timings of vitamind on
   busy machines and the p99 of windows of 80 requests that earlier versions of the README gave.

@@ -214,12 +214,14 @@ def traces_table(records):
     for (subject, arm), goals in requirements.traces(records).items():
         for goal, d in goals.items():
             rows.append([subject, arm, goal.upper(), d["requests"], harness.percent(d["ours"]),
-                         harness.percent(d["theirs"]), f"{d['only_ours']} / {d['only_theirs']}",
+                         harness.percent(d["theirs"]),
+                         harness.percent(d["alone"]) if "alone" in d else "–",
+                         f"{d['only_ours']} / {d['only_theirs']}",
                          " to ".join(f"{100 * x:+.1f}" for x in d["difference"][1:]),
                          f"{d['p']:.2g}"])
     return markdown(["trace, load", "arm", "goal", "requests", "violations", "of `throughput`",
-                     "only this / only that", "difference, points (95 %)", "p"],
-                    rows) if rows else ""
+                     "the same, decodes alone", "only this / only that",
+                     "difference, points (95 %)", "p"], rows) if rows else ""
 
 
 def steps_table(samples):

@@ -9,6 +9,7 @@ import math
 
 import arms
 import load
+import modes
 import paired
 import replay
 import session
@@ -18,6 +19,7 @@ FIXED = ("parts:", "shared")  # arms that do not decide
 WITHIN = 0.97  # of the best fixed arrangement
 LATE = 0.1  # s, of the first marks of jobs that begin with a block
 LOADS = (0.2, 0.5, 0.8)
+SLOTS = 32  # sequences that bench/evaluate.py decodes at once
 
 
 def speeds_of(samples):
@@ -240,20 +242,70 @@ def violations(requests, goal="interactive", scale=1.0):
     return late, slow
 
 
+def step_alone(requests):
+    """Seconds: the median decode step beside which no prefill ran and with which no request
+    joined; None where there was none."""
+    prefills, last, ends = [], 0.0, {}
+    for r in requests:
+        if r["tokens"]:
+            prefills.append((max(r["at"], last), r["tokens"][0]))
+            last = r["tokens"][0]
+        for place, at in enumerate(r["tokens"][1:]):
+            ends[at] = ends.get(at, False) or place == 0
+    times = sorted(ends)
+    return load.percentile([b - a for a, b in zip(times, times[1:]) if not ends[b]
+                            and not any(begin < b and end > a for begin, end in prefills)], 0.5)
+
+
+def slow_alone(requests, tpot, slots=SLOTS):
+    """How many requests would violate `tpot` if decodes had the GPU to themselves: first tokens
+    when they were, requests handed over at once, every step as long as step_alone(). At least so
+    many do under any policy that leaves first tokens there."""
+    step, now, active = step_alone(requests) or 0.0, 0.0, []
+    waiting = sorted((r["tokens"][0], r["output"] - 1) for r in requests
+                     if r["tokens"] and r["output"] > 1)
+    slow = sum(not r["tokens"] and r["output"] > 1 for r in requests)
+    waiting.reverse()
+    while waiting or active:
+        now = now if active else max(now, waiting[-1][0])
+        while waiting and len(active) < slots and waiting[-1][0] <= now:
+            active.append([*waiting.pop(), 0])
+        now += step
+        for row in active:
+            row[2] += 1
+            slow += row[2] == row[1] and (now - row[0]) / row[1] > tpot
+        active = [row for row in active if row[2] < row[1]]
+    return slow
+
+
+def cold(cell, met):
+    """Whether a cell met lengths of prompts that its processes had not seen: the first prefill of
+    each takes 40 to 60 ms more, whatever the mode. `met`: those seen so far, by processes; in the
+    order of running. Later records say that all lengths were prefilled before (`warmed`)."""
+    seen = met.setdefault((cell["session"], modes.mode(cell["cell"]).setting), set())
+    lengths = {q["prompt"] for q in cell["requests"]}
+    new = lengths - seen
+    seen |= lengths
+    return bool(new) and "warmed" not in cell.get("cut", {})
+
+
 def traces(records, base="ours"):
     """Records of bench/evaluate.py E5: every arm against `base` over the requests that both served,
-    McNemar's exact test on those that differ."""
-    cells = {}
+    McNemar's exact test on those that differ. Not compared: where one of the two was cold().
+    `alone`: the part that slow_alone() has of the requests of `base`."""
+    cells, met = {}, {}
     for r in records:
         if r.get("experiment") == "E5" and r.get("ok") and "requests" in r and not r.get("void"):
+            r = {**r, "cold": cold(r, met)}
             cells.setdefault((r["subject"], r["session"], r["repeat"]), {})[r["cell"]] = r
-    by = {}
+    by, alone = {}, {}
     for (subject, _, _), same in cells.items():
         if base not in same:
             continue
         key = lambda cell: [(q["at"], q["prompt"], q["output"]) for q in cell["requests"]]
         for name, cell in same.items():
-            if name != base and key(cell) == key(same[base]):
+            if name != base and key(cell) == key(same[base]) and \
+                    cell["cold"] == same[base]["cold"]:
                 scale = float(subject.partition(" limits x ")[2] or 1)
                 ours, theirs = (violations(c["requests"], scale=scale)
                                 for c in (cell, same[base]))
@@ -261,7 +313,10 @@ def traces(records, base="ours"):
                 for which in (0, 1):
                     pair[which][0].extend(ours[which])
                     pair[which][1].extend(theirs[which])
-    return {key: {"ttft": paired.discordant(*pair[0]), "tpot": paired.discordant(*pair[1])}
+                alone.setdefault((subject, name), []).append(
+                    slow_alone(same[base]["requests"], scale * load.SLO["interactive"][1]))
+    return {key: {"ttft": paired.discordant(*pair[0]), "tpot": {
+        **paired.discordant(*pair[1]), "alone": sum(alone[key]) / len(pair[1][1])}}
             for key, pair in by.items()}
 
 

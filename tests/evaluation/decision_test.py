@@ -401,7 +401,7 @@ class Report(unittest.TestCase):
             requests = [{"at": i, "prompt": 9, "output": 3, "tokens": [
                 i + 0.1, i + 0.2, i + (0.3 if i not in slow else 5)]} for i in range(40)]
             return {"experiment": "E5", "subject": "t 0.8", "cell": mode, "repeat": 0,
-                    "session": 1, "ok": True, "requests": requests}
+                    "session": 1, "ok": True, "requests": requests, "cut": {"warmed": 0}}
         # At 100 ms a token everything violates 30 ms: limits x 4 would be met by most.
         records = [cell("ours", range(10)), cell("ours-tpot-first", range(2, 4))]
         for r in records:
@@ -413,6 +413,42 @@ class Report(unittest.TestCase):
         # Other requests are not compared.
         records[1]["requests"].pop()
         self.assertEqual(requirements.traces(records), {})
+
+    def test_what_violates_tpot_with_the_decode_alone_no_policy_can_help(self):
+        def request(at, first, gaps, gap):
+            return {"at": at, "prompt": 9, "output": gaps + 1,
+                    "tokens": [first + gap * k for k in range(gaps + 1)]}
+        # Steps of 10 ms; beside the second prefill, from 0.5 to 0.6 s, of 20 ms.
+        requests = [request(0, 0.1, 40, 0.01), request(0.5, 0.6, 4, 0.01)]
+        requests[0]["tokens"] += [0.52, 0.54, 0.56, 0.58]
+        requests[0]["output"] = len(requests[0]["tokens"])
+        self.assertAlmostEqual(requirements.step_alone(requests), 0.01)
+        self.assertEqual(requirements.slow_alone(requests, 0.0101), 0)
+        self.assertEqual(requirements.slow_alone(requests, 0.0099), 2)
+        # With one slot the second waits for the first.
+        requests[1]["tokens"] = [at - 0.4 for at in requests[1]["tokens"]]
+        self.assertEqual(requirements.slow_alone(requests, 0.02, slots=2), 0)
+        self.assertEqual(requirements.slow_alone(requests, 0.02, slots=1), 1)
+
+    def test_an_arm_that_met_lengths_first_is_not_compared_with_one_that_did_not(self):
+        def cell(mode, repeat, prompt, **cut):
+            requests = [{"at": 0, "prompt": prompt, "output": 2, "tokens": [0.1, 0.2]}]
+            return {"experiment": "E5", "subject": "t 0.8", "cell": mode, "repeat": repeat,
+                    "session": 1, "ok": True, "requests": requests, "cut": cut}
+
+        def compared(*records):
+            return {mode: goals["ttft"]["requests"]
+                    for (_, mode), goals in requirements.traces(records).items()}
+
+        first, second = cell("ours", 0, 9), cell("ours-slo", 0, 9)
+        self.assertEqual(compared(first, second), {})  # of the same processes
+        self.assertEqual(compared(first, second, cell("ours-slo", 1, 9), cell("ours", 1, 9)),
+                         {"ours-slo": 1})
+        # MPS has processes of its own, so both arms were the first.
+        self.assertEqual(compared(cell("mps", 0, 9), first), {"mps": 1})
+        # All lengths were prefilled before.
+        self.assertEqual(compared(cell("ours", 0, 9, warmed=1), cell("ours-slo", 0, 9, warmed=0)),
+                         {"ours-slo": 1})
 
 
 class Found(unittest.TestCase):
