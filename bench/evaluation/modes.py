@@ -260,7 +260,7 @@ class Watch:
     def __init__(self, daemon, seconds, samples=6):
         self.daemon, self.pause = daemon, seconds / samples
         self.samples, self.stop = samples, threading.Event()
-        self.held, self.groups, self.counted = [], {}, []
+        self.held, self.groups, self.counted, self.explained = [], {}, [], {}
 
     @staticmethod
     def _sums(status):
@@ -293,14 +293,16 @@ class Watch:
         self.thread.join()
         if kind is None:
             self.counted.append(self._sums(self.daemon.status()))
+            self.explained = self.daemon.explain()
 
     def record(self, processes):
         """`held`: [seconds, [[job, processors, open]]]; a job is its index in `processes` (those it
-        was started as), or the client's number where it is none of them."""
+        was started as), or the client's number where it is none of them. `explain`: what the policy
+        had measured by the end, and chose."""
         index = {c: processes.index(p) for c, p in self.groups.items() if p in processes}
         before, after = self.counted
         counted = {k: after[k] - before[k] for k in after} if before and after else None
-        return {"counted": counted,
+        return {"counted": counted, "explain": self.explained,
                 "held": [[at, [[index.get(c, f"client {c}"), *more] for c, *more in holds]]
                          for at, holds in self.held]}
 

@@ -315,10 +315,14 @@ class Figures(unittest.TestCase):
                             {"client": 7, "processors": 64, "open": True},
                             {"client": 8, "processors": 68, "open": False}]}],
                         "clients": [{"client": 7, "process": process.pid}]}
+
+            def explain(self):
+                return {"devices": []}
         with modes.Watch(Daemon(), 0, samples=1) as watch:
             watch.thread.join()
         record = watch.record([1, process.pid])
         self.assertEqual(record["counted"], {**counters, "grants": 20})
+        self.assertEqual(record["explain"], {"devices": []})
         self.assertEqual([holds for _, holds in record["held"]],
                          [[[1, 64, True], ["client 8", 68, False]]])
 
