@@ -50,6 +50,12 @@ FAILURE = re.compile(r"^(?:\S*/)?([^\s/]+:\d+: failed: .*)", re.M)
 END_OF_FAILURE = re.compile(r"^(?:\S+:\d+: |Passed |Failed |=====)")
 PASSED = re.compile(r"^(?:Passed|All tests passed)", re.M)
 
+# What `vitamin run` says at its end.
+
+LAUNCHES = re.compile(r"^vitamin\b.* ([\d,]+) of ([\d,]+) launches bound", re.M)
+PARTS_OF_GRAPHS = re.compile(r"^  graphs: ([\d,]+) of ([\d,]+) launches bound", re.M)
+WHOLE_GRAPHS = re.compile(r"^  graphs: ([\d,]+) launches on the whole device.*\((.*)\)$", re.M)
+
 
 def first_failure(out):
     """The first assertion that failed as one line, from what Catch2's compact reporter printed."""
@@ -84,6 +90,26 @@ def outcome(code, out, error):
     if code == 0:
         ending += " before its end"
     return {"verdict": "fail", "why": why(out, error, ending)}
+
+
+def counted(report):
+    """From what `vitamin run` printed: launches bound, of all; launches of graphs bound, of all,
+    and why the others were not."""
+
+    def numbers(found):
+        return [int(number.replace(",", "")) for number in found.groups()[:2]]
+
+    counts = {}
+    if launches := LAUNCHES.search(report):
+        counts["bound"] = numbers(launches)
+    parts, whole = PARTS_OF_GRAPHS.search(report), WHOLE_GRAPHS.search(report)
+    if parts:
+        counts["graphs"] = numbers(parts)
+    elif whole:
+        counts["graphs"] = [0, int(whole[1].replace(",", ""))]
+    if whole:
+        counts["whole"] = whole[2]
+    return counts
 
 
 def comparable(text):
@@ -234,9 +260,7 @@ class Runs:
         result = self.tests.place.over_device(
             *command, directory=directory, limit=limit, HIP_CATCH_EXCLUDE_FILE="/nonexistent",
             VITAMIN_LOCK_DIRECTORY=str(locks or directory))
-        found = outcome(result.returncode, result.stdout, result.stderr)
-        if bound := re.search(r"(\d+) of (\d+) launches bound", result.stderr):
-            found["bound"] = [int(bound[1]), int(bound[2])]
+        found = outcome(result.returncode, result.stdout, result.stderr) | counted(result.stderr)
         return found | {"seconds": round(time.monotonic() - started, 1)}
 
     def round(self, program, name):

@@ -89,6 +89,23 @@ class OfOneCase(unittest.TestCase):
         self.assertEqual(hip_tests.classify(self.results(bare=("limit", ""))),
                          "over the limit bare")
 
+    def test_launches_and_graphs_are_counted_from_what_vitamin_run_says(self):
+        whole = "  graphs: 3 launches on the whole device, without a grant, time unknown ({})\n"
+        for report, counts in (
+                ("", {}),
+                ("vitamin run   1,002 of 1,003 launches bound (99.9 %), policy static\n",
+                 {"bound": [1002, 1003]}),
+                ("vitamin run   0 of 3 graph launches bound (0 %)\n" +
+                 whole.format("nodes that stay 2, new or changed 1"),
+                 {"graphs": [0, 3], "whole": "nodes that stay 2, new or changed 1"}),
+                ("vitamin run   2 of 2 graph launches bound\n"
+                 "  graphs: 2 of 2 launches bound, 1 moved; on SMs: 8 (2)\n", {"graphs": [2, 2]}),
+                ("vitamin run   5 of 5 launches bound\n"
+                 "  graphs: 1 of 4 launches bound, 0 moved; on SMs: 8 (1)\n" +
+                 whole.format("nodes that stay 3"),
+                 {"bound": [5, 5], "graphs": [1, 4], "whole": "nodes that stay 3"})):
+            self.assertEqual(hip_tests.counted(report), counts, report)
+
     def test_names_are_quoted_for_catch(self):
         self.assertEqual(hip_tests.as_filter("Unit_a - <int[3], b*>"),
                          "Unit_a - <int\\[3\\]\\, b\\*>")
