@@ -324,7 +324,8 @@ void Scheduler::serve_freed() {
     unblock(index);
     publish_opened(index, grant);
   }
-  // place() is asked again for all that found nothing, the longest wait first.
+  // place() is asked again for all that found nothing, the longest wait first, and before those
+  // that have just asked: a client that returns units and asks again would get them for ever.
   if (unplaced_.empty()) return;
   scratch_.assign(unplaced_.begin(), unplaced_.end());
   const auto since = [&](StreamIndex index) {
@@ -334,7 +335,9 @@ void Scheduler::serve_freed() {
   std::sort(scratch_.begin(), scratch_.end(), [&](StreamIndex a, StreamIndex b) {
     return since(a) != since(b) ? since(a) < since(b) : a < b;
   });
+  const auto asked = static_cast<std::ptrdiff_t>(dirty_.size());
   for (const StreamIndex index : scratch_) mark(index);
+  std::rotate(dirty_.begin(), dirty_.begin() + asked, dirty_.end());
 }
 
 // A stream that asks for a plan is marked again when its row has changed with it (reconcile()).

@@ -4,6 +4,9 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "scheduler/scheduler.h"
@@ -78,6 +81,44 @@ TEST_CASE("a grant that waits for its units says that its stream starves, once i
   REQUIRE(decisions.size() == 1);
   CHECK(decisions[0].client == 2);
   CHECK(decisions[0].reason == Reason::kStarving);
+}
+
+// The first partition that is free.
+class First final : public PlacementPolicy {
+ public:
+  Placement place(const PlacementRequest&, std::span<const PartitionId> eligible) override {
+    return {eligible.front(), 1};
+  }
+};
+
+TEST_CASE("a client that returns units and asks again at once does not get them for ever") {
+  const PoolLayout layout = h200();
+  SchedulerOptions options;
+  options.starving_after_ns = kNever;
+  Policy first;
+  first.description.name = "first";
+  first.placement = std::make_unique<First>();
+  Scheduler scheduler(layout.partitions(), std::move(first), options);
+  std::vector<GrantId> held(3, kNoGrant);
+  std::vector<std::uint64_t> grants(3);
+  const auto want = [&](ClientId client, std::uint64_t now_ns) {
+    scheduler.wants(client, demand(0, 120), now_ns);  // nothing else fits beside it
+  };
+  for (const ClientId client : {1U, 2U}) want(client, 1);
+  for (std::uint64_t now_ns = 1; now_ns < 100; ++now_ns) {
+    for (const Decision& decision : decide(scheduler, now_ns)) {
+      if (decision.kind != Decision::Kind::kGrant) continue;
+      held[decision.client] = decision.grant;
+      ++grants[decision.client];
+    }
+    for (const ClientId client : {1U, 2U}) {
+      if (held[client] == kNoGrant) continue;
+      scheduler.returned(client, 0, std::exchange(held[client], kNoGrant), now_ns);
+      want(client, now_ns);
+    }
+  }
+  CHECK(grants[1] >= 49);
+  CHECK(grants[2] >= 49);
 }
 
 TEST_CASE("a client that has a row with `hold`, of one stream too, stays in the snapshot") {

@@ -330,7 +330,9 @@ TEST_CASE("under placement quotas and reservations hold, and a wide launch waits
   terms.limits.max_sms = 8;
   world.scheduler().attach(1, terms, 0);
   std::vector<Work> work;
-  for (ClientId client = 1; client <= 4; ++client) work.push_back(job(client, 2'000, 100'000));
+  // Of different times, so that there are never three units free at once.
+  for (ClientId client = 1; client <= 4; ++client)
+    work.push_back(job(client, 2'000, 70'000 + 17'000 * client));
   work.push_back(job(5, 3, 100'000));
   work.back().min_sms = 24;
   work.back().at_ns = 1'000;
