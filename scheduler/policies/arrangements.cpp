@@ -57,7 +57,7 @@ bool Arrangements::Tally::known(std::uint64_t now_ns) const {
 
 bool Arrangements::Tally::believed(std::uint64_t now_ns) const {
   const double lasts = std::min(1.0, ns / kNewestNs) * static_cast<double>(kLastsNs);
-  return ns >= kLeastNs && static_cast<double>(now_ns - std::min(now_ns, at_ns)) < lasts;
+  return known(now_ns) && static_cast<double>(now_ns - std::min(now_ns, at_ns)) < lasts;
 }
 
 double Arrangements::Tally::left() const { return std::clamp(done.left_ns / ns, 0.01, 1.0); }
