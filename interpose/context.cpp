@@ -292,6 +292,7 @@ EventRecord& find_event(NativeEvent event) {
   const std::lock_guard lock(registry_mutex());
   if (EventRecord* record = events.find(event)) return *record;
   auto* record = new EventRecord;
+  record->state.native = {event};
   record->state.foreign = true;  // whether it was recorded is unknown
   events.insert(event, record);
   return *record;
@@ -299,6 +300,7 @@ EventRecord& find_event(NativeEvent event) {
 
 void announce_event(NativeEvent event, unsigned flags) {
   auto record = std::make_unique<EventRecord>();
+  record->state.native = {event};
   record->state.shared = (flags & kEventInterprocess) != 0;
   record->untimed = (flags & kEventDisableTiming) != 0;
   record->context = native_current_context();

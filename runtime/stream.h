@@ -131,14 +131,21 @@ struct EventVersion {
 // before the virtual context in which it was recorded.
 //
 // A wait means the newest record at the time when it is issued. While that is deferred it is an
-// EventVersion; once made, a marker of ours recorded at the same place stands for it, so that a
-// wait which is deferred itself still means the same when the event has been recorded again.
+// EventVersion; once made, the event itself says where it is. A wait which is deferred itself must
+// still mean the same when the event has been recorded again: for it a marker of ours stands for
+// the record, recorded at the same place where waits may have to be deferred
+// (Completion::marks_at_once), else when one is.
 struct EventState {
+  hal::Event native;  // the application's
   // Where it was recorded last; null: never, or elsewhere. Read without the lock.
   std::atomic<VirtualContext*> recorded_in{nullptr};
   std::shared_ptr<EventVersion> pending;  // its newest record, while deferred
-  MarkerRef point;                        // behind its newest record, once made
-  MarkerRef host_wait;                    // of its newest record
+  // Its newest record, once made: on `stream` (null: none was), as the operation of `made`.
+  Stream* stream = nullptr;
+  Token made;
+  MarkerRef point;                 // behind it; empty: the event alone stands for it
+  MarkerRef host_wait;             // unfired: it lies downstream of this host wait
+  bool may_wait_for_host = false;  // without a point: whether it does is unknown until it has ended
   // Another process, or a graph when it is launched, may look at it or record it at any time: its
   // records are never deferred, and only the driver knows what it means.
   std::atomic<bool> shared{false};
@@ -182,7 +189,9 @@ struct MemoryBlock {
 
 // Whether the vendor's call may block the host until earlier work of the stream has ended. Such a
 // call is made without the lock, after the host has waited for what is deferred ahead of it.
-enum class Host : std::uint8_t { kReturns, kMayBlock };
+// kTakesLong: it does not, but takes so long that calls of other threads would wait for the lock:
+// made without it where nothing is deferred ahead.
+enum class Host : std::uint8_t { kReturns, kTakesLong, kMayBlock };
 
 // One operation on its way to the device, from the call that makes it until the driver has it. On
 // the caller's stack while it can be submitted at once; moved to the stream when it is deferred.
@@ -205,6 +214,11 @@ struct Submission {
   std::shared_ptr<EventVersion> version;
   // What a wait waits for, once that is submitted. `host_wait` unfired: it lies downstream of one.
   MarkerRef marker, host_wait;
+  // The same, of a wait that no marker stands for yet: `native` as long as it means `made`, that is
+  // while its call lasts.
+  hal::Event native;
+  Token made;
+  bool may_wait_for_host = false;
   MemoryBlock frees;    // what it frees: the driver cannot give that out again yet
   bool traced = false;  // its arrival is in the trace
 
@@ -266,8 +280,10 @@ struct Stream {
     MarkerRef tail_marker;
     // Unfired: nothing downstream may go to a queue of a part.
     MarkerRef host_wait;
-    // The host waits that the runtime knows of and did not see end, oldest first. Each begins a
-    // batch where a marker for the batch before it could be had.
+    // The newest host wait where it has no marker yet: who asks for its end records one. 0: none.
+    std::uint64_t unmarked_host_wait = 0;
+    // The host waits that have markers and were not seen to end, oldest first. Each begins a batch
+    // where a marker for the batch before it could be had, unless that takes no place.
     std::deque<HostWait> host_waits;
     // Oldest first, and the one that is open. When there are so many, the open one is closed only
     // where the tail changes: all operations of a batch are on one partition.

@@ -313,6 +313,14 @@ NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& 
     submission.version = event.pending;
     submission.marker = event.point;
     submission.host_wait = event.host_wait;
+  } else if (ours && event.stream != nullptr) {
+    submission.event = &event;
+    submission.native = event.native;
+    submission.made = event.made;
+    // Who may wait for the host has to know; asked once.
+    event.may_wait_for_host = event.may_wait_for_host && !event.made.completed() &&
+                              pipeline_->completion().waits_for(event.native);
+    submission.may_wait_for_host = event.may_wait_for_host;
   } else {
     // Recorded where its progress is not seen (or behind a marker that could not be had): any
     // process or graph may be needed for it to come about. Only the driver knows what the event

@@ -69,6 +69,8 @@ class Audit {
   static hal::PhysicalContext& watched(hal::PhysicalContext& context);
 
   // --- the logical side --------------------------------------------------------------------------
+  // The stream's newest operation recorded the application's event.
+  void recorded(const Stream& stream, hal::Event event);
   // The next operation of the stream waits for the event.
   void waits_for(const Stream& stream, const EventState& event);
   // An operation came in; its serial is the stream's next one. An operation that was refused is

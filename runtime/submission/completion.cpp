@@ -38,10 +38,17 @@ MarkerRef Completion::tail_marker(Stream& stream) {
   return work.tail_marker;
 }
 
-NativeStatus Completion::wait_for(Stream& stream, hal::Queue& queue, const MarkerRef& marker) {
+NativeStatus Completion::wait_for(Stream& stream, hal::Queue& queue, hal::Event event) {
   const CaptureSafeScope safe(core_.device);
   put_beside(stream, 1);
-  return queue.wait(marker->event);
+  return queue.wait(event);
+}
+
+bool Completion::waits_for(hal::Event event) const {
+  core_.device.enter_internal();
+  const NativeStatus status = core_.device.query(event);
+  core_.device.leave_internal();
+  return core_.errors.classify(status) == hal::Outcome::kNotReady;
 }
 
 // --- what was submitted ------------------------------------------------------------------------
@@ -241,6 +248,7 @@ void Completion::all_complete(Stream& stream, std::uint64_t submitted) {
   work.ahead_ns = work.places = 0;
   work.batch_room = 0;
   work.host_waits.clear();
+  work.unmarked_host_wait = 0;
   work.tail = nullptr;
   work.tail_marker.reset();
   work.host_wait.reset();
@@ -275,6 +283,13 @@ void Completion::look_at_whole() {
 
 bool Completion::waits_for_host(Stream& stream) {
   MarkerRef& host_wait = stream.submitted.host_wait;
+  if (std::uint64_t& unmarked = stream.submitted.unmarked_host_wait; unmarked != 0) {
+    if (stream.timeline.completed < unmarked) {
+      host_wait = tail_marker(stream);
+      if (!host_wait) return true;
+    }
+    unmarked = 0;
+  }
   if (!host_wait) return false;
   if (!core_.markers.fired(host_wait)) return true;
   host_wait.reset();
@@ -289,9 +304,16 @@ const HostWait* Completion::oldest_host_wait(Stream& stream) {
   return host_waits.empty() ? nullptr : &host_waits.front();
 }
 
+// What takes no place and counts under no grant holds nothing that its end would give back.
+void Completion::close_before_host_wait(Stream& stream) {
+  const CompletionBatch& open = stream.submitted.open;
+  if (marks_ > 0 || open.places > 0 || open.counted > 0 || open.launches > 0) close_batch(stream);
+}
+
 void Completion::note_host_wait(Stream& stream, MarkerRef marker) {
   static_cast<void>(oldest_host_wait(stream));
-  stream.submitted.host_waits.push_back({stream.timeline.submitted, marker});
+  stream.submitted.unmarked_host_wait = marker ? 0 : stream.timeline.submitted;
+  if (marker) stream.submitted.host_waits.push_back({stream.timeline.submitted, marker});
   stream.submitted.host_wait = std::move(marker);
 }
 

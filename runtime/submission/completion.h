@@ -36,8 +36,16 @@ class Completion {
   MarkerRef mark(Stream& stream, hal::Queue& queue);
   // Behind the stream's newest submitted operation; empty when nothing is outstanding.
   MarkerRef tail_marker(Stream& stream);
-  // The device waits on `queue` for the marker.
-  hal::NativeStatus wait_for(Stream& stream, hal::Queue& queue, const MarkerRef& marker);
+  // The device waits on `queue` for the event: a marker's, or the application's.
+  hal::NativeStatus wait_for(Stream& stream, hal::Queue& queue, hal::Event event);
+  // The event was recorded and has not ended. Asks the driver.
+  bool waits_for(hal::Event event) const;
+  // Whether markers are recorded behind records of events and host waits as soon as these are made:
+  // where operations are deferred, since what is kept for later waits for markers. Elsewhere few
+  // are ever asked for, and each costs as much as the record itself (record 29). Asked once for
+  // each: the answer is yes for some time behind the last operation that was deferred.
+  bool marks_at_once() { return waits_for_completion() || (marks_ > 0 && marks_-- > 0); }
+  void note_deferral() { marks_ = kMarksBehindDeferral; }
   // So many waits or records of the runtime were put on queues for the stream.
   void put_beside(Stream& stream, std::uint64_t count) {
     if (markers_take_places_) take_places(stream, count);
@@ -82,9 +90,19 @@ class Completion {
   // --- host waits -----------------------------------------------------------------------
   // The stream's newest work lies behind something that needs the host and was not seen to end.
   bool waits_for_host(Stream& stream);
-  // The stream's newest operation, which ends at `marker`, is a host wait. The caller has called
-  // close_batch() before submitting it: what is ahead may end long before it does.
+  // The same, without a call of the vendor: it may have ended.
+  bool may_wait_for_host(const Stream& stream) const {
+    const Stream::Submitted& work = stream.submitted;
+    return work.unmarked_host_wait != 0 || (work.host_wait && !work.host_wait->fired);
+  }
+  // Before a host wait is submitted: what is ahead may end long before it does.
+  void close_before_host_wait(Stream& stream);
+  // The stream's newest operation is a host wait, submitted behind close_before_host_wait(). It
+  // ends at `marker`; without one whoever asks for its end records one.
   void note_host_wait(Stream& stream, MarkerRef marker);
+  void note_host_wait(Stream& stream) {
+    note_host_wait(stream, marks_at_once() ? tail_marker(stream) : MarkerRef());
+  }
 
   // --- how much fits ---------------------------------------------------------------------------
   // The window is 0, the paper's rule: a launch waits until its predecessors were seen to end.
@@ -167,7 +185,11 @@ class Completion {
   void leave(Stream& stream, PhysicalQueue& queue);
   const HostWait* oldest_host_wait(Stream& stream);
 
+  // The operations behind a deferral that are likely to be followed by another one.
+  static constexpr std::uint32_t kMarksBehindDeferral = 64;
+
   Core& core_;
+  std::uint32_t marks_ = 0;  // of marks_at_once()
   // hal::DeviceInfo's.
   const std::uint64_t depth_;
   const bool depth_measured_;

@@ -33,14 +33,13 @@
 #include "runtime/profile/profiler.h"
 #include "runtime/stats.h"
 #include "runtime/stream.h"
+#include "runtime/submission/lock.h"
 #include "runtime/submission/options.h"
 #include "runtime/trace/trace.h"
 
 namespace vitamin::runtime {
 
 class Audit;
-
-using Lock = std::unique_lock<std::mutex>;
 
 struct Core {
   Core(hal::Device& device, std::unique_ptr<Arbiter> arbiter, const DispatchOptions& options,

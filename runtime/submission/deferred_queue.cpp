@@ -10,6 +10,7 @@ namespace vitamin::runtime {
 
 void DeferredQueue::push(Stream& stream, Submission submission) {
   Stream::Deferral& deferral = stream.deferral;
+  completion_.note_deferral();
   submission.places = completion_.places_of(submission.kernel.get(), submission.kind);
   deferral.places += submission.places;
   deferral.freed_bytes += submission.frees.bytes;

@@ -238,7 +238,7 @@ NativeStatus Pipeline::launch_graph_on(Stream& stream, GraphOperation& operation
   unsigned waits = 0;
   NativeStatus status = ordering_.order(stream, queue, binding.queue, predecessors, waits);
   if (status == hal::kNativeOk && behind && !behind->fired) {
-    status = completion_.wait_for(stream, queue, behind);
+    status = completion_.wait_for(stream, queue, behind->event);
     core_.page.other.edges.add();
   }
   if (status != hal::kNativeOk) return status;

@@ -49,7 +49,8 @@ bool Pipeline::launch_fast_path(Stream& stream, Kernel& kernel, const hal::Kerne
   const GrantTerms& grant = stream.placing.grant;
   const std::uint32_t needed = kernel.known_sms(launch);
   const bool nothing_open = queue != nullptr && stream.deferral.operations.empty() &&
-                            !stream.submitted.host_wait && !stream.order.allocated &&
+                            !stream.submitted.host_wait &&
+                            stream.submitted.unmarked_host_wait == 0 && !stream.order.allocated &&
                             stream.order.extra.empty();
   if (!nothing_open || !completion_.unobserved() || core_.profiler.next_is_due()) return false;
   // Where the stream's grant says, and where everything before it went.

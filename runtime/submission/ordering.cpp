@@ -71,7 +71,7 @@ NativeStatus Ordering::order(Stream& stream, hal::Queue& queue, const PhysicalQu
   NativeStatus status = hal::kNativeOk;
   auto wait_for = [&](const MarkerRef& marker) {
     if (!marker || marker->fired || status != hal::kNativeOk) return;
-    status = completion_.wait_for(stream, queue, marker);
+    status = completion_.wait_for(stream, queue, marker->event);
     ++waits;
     core_.page.other.edges.add();
   };

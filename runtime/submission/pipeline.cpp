@@ -102,7 +102,10 @@ Pipeline::~Pipeline() { stop(); }
 // --- submitting --------------------------------------------------------------------------------
 
 NativeStatus Pipeline::submit(Lock& lock, Stream& stream, Submission& submission) {
-  if (submission.host == Host::kMayBlock) return submit_blocking(lock, stream, submission, false);
+  if (submission.host == Host::kMayBlock ||
+      (submission.host == Host::kTakesLong &&
+       !Ordering::any_deferred(stream, ordering_.predecessors(stream, submission))))
+    return submit_blocking(lock, stream, submission, false);
   if (submission.must_not_defer) make_way(lock, stream, submission);
   const bool waits_for_record =
       submission.kind == OperationKind::kWait && submission.version != nullptr;
@@ -122,6 +125,7 @@ NativeStatus Pipeline::submit(Lock& lock, Stream& stream, Submission& submission
     if (!partition) break;
     graphs_.prepare(lock, submission.operation->as_graph()->graph(), *partition);
   }
+  if (submission.native) mark_record(submission);
   return defer_or_flush(lock, stream, submission);
 }
 
@@ -166,9 +170,10 @@ SubmitResult Pipeline::submit_now(Stream& stream, Submission& submission,
   if (!completion_.room(stream, predecessors, false, completion_.places_of(kind)))
     return {Blocked::kTooMuchOutstanding};
   const bool others_wait_for_host =
+      submission.may_wait_for_host ||
       ordering_.others_wait_for_host(predecessors, submission.marker, submission.host_wait);
   const bool host_waits = is_bridged_host_wait(kind) || others_wait_for_host;
-  if (host_waits) completion_.close_batch(stream);
+  if (host_waits) completion_.close_before_host_wait(stream);
   PhysicalQueue& queue =
       own_stream ? stream.app_stream : Ordering::follow_queue(stream, kind, others_wait_for_host);
   unsigned waits = 0;
@@ -178,13 +183,17 @@ SubmitResult Pipeline::submit_now(Stream& stream, Submission& submission,
   const bool waits_for_marker =
       submission.marker && (!submission.marker->fired || stream.kind != StreamKind::kNonBlocking);
   if (status == hal::kNativeOk && waits_for_marker)
-    status = completion_.wait_for(stream, *queue.queue, submission.marker);
+    status = completion_.wait_for(stream, *queue.queue, submission.marker->event);
+  const bool waits_for_event = submission.native && (!submission.made.completed() ||
+                                                     stream.kind != StreamKind::kNonBlocking);
+  if (status == hal::kNativeOk && waits_for_event)
+    status = completion_.wait_for(stream, *queue.queue, submission.native);
   if (status == hal::kNativeOk && submission.operation != nullptr)
     status = submission.operation->submit(*queue.queue);
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
   if (is_bridge(kind)) core_.page.other.calls_bridged.add();
   completion_.submitted(stream, queue, kind);
-  if (host_waits) completion_.note_host_wait(stream, completion_.tail_marker(stream));
+  if (host_waits) completion_.note_host_wait(stream);
   return {};
 }
 
@@ -250,9 +259,38 @@ void Pipeline::recorded(Stream& stream, const Submission& submission) {
   drop(event);
   event.exact = submission.exact;
   event.recorded_in = owner_;
+  event.stream = &stream;
+  event.made = {stream.timeline, stream.timeline.submitted};
+  if (Audit* audit = core_.audit(); audit != nullptr && event.native) [[unlikely]]
+    audit->recorded(stream, event.native);
+  if (event.native && !completion_.marks_at_once()) {
+    event.may_wait_for_host = completion_.may_wait_for_host(stream);
+    return;
+  }
   event.point = completion_.tail_marker(stream);
   completion_.close_batch(stream);  // there is a marker, and work ahead is seen to end sooner
   if (completion_.waits_for_host(stream)) event.host_wait = stream.submitted.host_wait;
+}
+
+// A wait that no marker stands for has to be kept: one is recorded if nothing came behind the
+// record since. Else only the event says where that is, so the wait is made now.
+void Pipeline::mark_record(Submission& wait) {
+  completion_.note_deferral();
+  EventState& event = *wait.event;
+  Stream& in = *event.stream;
+  const bool newest = in.timeline.submitted == wait.made.serial() && in.submitted.tail != nullptr;
+  if (!wait.made.completed()) {
+    if (newest) event.point = completion_.tail_marker(in);
+    if (!event.point) {
+      wait.must_not_defer = true;
+      return;
+    }
+    if (event.may_wait_for_host) event.host_wait = event.point;
+    wait.marker = event.point;
+    wait.host_wait = event.host_wait;
+  }
+  wait.native = {};
+  wait.may_wait_for_host = false;
 }
 
 void Pipeline::drop(EventState& event) {
@@ -260,8 +298,10 @@ void Pipeline::drop(EventState& event) {
   event.exact = false;
   if (event.pending != nullptr) event.pending->superseded = true;
   event.pending.reset();
+  event.stream = nullptr;
   event.point.reset();
   event.host_wait.reset();
+  event.may_wait_for_host = false;
   event.foreign = false;
 }
 
@@ -309,8 +349,12 @@ void Pipeline::let_through(Lock& lock, Stream& stream, const Submission& submiss
 // this stream meanwhile raced with the call natively, too; the stream's tail covers both.
 NativeStatus Pipeline::submit_blocking(Lock& lock, Stream& stream, Submission& submission,
                                        bool per_thread) {
-  let_through(lock, stream, submission);
-  const std::span<const Predecessor> predecessors = ordering_.predecessors(stream, submission);
+  std::span<const Predecessor> predecessors = ordering_.predecessors(stream, submission);
+  if (Ordering::any_deferred(stream, predecessors) ||
+      !completion_.takes(stream, predecessors, nullptr, submission.kind)) {
+    let_through(lock, stream, submission);
+    predecessors = ordering_.predecessors(stream, submission);
+  }
   PhysicalQueue* const physical =
       per_thread ? nullptr
                  : &Ordering::follow_queue(stream, submission.kind,
@@ -320,8 +364,9 @@ NativeStatus Pipeline::submit_blocking(Lock& lock, Stream& stream, Submission& s
   unsigned waits = 0;
   const NativeStatus ordered = ordering_.order(stream, queue, physical, predecessors, waits);
   if (ordered != hal::kNativeOk) return ordered;
-  const bool waits_for_host = ordering_.any_waits_for_host(stream, predecessors);
-  if (waits_for_host) completion_.close_batch(stream);
+  const bool waits_for_host =
+      is_bridged_host_wait(submission.kind) || ordering_.any_waits_for_host(stream, predecessors);
+  if (waits_for_host) completion_.close_before_host_wait(stream);
   ordering_.default_streams().issue(stream);
   if (is_bridge(submission.kind)) core_.page.other.calls_bridged.add();
   if (physical != nullptr) ++physical->pins;  // no other stream moves in before the call is made
@@ -347,7 +392,7 @@ NativeStatus Pipeline::submit_blocking(Lock& lock, Stream& stream, Submission& s
   ordering_.order(stream, queue, physical, {}, waits);
   ++stream.timeline.issued;
   completion_.submitted(stream, *physical, submission.kind);
-  if (waits_for_host) completion_.note_host_wait(stream, completion_.tail_marker(stream));
+  if (waits_for_host) completion_.note_host_wait(stream);
   return answer;
 }
 

@@ -129,6 +129,8 @@ class Fixture {
   }
 
   soft::Device::EventQueries event_queries() const { return device_->event_queries(); }
+  // Operations of this kind that native queues were given.
+  std::uint64_t enqueued(soft::EngineOperationKind kind) { return enqueued_[kind]; }
   // Operations of any kind that one native queue held at once, at most.
   std::uint64_t most_outstanding() const { return most_outstanding_; }
 
@@ -140,6 +142,7 @@ class Fixture {
 
  private:
   void note(const soft::TraceRecord& r) {
+    if (r.phase == soft::TraceRecord::Phase::kEnqueue) ++enqueued_[r.kind];
     std::uint64_t& held = held_[r.queue];
     if (r.phase == soft::TraceRecord::Phase::kEnqueue)
       most_outstanding_ = std::max(most_outstanding_, ++held);
@@ -160,6 +163,7 @@ class Fixture {
   }
   soft::Device* device_ = nullptr;
   std::map<std::pair<std::uint64_t, std::uint64_t>, Stay> open_;
+  std::map<soft::EngineOperationKind, std::uint64_t> enqueued_;
   std::map<std::uint64_t, std::uint64_t> held_;  // by queue
   std::uint64_t most_outstanding_ = 0;
 };

@@ -279,6 +279,7 @@ void Execution::open() {
     events_.emplace_back();
     if (engine_->create_event(&events_.back()) != soft::kOk) throw std::string("no event");
     states_.push_back(std::make_unique<runtime::EventState>());
+    states_.back()->native = {events_.back()};
   }
   flags_.assign(program_.flags, 0);
   engine_->set_trace([this](const soft::TraceRecord& record) {
