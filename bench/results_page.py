@@ -282,21 +282,20 @@ def page():
     return "\n\n".join(parts).rstrip() + "\n"
 
 
-OF_TRACES = """Windows are compared where both arms, or neither, were the first of their processes
-to meet the prompts' lengths: the first prefill of each length takes 40 to 60 ms more, under MPS,
-too. The first window of a repeat was one of `throughput` (two of three) or of `slo` (one of
-three), never of `tpot-first`: on Azure and BurstGPT that was most of the 8 to 30 points by which
-TTFT violations were fewer here until 2026-11-29. No window of `slo` can be compared with one of
-`throughput`.
+OF_TRACES = """Since `e47defa7595e` all lengths of prompts are prefilled before a window. In the windows
+before, the first prefill of each length took 40 to 60 ms more, under MPS, too, and these are
+compared only where both arms, or neither, were the first of their processes to meet the lengths:
+no window of `slo` is.
+
+Half as many violations of TPOT are reached on no trace. The requests of a window share the speed
+of its host (a step alone took 7.4 to 14.3 ms, by window), so the number of windows says more than
+p ([record 25](decisions/0025-two-services-have-a-side-each.md)).
 
 "Decodes alone": the part of the same requests that would violate TPOT if no prefill ran beside
-decodes. Of the requests that violate it under `throughput` in these windows, 38 of 67 on Azure
-have 2 to 5 tokens: their gaps hold the rest of the step under way when the prefill ends, the
+decodes. Of the requests that violated it under `throughput` in the earlier windows, 38 of 67 on
+Azure had 2 to 5 tokens: their gaps hold the rest of the step under way when the prefill ends, the
 hand-over, and steps of 8 ms or more, at 15 ms a gap. On BurstGPT 9 of 31 waited for one of the 32
-slots. Nearly all others were slowed beside prefills. A step alone took 7.4 to 14.3 ms, by window:
-that is its host.
-
-Not measured yet: the same with all lengths prefilled before, as `bench/evaluate.py E5` does now."""
+slots. Nearly all others were slowed beside prefills."""
 
 NOT_HERE = """* What no kept file proves is left out, among it earlier timings of vitamind on
   busy machines and the p99 of windows of 80 requests that earlier versions of the README gave.

@@ -217,10 +217,12 @@ def traces_table(records):
                          harness.percent(d["theirs"]),
                          harness.percent(d["alone"]) if "alone" in d else "–",
                          f"{d['only_ours']} / {d['only_theirs']}",
+                         " / ".join(str(n) for n in d["windows"]),
                          " to ".join(f"{100 * x:+.1f}" for x in d["difference"][1:]),
                          f"{d['p']:.2g}"])
     return markdown(["trace, load", "arm", "goal", "requests", "violations", "of `throughput`",
                      "the same, decodes alone", "only this / only that",
+                     "windows with fewer / more",
                      "difference, points (95 %)", "p"], rows) if rows else ""
 
 

@@ -292,13 +292,15 @@ def cold(cell, met):
 def traces(records, base="ours"):
     """Records of bench/evaluate.py E5: every arm against `base` over the requests that both served,
     McNemar's exact test on those that differ. Not compared: where one of the two was cold().
-    `alone`: the part that slow_alone() has of the requests of `base`."""
+    `alone`: the part that slow_alone() has of the requests of `base`. `windows`: in how many fewer
+    requests violate, and in how many more: the requests of a window are of one moment of the host,
+    so p says more than is known."""
     cells, met = {}, {}
     for r in records:
         if r.get("experiment") == "E5" and r.get("ok") and "requests" in r and not r.get("void"):
             r = {**r, "cold": cold(r, met)}
             cells.setdefault((r["subject"], r["session"], r["repeat"]), {})[r["cell"]] = r
-    by, alone = {}, {}
+    by, alone, windows = {}, {}, {}
     for (subject, _, _), same in cells.items():
         if base not in same:
             continue
@@ -310,13 +312,17 @@ def traces(records, base="ours"):
                 ours, theirs = (violations(c["requests"], scale=scale)
                                 for c in (cell, same[base]))
                 pair = by.setdefault((subject, name), [([], []), ([], [])])
+                counts = windows.setdefault((subject, name), [[0, 0], [0, 0]])
                 for which in (0, 1):
                     pair[which][0].extend(ours[which])
                     pair[which][1].extend(theirs[which])
+                    counts[which][0] += sum(ours[which]) < sum(theirs[which])
+                    counts[which][1] += sum(ours[which]) > sum(theirs[which])
                 alone.setdefault((subject, name), []).append(
                     slow_alone(same[base]["requests"], scale * load.SLO["interactive"][1]))
-    return {key: {"ttft": paired.discordant(*pair[0]), "tpot": {
-        **paired.discordant(*pair[1]), "alone": sum(alone[key]) / len(pair[1][1])}}
+    return {key: {"ttft": {**paired.discordant(*pair[0]), "windows": windows[key][0]},
+                  "tpot": {**paired.discordant(*pair[1]), "windows": windows[key][1],
+                           "alone": sum(alone[key]) / len(pair[1][1])}}
             for key, pair in by.items()}
 
 
@@ -328,7 +334,9 @@ def lower_violations(records):
         ttft, tpot = goals["ttft"], goals["tpot"]
         if name in policies and tpot["theirs"]:
             change = 100 * (tpot["ours"] / tpot["theirs"] - 1)
-            parts.append(f"{policies[name]}, {subject}: TPOT {change:+.0f} % (p {tpot['p']:.2g}), "
+            fewer, more = tpot["windows"]
+            parts.append(f"{policies[name]}, {subject}: TPOT {change:+.0f} % (fewer in {fewer} "
+                         f"windows, more in {more}; p {tpot['p']:.2g}), "
                          f"TTFT {100 * ttft['difference'][0]:+.1f} points (p {ttft['p']:.2g}), "
                          f"{tpot['requests']} requests")
     return "<br>".join(parts)
