@@ -130,6 +130,8 @@ def main():
         return 0
     if not options.program or options.rounds < 1:
         parser.error("name a program after --, and at least one round")
+    if options.policy == NATIVE:
+        parser.error("the other arm is native already: name a policy, fifo for example")
     if not library().exists():
         raise harness.Refusal(f"there is no {library()}: run bench/install_tree first")
     results, records = harness.Results(options.out, "call_times"), []

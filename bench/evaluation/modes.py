@@ -199,13 +199,13 @@ class Daemon:
             self.process.send_signal(signal.SIGHUP)
         limit = time.monotonic() + HANGS_S
         while True:
-            devices = self.status().get("devices")
+            devices, now = self.status().get("devices"), self._answers()
             if all(parts(d.get("policy", "")) == parts(policy) for d in devices or []) and \
                     devices is not None and (devices or policy == self.policy
-                                             or self._answers().taken > answers.taken):
+                                             or now.taken > answers.taken):
                 self.policy = policy
                 return
-            if self._answers().refused > answers.refused or time.monotonic() > limit:
+            if now.refused > answers.refused or time.monotonic() > limit:
                 raise self._not_taken(policy)
             time.sleep(0.05)
 

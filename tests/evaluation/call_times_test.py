@@ -67,6 +67,11 @@ class CallTimes(unittest.TestCase):
         self.assertEqual(done.returncode, 2, done.stdout)
         self.assertIn("name a program after --", done.stderr)
 
+    def test_two_native_arms_are_refused(self):
+        done = self.call_times("--policy", "native", "--", "true")
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("name a policy", done.stderr)
+
     def test_calls_are_timed_warm_and_cold(self):
         done = self.bench("micro.py", "cold", "--rounds", "1")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
