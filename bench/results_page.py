@@ -282,10 +282,10 @@ def page():
     return "\n\n".join(parts).rstrip() + "\n"
 
 
-OF_TRACES = """Since `e47defa7595e` all lengths of prompts are prefilled before a window. In the windows
-before, the first prefill of each length took 40 to 60 ms more, under MPS, too, and these are
-compared only where both arms, or neither, were the first of their processes to meet the lengths:
-no window of `slo` is.
+OF_TRACES = """Since `e47defa7595e` all lengths of prompts are prefilled before a window. In
+the windows before, the first prefill of each length took 40 to 60 ms more, under MPS, too, and
+these are compared only where both arms, or neither, were the first of their processes to meet the
+lengths: no window of `slo` is.
 
 Half as many violations of TPOT are reached on no trace. The requests of a window share the speed
 of its host (a step alone took 7.4 to 14.3 ms, by window), so the number of windows says more than

@@ -362,11 +362,6 @@ Audit::Edge Audit::edge_to(const Stream& stream, std::uint64_t serial) {
   return {stream.id, serial, stream.number, serial - stream.serials_from};
 }
 
-void Audit::recorded(const Stream& stream, hal::Event event) {
-  const std::lock_guard lock(mutex_);
-  recorded(stream.submitted.tail->queue->native(), event);
-}
-
 void Audit::waits_for(const Stream& stream, const EventState& event) {
   const std::lock_guard lock(mutex_);
   state_of(stream).waits_for = &event;

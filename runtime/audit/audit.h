@@ -70,7 +70,10 @@ class Audit {
 
   // --- the logical side --------------------------------------------------------------------------
   // The stream's newest operation recorded the application's event.
-  void recorded(const Stream& stream, hal::Event event);
+  void recorded(const Stream& stream, hal::Event event) {
+    const std::lock_guard lock(mutex_);
+    recorded(stream.submitted.tail->queue->native(), event);
+  }
   // The next operation of the stream waits for the event.
   void waits_for(const Stream& stream, const EventState& event);
   // An operation came in; its serial is the stream's next one. An operation that was refused is

@@ -98,7 +98,7 @@ class Completion {
   // Before a host wait is submitted: what is ahead may end long before it does.
   void close_before_host_wait(Stream& stream);
   // The stream's newest operation is a host wait, submitted behind close_before_host_wait(). It
-  // ends at `marker`; without one whoever asks for its end records one.
+  // ends at `marker`; without one, who asks for its end records one.
   void note_host_wait(Stream& stream, MarkerRef marker);
   void note_host_wait(Stream& stream) {
     note_host_wait(stream, marks_at_once() ? tail_marker(stream) : MarkerRef());
