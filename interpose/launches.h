@@ -127,8 +127,7 @@ ApiStatus host_wait(NativeStream stream, bool per_thread, HostWaitKind kind, Cal
       accepted);
   const ReentrancyGuard ours;
   return result(destination.context().bridge(
-      destination.stream(), operation, host ? CallKind::kPlacelessHostWait : CallKind::kHostWait,
-      host ? Host::kTakesLong : Host::kReturns));
+      destination.stream(), operation, host ? CallKind::kPlacelessHostWait : CallKind::kHostWait));
 }
 template <class Call>
 ApiStatus host_wait(NativeStream stream, bool per_thread, HostWaitKind kind, Call call) {

@@ -189,9 +189,7 @@ struct MemoryBlock {
 
 // Whether the vendor's call may block the host until earlier work of the stream has ended. Such a
 // call is made without the lock, after the host has waited for what is deferred ahead of it.
-// kTakesLong: it does not, but takes so long that calls of other threads would wait for the lock:
-// made without it where nothing is deferred ahead.
-enum class Host : std::uint8_t { kReturns, kTakesLong, kMayBlock };
+enum class Host : std::uint8_t { kReturns, kMayBlock };
 
 // One operation on its way to the device, from the call that makes it until the driver has it. On
 // the caller's stack while it can be submitted at once; moved to the stream when it is deferred.

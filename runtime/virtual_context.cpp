@@ -290,6 +290,8 @@ NativeStatus VirtualContext::record(Stream& stream, EventState& event, Operation
                                     bool exact) {
   const bool now = event.shared;
   Lock lock(pipeline_->mutex());
+  // A deferred launch that makes the record of the event itself would make it behind this one.
+  if (event.pending != nullptr && !event.exact) await_record(lock, event);
   Submission submission(now ? OperationKind::kBridgePlaceless : OperationKind::kRecord, &record);
   submission.must_not_defer = now;
   submission.event = &event;
@@ -313,7 +315,8 @@ NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& 
     submission.version = event.pending;
     submission.marker = event.point;
     submission.host_wait = event.host_wait;
-  } else if (ours && event.stream != nullptr) {
+  } else if (ours && event.stream != nullptr && event.native &&
+             !pipeline_->completion().waits_for_completion()) {
     submission.event = &event;
     submission.native = event.native;
     submission.made = event.made;
@@ -387,12 +390,16 @@ NativeStatus VirtualContext::synchronize(EventState& event, const VendorCall& ca
 
 void VirtualContext::settle(EventState& event) {
   Lock lock(pipeline_->mutex());
+  await_record(lock, event);
+  event.supersede();
+}
+
+void VirtualContext::await_record(Lock& lock, EventState& event) {
   if (const std::shared_ptr<EventVersion> version = event.pending; version != nullptr)
     pipeline_->wait_until(lock, [&] {
       return version->submitted ||
              (pipeline_->deferred().flush(*version->stream, version->serial), version->submitted);
     });
-  event.supersede();
 }
 
 void VirtualContext::forget(EventState& event) {

@@ -281,12 +281,22 @@ void Completion::look_at_whole() {
 
 // --- host waits ------------------------------------------------------------------------------
 
+bool Completion::idle(const Stream& stream) const {
+  if (stream.submitted.tail == nullptr) return false;
+  core_.device.enter_internal();
+  const NativeStatus status = stream.submitted.tail->queue->query();
+  core_.device.leave_internal();
+  return core_.errors.classify(status) == hal::Outcome::kOk;
+}
+
 bool Completion::waits_for_host(Stream& stream) {
   MarkerRef& host_wait = stream.submitted.host_wait;
   if (std::uint64_t& unmarked = stream.submitted.unmarked_host_wait; unmarked != 0) {
-    if (stream.timeline.completed < unmarked) {
+    // A marker that is recorded now has not fired an instant later, however long it all has ended.
+    if (stream.timeline.completed < unmarked && (stream.submitted.tail_marker || !idle(stream))) {
       host_wait = tail_marker(stream);
       if (!host_wait) return true;
+      stream.submitted.host_waits.push_back({unmarked, host_wait});
     }
     unmarked = 0;
   }

@@ -184,6 +184,8 @@ class Completion {
   void leave_tail(Stream& stream);
   void leave(Stream& stream, PhysicalQueue& queue);
   const HostWait* oldest_host_wait(Stream& stream);
+  // The queue of the stream's tail has nothing left. Asks the driver.
+  bool idle(const Stream& stream) const;
 
   // The operations behind a deferral that are likely to be followed by another one.
   static constexpr std::uint32_t kMarksBehindDeferral = 64;

@@ -17,8 +17,9 @@ constexpr int kPausesBetweenLooks = 8;
 void Lock::lock_soon() {
   // With one processor the holder does not run meanwhile.
   static const bool spins = std::thread::hardware_concurrency() > 1;
+  if (!spins) return unique_lock::lock();
   const auto until = std::chrono::steady_clock::now() + kSpins;
-  while (spins && std::chrono::steady_clock::now() < until) {
+  while (std::chrono::steady_clock::now() < until) {
     for (int i = 0; i < kPausesBetweenLooks; ++i) hal::spin_pause();
     if (try_lock()) return;
   }

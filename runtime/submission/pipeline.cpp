@@ -102,10 +102,7 @@ Pipeline::~Pipeline() { stop(); }
 // --- submitting --------------------------------------------------------------------------------
 
 NativeStatus Pipeline::submit(Lock& lock, Stream& stream, Submission& submission) {
-  if (submission.host == Host::kMayBlock ||
-      (submission.host == Host::kTakesLong &&
-       !Ordering::any_deferred(stream, ordering_.predecessors(stream, submission))))
-    return submit_blocking(lock, stream, submission, false);
+  if (submission.host == Host::kMayBlock) return submit_blocking(lock, stream, submission, false);
   if (submission.must_not_defer) make_way(lock, stream, submission);
   const bool waits_for_record =
       submission.kind == OperationKind::kWait && submission.version != nullptr;
@@ -125,7 +122,7 @@ NativeStatus Pipeline::submit(Lock& lock, Stream& stream, Submission& submission
     if (!partition) break;
     graphs_.prepare(lock, submission.operation->as_graph()->graph(), *partition);
   }
-  if (submission.native) mark_record(submission);
+  if (submission.native && !keeps_meaning(stream, submission)) submission.must_not_defer = true;
   return defer_or_flush(lock, stream, submission);
 }
 
@@ -263,34 +260,34 @@ void Pipeline::recorded(Stream& stream, const Submission& submission) {
   event.made = {stream.timeline, stream.timeline.submitted};
   if (Audit* audit = core_.audit(); audit != nullptr && event.native) [[unlikely]]
     audit->recorded(stream, event.native);
-  if (event.native && !completion_.marks_at_once()) {
-    event.may_wait_for_host = completion_.may_wait_for_host(stream);
-    return;
-  }
+  event.may_wait_for_host = completion_.may_wait_for_host(stream);
+  if (event.native && !completion_.marks_at_once()) return;
   event.point = completion_.tail_marker(stream);
   completion_.close_batch(stream);  // there is a marker, and work ahead is seen to end sooner
   if (completion_.waits_for_host(stream)) event.host_wait = stream.submitted.host_wait;
 }
 
-// A wait that no marker stands for has to be kept: one is recorded if nothing came behind the
-// record since. Else only the event says where that is, so the wait is made now.
-void Pipeline::mark_record(Submission& wait) {
+// Whether a wait that no marker stands for means the same when its event has been recorded again:
+// there is nothing to wait for, or a marker is recorded now in the place of the record. Natively
+// one on a blocking stream comes behind what the legacy stream got since. Else the wait is made
+// now.
+bool Pipeline::keeps_meaning(const Stream& stream, Submission& wait) {
   completion_.note_deferral();
   EventState& event = *wait.event;
   Stream& in = *event.stream;
-  const bool newest = in.timeline.submitted == wait.made.serial() && in.submitted.tail != nullptr;
-  if (!wait.made.completed()) {
-    if (newest) event.point = completion_.tail_marker(in);
-    if (!event.point) {
-      wait.must_not_defer = true;
-      return;
-    }
+  if (&in != &stream && !wait.made.completed() && completion_.waits_for(wait.native)) {
+    const bool same_place =
+        in.timeline.submitted == wait.made.serial() && in.submitted.tail != nullptr &&
+        (in.submitted.tail_marker || ordering_.default_streams().adds_nothing(in));
+    if (same_place) event.point = completion_.tail_marker(in);
+    if (!event.point) return false;
     if (event.may_wait_for_host) event.host_wait = event.point;
     wait.marker = event.point;
     wait.host_wait = event.host_wait;
   }
   wait.native = {};
   wait.may_wait_for_host = false;
+  return true;
 }
 
 void Pipeline::drop(EventState& event) {
@@ -364,8 +361,7 @@ NativeStatus Pipeline::submit_blocking(Lock& lock, Stream& stream, Submission& s
   unsigned waits = 0;
   const NativeStatus ordered = ordering_.order(stream, queue, physical, predecessors, waits);
   if (ordered != hal::kNativeOk) return ordered;
-  const bool waits_for_host =
-      is_bridged_host_wait(submission.kind) || ordering_.any_waits_for_host(stream, predecessors);
+  const bool waits_for_host = ordering_.any_waits_for_host(stream, predecessors);
   if (waits_for_host) completion_.close_before_host_wait(stream);
   ordering_.default_streams().issue(stream);
   if (is_bridge(submission.kind)) core_.page.other.calls_bridged.add();

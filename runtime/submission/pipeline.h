@@ -138,7 +138,7 @@ class Pipeline final : private SubmitsNow {
   void let_through(Lock& lock, Stream& stream, const Submission& submission);
   SubmitResult submit_now(Stream& stream, Submission& submission,
                           std::span<const Predecessor> predecessors, bool own_stream) override;
-  void mark_record(Submission& wait);
+  bool keeps_meaning(const Stream& stream, Submission& wait);
 
   // --- launches of kernels (launch.cpp)
   SubmitResult launch_now(Stream& stream, Submission& submission,

@@ -2,9 +2,6 @@
 //
 // Records and host waits behind which the runtime records no marker of its own: where nothing is
 // deferred each is one call of the driver, and what they mean is the same.
-#include <atomic>
-#include <thread>
-
 #include "tests/runtime/fixture.h"
 
 namespace vitamin::tests {
@@ -54,8 +51,16 @@ void host_function(Fixture& f, runtime::Stream& stream) {
   auto function = call([&f](void* q) {
     return f.engine->host_function(static_cast<soft::Queue*>(q), [](soft::Status) {});
   });
-  REQUIRE(f.context->bridge(stream, function, runtime::CallKind::kPlacelessHostWait,
-                            runtime::Host::kTakesLong) == 0);
+  REQUIRE(f.context->bridge(stream, function, runtime::CallKind::kPlacelessHostWait) == 0);
+}
+
+// All that can happen now, the stream's deferred work included.
+void advance(Fixture& f, runtime::Stream& stream) {
+  for (int i = 0; i < 20; ++i) {
+    while (f.engine->advance() == soft::AdvanceResult::kMoved) {
+    }
+    static_cast<void>(f.context->query(stream));
+  }
 }
 
 struct Sum {
@@ -118,8 +123,7 @@ TEST_CASE("A wait that is deferred means the record of its time, which had no ma
     event.record(elsewhere);
     after.add(f, waiting);
     f.engine->open_gate(held);
-    while (f.engine->advance() == soft::AdvanceResult::kMoved) {
-    }
+    advance(f, waiting);
     CHECK(f.context->query(waiting) == soft::kNotReady);
     CHECK(after.total == 0);
     f.engine->open_gate(work);
@@ -159,28 +163,72 @@ TEST_CASE("A launch waits where it is downstream of a host wait that has no mark
   CHECK(sum.total == 1);
 }
 
-TEST_CASE("Calls of other threads do not wait for the driver's call of a host function") {
-  Fixture f({.clock = soft::Clock::kReal});
-  runtime::Stream& host = f.stream();
-  runtime::Stream& other = f.stream();
+// Natively a marker that is recorded on a blocking stream comes behind that.
+TEST_CASE("A wait that is deferred does not come behind legacy work issued since the record") {
+  Fixture f;
+  runtime::Stream& recorded_on = f.stream(runtime::StreamKind::kBlocking);
+  runtime::Stream& waiting = f.stream();
+  KnownEvent event(f);
   Sum sum;
-  std::atomic<bool> inside = false, launched = false;
-  std::thread thread([&] {
-    while (!inside) std::this_thread::yield();
-    sum.add(f, other);
-    launched = true;
-  });
-  auto function = call([&](void*) {
-    inside = true;
-    while (!launched) std::this_thread::yield();
-    return hal::kNativeOk;
-  });
-  CHECK(f.context->bridge(host, function, runtime::CallKind::kPlacelessHostWait,
-                          runtime::Host::kTakesLong) == 0);
-  thread.join();
-  CHECK(f.context->synchronize(other) == 0);
-  CHECK(f.context->synchronize(host) == 0);
+  soft::Gate* const work = long_work(f, recorded_on);
+  event.record(recorded_on);
+  soft::Gate* const legacy = long_work(f, f.context->legacy());
+  soft::Gate* const held = f.hold(waiting);
+  sum.add(f, waiting);
+  event.wait(waiting);
+  f.engine->open_gate(held);
+  f.engine->open_gate(work);
+  advance(f, waiting);
+  CHECK(f.context->query(waiting) == soft::kOk);
+  f.engine->open_gate(legacy);
+  CHECK(f.context->synchronize(f.context->legacy()) == 0);
   CHECK(sum.total == 1);
+}
+
+TEST_CASE("A launch behind a host function that has ended is not deferred") {
+  Fixture f({.policy = "static"});
+  runtime::Stream& stream = f.stream();
+  Sum sum;
+  host_function(f, stream);
+  advance(f, stream);
+  sum.add(f, stream);
+  CHECK(f.page.launches.seen.get() == 1);
+  CHECK(f.context->synchronize(stream) == 0);
+  CHECK(f.page.launches.deferred.get() == 0);
+}
+
+// hipExtLaunchKernel: the launch itself records the event, `nothing` says so.
+TEST_CASE("A record by a deferred launch is made before a later one of the same event") {
+  Fixture f;
+  runtime::Stream& first = f.stream();
+  runtime::Stream& second = f.stream();
+  runtime::Stream& waiting = f.stream();
+  KnownEvent event(f);
+  Sum sum;
+  soft::Gate* const held = f.hold(first);
+  sum.add(f, first);  // deferred
+  auto launch = call([&f, native = event.native](void* q) {
+    return f.engine->record(static_cast<soft::Queue*>(q), native);
+  });
+  REQUIRE(f.context->compute(first, launch) == 0);
+  auto nothing = call([](void*) { return hal::kNativeOk; });
+  REQUIRE(f.context->record(first, event.state, nothing, false) == 0);
+  for (int i = 0; i < 100; ++i) {  // records have no markers again
+    KnownEvent other(f);
+    other.record(second);
+  }
+  soft::Gate* const work = long_work(f, second);
+  event.record(second);
+  f.engine->open_gate(held);
+  CHECK(f.context->synchronize(first) == 0);
+  event.wait(waiting);
+  sum.add(f, waiting);
+  advance(f, waiting);
+  CHECK(sum.total == 1);
+  f.engine->open_gate(work);
+  CHECK(f.context->synchronize(waiting) == 0);
+  CHECK(f.context->synchronize(second) == 0);
+  CHECK(sum.total == 2);
 }
 
 }  // namespace
