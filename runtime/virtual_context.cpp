@@ -290,12 +290,12 @@ NativeStatus VirtualContext::record(Stream& stream, EventState& event, Operation
                                     bool exact) {
   const bool now = event.shared;
   Lock lock(pipeline_->mutex());
-  // A deferred launch that makes the record of the event itself would make it behind this one.
-  if (event.pending != nullptr && !event.exact) await_record(lock, event);
   Submission submission(now ? OperationKind::kBridgePlaceless : OperationKind::kRecord, &record);
   submission.must_not_defer = now;
   submission.event = &event;
   submission.exact = exact;
+  // A deferred launch that makes the record of the event itself would make it behind this one.
+  if (event.pending != nullptr && !event.exact) await_record(lock, event);
   return pipeline_->submit(lock, stream, submission);
 }
 

@@ -181,9 +181,8 @@ SubmitResult Pipeline::submit_now(Stream& stream, Submission& submission,
       submission.marker && (!submission.marker->fired || stream.kind != StreamKind::kNonBlocking);
   if (status == hal::kNativeOk && waits_for_marker)
     status = completion_.wait_for(stream, *queue.queue, submission.marker->event);
-  const bool waits_for_event = submission.native && (!submission.made.completed() ||
-                                                     stream.kind != StreamKind::kNonBlocking);
-  if (status == hal::kNativeOk && waits_for_event)
+  // Also for one that has ended: the driver answers what the application would have got natively.
+  if (status == hal::kNativeOk && submission.native)
     status = completion_.wait_for(stream, *queue.queue, submission.native);
   if (status == hal::kNativeOk && submission.operation != nullptr)
     status = submission.operation->submit(*queue.queue);
