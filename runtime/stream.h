@@ -278,7 +278,7 @@ struct Stream {
     MarkerRef tail_marker;
     // Unfired: nothing downstream may go to a queue of a part.
     MarkerRef host_wait;
-    // The newest host wait where it has no marker yet: who asks for its end records one. 0: none.
+    // The newest host wait where it has no marker yet (Completion::waits_for_host). 0: none.
     std::uint64_t unmarked_host_wait = 0;
     // The host waits that have markers and were not seen to end, oldest first. Each begins a batch
     // where a marker for the batch before it could be had, unless that takes no place.

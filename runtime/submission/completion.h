@@ -45,6 +45,7 @@ class Completion {
   // are ever asked for, and each costs as much as the record itself (record 29). Asked once for
   // each: the answer is yes for some time behind the last operation that was deferred.
   bool marks_at_once() { return waits_for_completion() || (marks_ > 0 && marks_-- > 0); }
+  // An operation was deferred, or could not be.
   void note_deferral() { marks_ = kMarksBehindDeferral; }
   // So many waits or records of the runtime were put on queues for the stream.
   void put_beside(Stream& stream, std::uint64_t count) {
@@ -98,7 +99,7 @@ class Completion {
   // Before a host wait is submitted: what is ahead may end long before it does.
   void close_before_host_wait(Stream& stream);
   // The stream's newest operation is a host wait, submitted behind close_before_host_wait(). It
-  // ends at `marker`; without one, who asks for its end records one.
+  // ends at `marker`; without one, waits_for_host() records one where it has not ended.
   void note_host_wait(Stream& stream, MarkerRef marker);
   void note_host_wait(Stream& stream) {
     note_host_wait(stream, marks_at_once() ? tail_marker(stream) : MarkerRef());
@@ -187,7 +188,7 @@ class Completion {
   // The queue of the stream's tail has nothing left. Asks the driver.
   bool idle(const Stream& stream) const;
 
-  // The operations behind a deferral that are likely to be followed by another one.
+  // Records and host waits behind a deferral: where one operation was deferred, others soon are.
   static constexpr std::uint32_t kMarksBehindDeferral = 64;
 
   Core& core_;
