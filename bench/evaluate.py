@@ -130,7 +130,8 @@ def serving_specs(options):
     return [experiment.spec("prefill", name, "prompts", [*more, "--ttft-ms", ttft_ms],
                             gib=(15.7 * (name != "demo"), 1)),
             experiment.spec("decode", name, "tokens",
-                             [*more, "--slots", options.slots, "--tpot-ms", tpot_ms],
+                             [*more, "--slots", options.slots, "--tpot-ms", tpot_ms,
+                              *(["--graphs"] if options.graphs else [])],
                              gib=(15.7 * (name != "demo") + cache, 1))]
 
 
@@ -177,7 +178,8 @@ def run_one(name, session, options):
                 serving.use(trace)
                 at = "calibrated" if options.load is None else f"{options.load:g}"
                 limits = "" if options.slo_scale == 1 else f" limits x {options.slo_scale:g}"
-                serving.run(f"{trace} {at}{limits}", serving_specs(options))
+                steps = " graphs" if options.graphs else ""
+                serving.run(f"{trace} {at}{steps}{limits}", serving_specs(options))
         finally:
             serving.close()
     elif name == "E6":
@@ -299,6 +301,9 @@ def parse():
     parser.add_argument("--frontier", action="store_true",
                         help="E4: static partitions of 16 to 100 SMs for inference besides")
     parser.add_argument("--slots", type=int, default=32, help="E5: sequences decoded at once")
+    parser.add_argument("--graphs", action="store_true",
+                        help="E5: each decode step is one launch of a CUDA graph, as engines have "
+                             "it; else its launches wait for the host")
     parser.add_argument("--prompt", type=int, default=2048, help="E5: tokens, longer ones are cut")
     parser.add_argument("--output", type=int, default=256)
     parser.add_argument("--between-mib", type=int, default=4096,

@@ -279,10 +279,11 @@ class Decode:
             os.truncate(file, size)
             between = mmap.mmap(file, size)
         self.engine = DemoEngine(machine, options.slots, length, between) if demo else \
-            TorchEngine(machine, options.name, options.slots, length, between)
+            TorchEngine(machine, options.name, options.slots, length, between, options.graphs)
         self.target = options.tpot_ms / 1e3
         for rows in {1, 2, options.slots} if demo else range(1, options.slots + 1):
-            self.engine.decode([(slot, 1, 0) for slot in range(rows)])
+            for _ in range(1 if demo else 2):  # the first one compiles, or captures
+                self.engine.decode([(slot, 1, 0) for slot in range(rows)])
         self.link = listener.accept()
         if on_gpu:
             import torch.multiprocessing  # teaches connections to send tensors by their handles
@@ -461,6 +462,8 @@ def main():
                         help="prefill: the target of a first token, from the arrival")
     parser.add_argument("--tpot-ms", type=float, default=30, help="decode: the target of a token")
     parser.add_argument("--slots", type=int, default=32)
+    parser.add_argument("--graphs", action="store_true",
+                        help="decode: each step is one launch of a CUDA graph")
     parser.add_argument("--prompt", type=int, default=512, help="tokens, at most")
     parser.add_argument("--output", type=int, default=32)
     parser.add_argument("--green", default="", help="libraries: green, or green-after")

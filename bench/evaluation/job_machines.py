@@ -159,10 +159,12 @@ class TorchTraining:
 
 
 class TorchEngine:
-    def __init__(self, machine, name, slots, length, between=None):
+    def __init__(self, machine, name, slots, length, between=None, graphs=False):
         import decoder
         torch = self.torch = machine.torch
         self.machine = machine
+        # Of decode steps, by how many rows: a graph, its inputs and what it answers.
+        self.graphs = {} if graphs and machine.device.type == "cuda" else None
         shape = (decoder.TINY if machine.tiny else decoder.SHAPES)[name]
         self.model = decoder.Decoder(shape, machine.device, slots, length)
         self.slots, self.length = slots, length
@@ -216,10 +218,37 @@ class TorchEngine:
         begin = now()
         due_ms = 1.2 * usual_ms if due is None else max(0.1, 1e3 * (due - begin))
         with advice.decode(deadline_ms=due_ms, queued_ms=usual_ms):
-            answer = self.model.decode(token, slot, position)
+            answer = self.step(token, slot, position)
             tokens = answer.tolist()
         self.fastest[len(rows)] = min(now() - begin, self.fastest.get(len(rows), 1e9))
         self.on_device[1] = position + 1
         self.on_device[2] = answer
         self.rows, self.expected = slots, [p + 1 for _, p, _ in rows]
         return tokens
+
+    def step(self, token, slot, position):
+        """The launches of a decode step, or the graph that has been captured of them."""
+        if self.graphs is None:
+            return self.model.decode(token, slot, position)
+        if len(token) not in self.graphs:
+            self.capture(len(token))
+        graph, inputs, answer = self.graphs[len(token)]
+        for kept, value in zip(inputs, (token, slot, position)):
+            kept.copy_(value)
+        graph.replay()
+        return answer.clone()
+
+    def capture(self, rows):
+        torch = self.torch
+        inputs = [torch.arange(rows, device=self.machine.device) for _ in range(3)]
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # as PyTorch's documentation asks before a capture
+            self.model.decode(*inputs)
+        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        pool = next(iter(self.graphs.values()))[0].pool() if self.graphs else None
+        with torch.cuda.graph(graph, pool=pool):
+            answer = self.model.decode(*inputs)
+        self.graphs[rows] = graph, inputs, answer
