@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "interpose/advice.h"
 #include "interpose/handle_map.h"
 #include "interpose/manual_overrides.h"
 
@@ -58,7 +59,7 @@ class GraphLaunch final : public runtime::GraphOperation {
  public:
   GraphLaunch(EntryPoint<ApiStatus(GraphExec, NativeStream)> entry, GraphExec executable,
               std::shared_ptr<FollowedGraph> followed, std::optional<GraphReason> stays)
-      : GraphOperation(followed->graph, stays),
+      : GraphOperation(followed->graph, stays, current_advice()),
         entry_(entry),
         executable_(executable),
         followed_(std::move(followed)),

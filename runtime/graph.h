@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "hal/graph.h"
+#include "runtime/advice.h"
 #include "runtime/kernel_table.h"
 #include "runtime/marker.h"
 #include "runtime/operation.h"
@@ -134,13 +135,18 @@ class Graph : public std::enable_shared_from_this<Graph> {
 // A launch of a graph. The pipeline says with which executable.
 class GraphOperation : public Operation {
  public:
-  // `stays`: why this launch goes to the program's own stream, at once.
+  // `stays`: why this launch goes to the program's own stream, at once. `advice`: copied; null:
+  // nothing is said.
   explicit GraphOperation(std::shared_ptr<Graph> graph,
-                          std::optional<stats::GraphReason> stays = std::nullopt)
-      : graph_(std::move(graph)), stays_(stays) {}
+                          std::optional<stats::GraphReason> stays = std::nullopt,
+                          const Advice* advice = nullptr)
+      : graph_(std::move(graph)), stays_(stays) {
+    if (advice != nullptr) advice_ = *advice;
+  }
   GraphOperation* as_graph() override { return this; }
   const std::shared_ptr<Graph>& graph() const { return graph_; }
   std::optional<stats::GraphReason> stays() const { return stays_; }
+  const Advice* advice() const { return advice_ ? &*advice_ : nullptr; }
   // What the application's own executable holds, for the audit; empty: not asked for.
   virtual std::optional<hal::GraphShape> asked() const { return std::nullopt; }
   // One of ours; null: the program's.
@@ -160,6 +166,7 @@ class GraphOperation : public Operation {
  private:
   std::shared_ptr<Graph> graph_;
   std::optional<stats::GraphReason> stays_;
+  std::optional<Advice> advice_;
   std::shared_ptr<hal::GraphExecutable> executable_;
 };
 

@@ -58,17 +58,20 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
     }
     binding.reason = GraphReason::kFresh;
     binding.counts_outstanding = placer_.counts_whole(stream);
+    const Advice* const advice = Placer::advice_for(stream, operation.advice());
+    const std::uint32_t needed = placer_.widened(advice, graph.needed);
     if (const auto reason = stays(graph)) {
       binding.reason = *reason;
-    } else if (!placer_.prepare_move(stream, graph.kernel, graph.needed, submission.flushing)) {
+    } else if (!placer_.prepare_move(stream, graph.kernel, needed, submission.flushing)) {
       return {Blocked::kTooMuchOutstanding};
     } else if (elsewhere && !graph.last) {
       // Only the application's own executable comes behind the one before, by the driver's rule.
       binding.reason = GraphReason::kNotMade;
     } else {
-      binding = bind_graph(stream, graph, may_prepare);
+      binding = bind_graph(stream, operation, needed, may_prepare);
       if (const auto blocked = binding.blocked()) return *blocked;
     }
+    placer_.announce_step(stream, advice);  // who was asked knows of it
   }
   if (!own_stream && waits_for_host && (binding.counts_outstanding || binding.made != nullptr)) {
     placer_.give_up(stream, *binding.queue);  // the grant has just changed
@@ -126,11 +129,13 @@ std::optional<GraphReason> Pipeline::stays(const Graph& graph) const {
   return std::nullopt;
 }
 
-Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool may_prepare) {
+Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, const GraphOperation& operation,
+                                            std::uint32_t needed, bool may_prepare) {
+  Graph& graph = *operation.graph();
+  const LaunchOperation stands_for(core_.inspector, graph.launch, operation.advice());
   if (graph.unsettled())
     return {&stream.app_stream, nullptr, GraphReason::kFresh, placer_.counts_whole(stream)};
-  const LaunchOperation stands_for(core_.inspector, graph.launch);
-  const Placer::Binding binding = placer_.bind(stream, graph.kernel, &stands_for, graph.needed);
+  const Placer::Binding binding = placer_.bind(stream, graph.kernel, &stands_for, needed);
   if (binding.queue == nullptr) return without_grant(stream, graph, may_prepare);
   if (binding.queue->whole()) {
     // Whether it counts depends on what it holds.
@@ -154,7 +159,7 @@ Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool m
   // for. vitamind grants none of these at once: the launch goes to the whole device without a
   // grant.
   ready_.clear();
-  for (const PartitionId id : placer_.eligible(stream, graph.kernel, graph.needed))
+  for (const PartitionId id : placer_.eligible(stream, graph.kernel, needed))
     if (graph.ready(id) != nullptr) ready_.push_back(id);
   if (ready_.empty() && may_prepare)
     return {&stream.app_stream, nullptr, GraphReason::kNotMade, false,
@@ -164,7 +169,7 @@ Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, Graph& graph, bool m
   if (graph.version == 1 || graph.launches > 0 || ready_.empty())
     graphs_.want(graph.shared_from_this(), partition);
   if (!ready_.empty()) {
-    const GrantTerms terms = placer_.ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
+    const GrantTerms terms = placer_.ask(stream, graph.kernel, &stands_for, needed, ready_);
     // What it did not choose first stands for one launch only.
     stream.placing.grant = {kWholeDevice, 0};
     if (terms.partition != kNoPartition && terms.partition != kWholeDevice) {

@@ -111,7 +111,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
 
   std::uint32_t needed = computes ? 1 : kernel.sms_needed(core_.device, *launch);
   const bool fits_narrow = needed <= placer_.widest_narrow();
-  needed = placer_.widened(stream, operation, needed);
+  needed = placer_.widened(Placer::advice_for(stream, operation), needed);
   Placer::Binding binding;
   if (own) {
     binding.queue = &stream.app_stream;

@@ -161,7 +161,9 @@ class Pipeline final : private SubmitsNow {
                                 bool may_prepare);
   bool must_look(const Stream& stream, const Graph& graph) const;
   std::optional<stats::GraphReason> stays(const Graph& graph) const;
-  GraphBinding bind_graph(Stream& stream, Graph& graph, bool may_prepare);
+  // `needed`: SMs, at least.
+  GraphBinding bind_graph(Stream& stream, const GraphOperation& operation, std::uint32_t needed,
+                          bool may_prepare);
   GraphBinding without_grant(Stream& stream, Graph& graph, bool may_prepare);
   void want_look(Graph& graph);
   std::optional<PartitionId> prepared_ahead(Stream& stream, Graph& graph);

@@ -200,14 +200,12 @@ GrantTerms Placer::ask(Stream& stream, const Kernel& kernel, const LaunchOperati
 
 // --- steps and requests ------------------------------------------------------------------------
 
-const Advice* Placer::advice_for(const Stream& stream, const LaunchOperation* operation) {
-  if (operation != nullptr && operation->advice() != nullptr) return operation->advice();
+const Advice* Placer::advice_for(const Stream& stream, const Advice* said) {
+  if (said != nullptr) return said;
   return stream.placing.advice ? &*stream.placing.advice : nullptr;
 }
 
-std::uint32_t Placer::widened(const Stream& stream, const LaunchOperation* operation,
-                              std::uint32_t needed) const {
-  const Advice* const advice = advice_for(stream, operation);
+std::uint32_t Placer::widened(const Advice* advice, std::uint32_t needed) const {
   if (advice == nullptr || needed > widest_) return needed;
   return std::max(needed, std::min(advice->sms, widest_));
 }

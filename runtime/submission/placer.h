@@ -72,16 +72,19 @@ class Placer {
   std::span<const PartitionId> eligible(Stream& stream, const Kernel& kernel, std::uint32_t needed);
 
   // --- steps and requests ----------------------------------------------------------------------
-  // `needed` SMs, or as many as the launch's step asks for where there are such partitions.
-  std::uint32_t widened(const Stream& stream, const LaunchOperation* operation,
-                        std::uint32_t needed) const;
+  // `needed` SMs, or as many as the step asks for where there are such partitions.
+  std::uint32_t widened(const Advice* advice, std::uint32_t needed) const;
   // The arbiter hears of a step that begins with this launch while a grant stands.
   void announce_step(Stream& stream, const Advice* advice);
   // What is to come on the stream.
   void expect(Stream& stream, const Advice& advice, bool cancelled);
   // What was said of ends of iterations holds behind the operations that it was said behind.
   static void pass_iteration_ends(Stream& stream);
-  static const Advice* advice_for(const Stream& stream, const LaunchOperation* operation);
+  // What is said of an operation, by itself (null: nothing) or by its stream.
+  static const Advice* advice_for(const Stream& stream, const Advice* said);
+  static const Advice* advice_for(const Stream& stream, const LaunchOperation* operation) {
+    return advice_for(stream, operation != nullptr ? operation->advice() : nullptr);
+  }
 
   std::uint32_t widest() const { return widest_; }                // made of units
   std::uint32_t widest_narrow() const { return widest_narrow_; }  // and less than the whole device

@@ -142,8 +142,8 @@ struct GraphFixture : Fixture {
     REQUIRE(engine->create_event(&Operation::newest) == 0);
   }
   ~GraphFixture() { context->forget(*graph); }
-  hal::NativeStatus replay(runtime::Stream& stream) {
-    Operation operation(graph);
+  hal::NativeStatus replay(runtime::Stream& stream, const runtime::Advice* advice = nullptr) {
+    Operation operation(graph, std::nullopt, advice);
     return context->launch_graph(stream, operation);
   }
   std::uint64_t whole(runtime::stats::GraphReason reason) const {

@@ -260,6 +260,56 @@ TEST_CASE("A graph waits for a grant unless its kernels wait for other processes
   }
 }
 
+// Grants one partition until it is revoked, and keeps the deadlines of the steps that it is told
+// of.
+class Hearing final : public runtime::Arbiter {
+ public:
+  Hearing(bool whole, std::vector<std::uint64_t>& told) : whole_(whole), told_(told) {}
+  hal::ComputeSet barred(runtime::StreamId) const override { return {}; }
+  runtime::GrantTerms grant(const runtime::ReadyOperation& operation,
+                            std::span<const runtime::PartitionId> eligible) override {
+    runtime::GrantTerms terms{whole_ ? runtime::kWholeDevice : eligible.front(),
+                              runtime::kUntilRevoked};
+    terms.heard = operation.deadline_ns != 0;
+    if (terms.heard) told_.push_back(operation.deadline_ns);
+    return terms;
+  }
+  bool admits(runtime::PartitionId, runtime::StreamId) const override { return true; }
+  void submitted(runtime::PartitionId, runtime::StreamId) override {}
+  void ended(runtime::PartitionId, runtime::StreamId, std::uint32_t) override {}
+  void release(runtime::PartitionId, runtime::StreamId) override {}
+  bool streams_share() const override { return true; }
+  void expect(const runtime::ExpectedOperation& expected) override {
+    told_.push_back(expected.deadline_ns);
+  }
+
+ private:
+  const bool whole_;
+  std::vector<std::uint64_t>& told_;
+};
+
+TEST_CASE("A step whose launches are graphs is announced as one of kernels is, once") {
+  for (const bool whole : {false, true})
+    for (const bool stays : {false, true}) {
+      CAPTURE(whole);
+      CAPTURE(stays);
+      std::vector<std::uint64_t> told;
+      GraphFixture f({.graph_bytes = stays ? 0 : std::size_t{1} << 30,
+                      .make_arbiter = [&](const hal::DeviceInfo&, runtime::PoolLimits&) {
+                        return std::make_unique<Hearing>(whole, told);
+                      }});
+      runtime::Stream& stream = f.stream();
+      runtime::Advice step{.kind = runtime::WorkKind::kDecode};
+      for (const std::uint64_t deadline : {1'000, 1'000, 2'000, 3'000, 3'000}) {
+        step.deadline_ns = deadline;
+        REQUIRE(f.replay(stream, &step) == 0);
+      }
+      REQUIRE(f.replay(stream) == 0);  // of no step
+      CHECK(f.context->synchronize(stream) == 0);
+      CHECK(told == std::vector<std::uint64_t>{1'000, 2'000, 3'000});
+    }
+}
+
 TEST_CASE("What a capture submits at once goes where it would go anyway") {
   GraphFixture f({.policy = "random"});
   runtime::Stream& stream = f.stream();
