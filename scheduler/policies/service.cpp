@@ -308,9 +308,10 @@ void Service::advance(const Client& client, const Since& since) {
   sampled_ns_ = since.now_ns;
   speed_ = -1;
   // Of work of which it is not said what it is, one part is faster than another: only the whole
-  // period has a pace.
+  // period has a pace. Another service does not wait for the end of that.
   const bool in_period = !items_.empty() && items_.back().period && phase_ == StepKind::kUnknown;
-  if (since.alone && since.settled && client.reports_progress && !in_period && passed > 0)
+  const bool has_pace = !in_period || (since.another && !pace().known(since.now_ns));
+  if (since.alone && since.settled && client.reports_progress && has_pace && passed > 0)
     pace().add(done, passed, since.now_ns);
   double got = since.alone ? passed : 0;  // of what is not known, the worst
   const bool counted = client.reports_progress && pace().known(since.now_ns);
@@ -430,7 +431,8 @@ void Service::look(std::uint64_t now_ns, const EstimateStore& store) {
 Service::Slack Service::slack(std::uint64_t now_ns) const {
   Slack worst;
   worst.margin_ns = to_double(kRestNs);
-  worst.learns = working_ && !pace().known(now_ns) && !(in_lumps_ && knows_steps_);
+  worst.learns = worst.learns_pace =
+      working_ && !pace().known(now_ns) && !(in_lumps_ && knows_steps_);
   worst.again = looks_;
   worst.lost = !items_.empty();
   double at = to_double(now_ns);

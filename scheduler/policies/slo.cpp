@@ -70,6 +70,7 @@ bool SloPolicy::sample(const Snapshot& snapshot) {
   // A service that begins while the others have the device finds what they have submitted.
   since.settled = chosen_ != kNone && sampled_ns_ >= changed_ns_ + kSettlesNs;
   since.rested = rested_;
+  since.another = situation_.two();
   since.arrangement = chosen_;
   since.others_work = others_work_;
   if (chosen_ < arrangements_.right_paused() && !situation_.two())
@@ -275,7 +276,7 @@ std::size_t SloPolicy::divide(std::uint64_t now_ns) {
     const Service::Slack slack = state.service.slack(now_ns);
     double& need = state.right ? needs_.right : needs_.left;
     need = std::max(need, slack.need);
-    learns[state.right] = learns[state.right] || slack.learns;
+    learns[state.right] = learns[state.right] || slack.learns_pace;
   }
   occasion_ = {};
   trying_ = false;

@@ -55,8 +55,8 @@ std::vector<Request> poisson(double per_s, double seconds, unsigned seed) {
 class Engine {
  public:
   Engine(const std::string& policy, const Bounds& bounds, std::vector<Request> requests,
-         bool trains = false)
-      : requests_(std::move(requests)), bounds_(bounds) {
+         bool trains = false, bool announces_decodes = true)
+      : requests_(std::move(requests)), bounds_(bounds), announces_{announces_decodes, true} {
     clients_.resize(trains ? 3 : 2);
     for (std::size_t i = 0; i < clients_.size(); ++i) {
       clients_[i].id = static_cast<ClientId>(i + 1);
@@ -159,9 +159,9 @@ class Engine {
       client.active = left_[i] > 0;
       client.streams = client.active ? std::span<const StreamDemand>(&demand_, 1)
                                      : std::span<const StreamDemand>();
-      client.steps =
-          client.active && i < 2 ? std::span<const Step>(&steps_[i], 1) : std::span<const Step>();
-      if (client.active && i < 2) client.phase = steps_[i].kind;
+      const bool announced = client.active && i < 2 && announces_[i];
+      client.steps = announced ? std::span<const Step>(&steps_[i], 1) : std::span<const Step>();
+      if (announced) client.phase = steps_[i].kind;
       client.progress.work = ns(done_[i]);
       client.progress.launches = ns(done_[i] / 2e4);
       client.progress.busy_ns = ns(busy_[i]);
@@ -267,6 +267,7 @@ class Engine {
   Policy policy_;
   std::vector<Request> requests_;
   Bounds bounds_;
+  std::array<bool, 2> announces_;
   std::vector<Client> clients_;
   StreamDemand demand_;
   std::array<Step, 2> steps_;
@@ -336,6 +337,23 @@ TEST_CASE("Bounds that cannot be met at once are missed by both, and neither sta
     CHECK(engine.late_further() > 0.9);
     CHECK(engine.late_first() > 0.5);
     CHECK(engine.slowest_first_ms() < 1000);
+  }
+}
+
+// All of its requests together are one period, which seldom ends.
+TEST_CASE("Prefills do not wait for a decoder that announces no steps") {
+  const std::vector<Request> requests = poisson(8, 60, 5);
+  Engine shared("fifo", {250, 15}, requests, false, false);
+  shared.run();
+  for (const char* policy : {"slo", "tpot-first"}) {
+    Engine engine(policy, {250, 15}, requests, false, false);
+    engine.run();
+    MESSAGE(std::string(policy) << ": " << 100 * engine.late_first()
+                                << " % of the first tokens late, " << 100 * engine.late_further()
+                                << " % of the others, where all share " << 100 * shared.late_first()
+                                << " % and " << 100 * shared.late_further() << " %");
+    CHECK(engine.late_first() <= 0.1);
+    CHECK(engine.late_further() <= 0.1);
   }
 }
 
