@@ -186,7 +186,8 @@ ApiStatus graph_launch(EntryPoint<ApiStatus(GraphExec, NativeStream)> entry, Gra
       Keep::kNo);
   return result(destination.context().bridge_graph(
       destination.stream(), operation, record.host_wait ? CallKind::kHostWait : CallKind::kWork,
-      record.followed != nullptr ? GraphReason::kContexts : stays.value_or(record.stays)));
+      record.followed != nullptr ? GraphReason::kContexts : stays.value_or(record.stays),
+      current_advice()));
 }
 
 ApiStatus graph_exec_destroy(EntryPoint<ApiStatus(GraphExec)> entry, GraphExec executable) {

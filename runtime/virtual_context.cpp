@@ -178,14 +178,17 @@ namespace {
 class UnfollowedGraphLaunch final : public Operation {
  public:
   UnfollowedGraphLaunch(Operation& operation, Stream& stream, Pipeline& pipeline,
-                        stats::GraphReason reason)
+                        stats::GraphReason reason, const Advice* advice)
       : operation_(operation),
         stream_(stream),
+        placer_(pipeline.placer()),
         completion_(pipeline.completion()),
         profiler_(pipeline.core().profiler),
         page_(pipeline.core().page),
-        reason_(reason) {}
+        reason_(reason),
+        advice_(advice) {}
   NativeStatus submit(hal::Queue& queue) noexcept override {
+    placer_.announce_step(stream_, Placer::advice_for(stream_, advice_));
     const std::uint64_t on_whole = page_.other.graph_launches.get() - page_.graphs.bound.get();
     Profiler::Stopwatch* stopwatch =
         Profiler::times_graph(on_whole) ? profiler_.start(queue) : nullptr;
@@ -210,17 +213,19 @@ class UnfollowedGraphLaunch final : public Operation {
  private:
   Operation& operation_;
   Stream& stream_;
+  Placer& placer_;
   Completion& completion_;
   Profiler& profiler_;
   stats::DevicePage& page_;
   stats::GraphReason reason_;
+  const Advice* advice_;
 };
 
 }  // namespace
 
 NativeStatus VirtualContext::bridge_graph(Stream& stream, Operation& graph, CallKind kind,
-                                          stats::GraphReason reason) {
-  UnfollowedGraphLaunch launch(graph, stream, *pipeline_, reason);
+                                          stats::GraphReason reason, const Advice* advice) {
+  UnfollowedGraphLaunch launch(graph, stream, *pipeline_, reason, advice);
   const NativeStatus status = bridge(stream, launch, kind);
   pipeline_->wake();
   return status;

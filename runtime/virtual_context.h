@@ -106,9 +106,9 @@ class VirtualContext {
   hal::NativeStatus bridge(Stream& stream, Operation& call, CallKind kind = CallKind::kWork,
                            Host host = Host::kReturns);
   // bridge() for a launch of a graph that stays on the whole device because of `reason`. Its time
-  // is sampled, since it runs without a grant.
+  // is sampled, since it runs without a grant. `advice`: null, or borrowed for the call.
   hal::NativeStatus bridge_graph(Stream& stream, Operation& graph, CallKind kind,
-                                 stats::GraphReason reason);
+                                 stats::GraphReason reason, const Advice* advice = nullptr);
   // Whether launches of graphs may go to parts (DispatchOptions::graph_bytes is not 0).
   bool binds_graphs() const { return pipeline_->core().options.graph_bytes > 0; }
   // Binds a launch of a graph as launch() does that of a kernel. One that holds kernels that wait

@@ -43,10 +43,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
   const bool waits_for_host = others_wait_for_host || completion_.waits_for_host(stream);
   if (!own_stream && waits_for_host && !placer_.claim_free_sharing(stream))
     return {Blocked::kHostWait};
-  const std::uint64_t predicted =
-      completion_.has_window(stream)
-          ? core_.predicted_ns(graph.kernel, &graph.launch, core_.width_of_grant(stream))
-          : 0;
+  const std::uint64_t predicted = predicted_now(stream, graph.kernel, &graph.launch);
   if (!completion_.room(stream, predecessors, !own_stream, graph.places, predicted))
     return {Blocked::kTooMuchOutstanding};
   GraphBinding binding{&stream.app_stream, nullptr,
@@ -131,6 +128,7 @@ std::optional<GraphReason> Pipeline::stays(const Graph& graph) const {
 
 Pipeline::GraphBinding Pipeline::bind_graph(Stream& stream, const GraphOperation& operation,
                                             std::uint32_t needed, bool may_prepare) {
+  if (!stream.placing.iteration_ends.empty()) Placer::pass_iteration_ends(stream);
   Graph& graph = *operation.graph();
   const LaunchOperation stands_for(core_.inspector, graph.launch, operation.advice());
   if (graph.unsettled())

@@ -101,11 +101,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
   const bool waits_for_host = others_wait_for_host || (!own && completion_.waits_for_host(stream));
   if (!own_stream && waits_for_host && !placer_.claim_free_sharing(stream))
     return {Blocked::kHostWait};
-  // By the window's clock a launch lasts as long as where it would go now.
-  const std::uint64_t predicted =
-      completion_.has_window(stream)
-          ? core_.predicted_ns(kernel, launch, core_.width_of_grant(stream))
-          : 0;
+  const std::uint64_t predicted = predicted_now(stream, kernel, launch);
   if (!completion_.room(stream, predecessors, !own_stream, kernel.places, predicted))
     return {Blocked::kTooMuchOutstanding};
 

@@ -139,6 +139,12 @@ class Pipeline final : private SubmitsNow {
   SubmitResult submit_now(Stream& stream, Submission& submission,
                           std::span<const Predecessor> predecessors, bool own_stream) override;
   bool keeps_meaning(const Stream& stream, Submission& wait);
+  // How long a launch lasts where it would go now, by the window's clock; 0: it has no window.
+  std::uint64_t predicted_now(const Stream& stream, const Kernel& kernel,
+                              const hal::KernelLaunch* launch) const {
+    if (!completion_.has_window(stream)) return 0;
+    return core_.predicted_ns(kernel, launch, core_.width_of_grant(stream));
+  }
 
   // --- launches of kernels (launch.cpp)
   SubmitResult launch_now(Stream& stream, Submission& submission,

@@ -22,7 +22,8 @@ import ctypes, os, sys
 sys.path.insert(0, {advice!r})
 program = ctypes.CDLL(os.environ["ADVISED"])
 program.make_stream.restype = ctypes.c_void_p
-program.launch_on.argtypes = [ctypes.c_void_p]
+for function in (program.launch_on, program.capture, program.replay):
+    function.argtypes = [ctypes.c_void_p]
 assert program.setup(os.environ["ADVISED_KERNELS"].encode()) == 0
 """
 LINE = re.compile(r"(\w+) (\S+) sms (\d+) due_us (-?\d+) ready_us (-?\d+) step (\d+)")
@@ -135,6 +136,25 @@ program.finish()
         expected = lines[8]
         self.assertTrue(0 < int(expected[4]) <= 200_000_000, lines)
         self.assertTrue(int(expected[4]) < int(expected[3]) <= 300_000_000, lines)
+
+    def test_a_launch_of_a_graph_is_of_the_step_around_it(self):
+        _, errors, lines = self.told("""
+import vitamin_advice as vitamin
+stream = program.make_stream()
+assert program.capture(stream) == 0
+for seconds in (200, 200, 300):
+    with vitamin.decode(deadline_ms=1_000 * seconds, processors=4):
+        assert program.replay(stream) == 0
+assert program.replay(stream) == 0
+program.finish()
+""")
+        self.assertEqual(errors, "")
+        self.assertEqual([line[:2] for line in lines],
+                         [("select", kind) for kind in ("decode",) * 3 + ("unknown",)])
+        self.assertTrue(all(int(line[2]) >= 4 for line in lines[:3]), lines)
+        self.assertTrue(all(int(line[3]) > 0 for line in lines[:3]), lines)
+        # Each range has a deadline of its own.
+        self.assertEqual(len({line[5] for line in lines[:3]}), 3, lines)
 
     def test_the_python_module_does_nothing_without_vitamin(self):
         said, _, _ = self.told("""

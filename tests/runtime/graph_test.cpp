@@ -305,8 +305,12 @@ TEST_CASE("A step whose launches are graphs is announced as one of kernels is, o
         REQUIRE(f.replay(stream, &step) == 0);
       }
       REQUIRE(f.replay(stream) == 0);  // of no step
+      step.deadline_ns = 4'000;
+      auto unfollowed = runtime::call([](void*) { return hal::kNativeOk; }, runtime::Keep::kNo);
+      REQUIRE(f.context->bridge_graph(stream, unfollowed, runtime::CallKind::kWork,
+                                      runtime::stats::GraphReason::kNodes, &step) == 0);
       CHECK(f.context->synchronize(stream) == 0);
-      CHECK(told == std::vector<std::uint64_t>{1'000, 2'000, 3'000});
+      CHECK(told == std::vector<std::uint64_t>{1'000, 2'000, 3'000, 4'000});
     }
 }
 

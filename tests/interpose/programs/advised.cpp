@@ -13,6 +13,7 @@
 
 static CUfunction function = nullptr;
 static CUdeviceptr word = 0;
+static CUgraphExec executable = nullptr;
 
 EXPORT int setup(const char* kernels) {
   CUdevice device = 0;
@@ -44,6 +45,18 @@ EXPORT CUstream make_stream() {
   CUstream stream = nullptr;
   return cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS ? stream : nullptr;
 }
+
+// A graph of one launch.
+EXPORT int capture(CUstream stream) {
+  CUgraph graph = nullptr;
+  const bool captured =
+      cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS &&
+      launch_on(stream) == CUDA_SUCCESS && cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS;
+  if (!captured) return 1;
+  const CUresult made = cuGraphInstantiate(&executable, graph, 0);
+  return cuGraphDestroy(graph) == CUDA_SUCCESS ? made : 2;
+}
+EXPORT int replay(CUstream stream) { return cuGraphLaunch(executable, stream); }
 
 // The answers of a whole walk through the API, one digit each (its absolute value).
 EXPORT int use_c_api() {
