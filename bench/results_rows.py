@@ -80,9 +80,15 @@ def slo_verdict(text):
 
 
 def traces_verdict(text):
-    settings = re.findall(r"TPOT ([+-]\d+) %.*?TTFT ([+-][\d.]+) points", text)
-    good = sum(1 for tpot, ttft in settings if float(tpot) <= -50 and float(ttft) <= 1)
-    return met_in(4 * good >= 3 * len(settings), good, len(settings)) if settings else "–"
+    """Of decoders whose steps are graphs, and of those whose launches wait for the host."""
+    settings = re.findall(r", ([^<>]*?): TPOT ([+-]\d+) %.*?TTFT ([+-][\d.]+) points", text)
+    parts = []
+    for words, graphs in (("steps as graphs", True), ("steps launched one by one", False)):
+        of = [(tpot, ttft) for name, tpot, ttft in settings if ("graphs" in name) == graphs]
+        good = sum(1 for tpot, ttft in of if float(tpot) <= -50 and float(ttft) <= 1)
+        if of:
+            parts.append(f"{words}: {met_in(4 * good >= 3 * len(of), good, len(of))}")
+    return "; ".join(parts) or "–"
 
 
 VERDICTS = {"`slo`": slo_verdict, "prefill and decode as two processes": traces_verdict}
