@@ -288,8 +288,8 @@ these are compared only where both arms, or neither, were the first of their pro
 lengths: no window of `slo` is.
 
 Where the decoder's steps are CUDA graphs, as in serving engines (`graphs` in the first column),
-less than half as many requests violate TPOT on all four traces, and TTFT on three; on BurstGPT, whose
-prompts come in bursts that no arrangement serves in time, 7 to 9 points more violate TTFT.
+less than half as many requests violate TPOT on all four traces, and fewer violate TTFT on three; on
+BurstGPT, whose prompts come in bursts that no arrangement serves in time, 7 to 9 points more do.
 Where the host launches each kernel of a step, half as many are reached on no trace: there a step
 alone takes 7.4 to 14.3 ms, with the speed of the host in that window, and decides more than the
 policy. The requests of a window share that speed, so the number of windows says more than p
