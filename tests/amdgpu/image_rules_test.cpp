@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loads and stores of images on gfx90a. Encodings are LLVM's; the fields of a resource are those of
-// AMD's "Vega" Instruction Set Architecture.
+// Loads, stores and samples of images on gfx90a. Encodings are LLVM's; the fields of a resource are
+// those of AMD's "Vega" Instruction Set Architecture.
+#include <bit>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -11,8 +13,10 @@
 namespace vitamin::soft::amdgpu::isa {
 namespace {
 
-constexpr unsigned kResource = 8;  // s[8:15] holds it
+constexpr unsigned kResource = 8, kSampler = 16;  // s[8:15] and s[16:19] hold them
 constexpr Code kStore{0xf0201f00, 0x00020004}, kLoad{0xf0001f00, 0x00020004};
+constexpr Code kSample{0xf0800f00, 0x00820004};
+const char* const kSampleText = "image_sample v[0:3], v4, s[8:15], s[16:19] dmask:0xf";
 const char* const kStoreText = "image_store v[0:3], v4, s[8:15] dmask:0xf unorm";
 const char* const kLoadText = "image_load v[0:3], v4, s[8:15] dmask:0xf unorm";
 
@@ -20,6 +24,8 @@ enum Type : U32 { kBuffer = 0, k1D = 8, k2D = 9, k3D = 10, k1DArray = 12, k2DArr
 enum Number : U32 { kNormalized = 0, kUnsigned = 4, kSigned = 5, kFloat = 7 };
 enum Data : U32 { kNone = 0, k8 = 1, k16 = 2, k32 = 4, k8x2 = 3, k8x4 = 10, k32x4 = 14 };
 constexpr U32 kSwizzled = 9;
+enum Clamp : U32 { kWrap = 0, kMirror = 1, kLastElement = 2, kBorder = 6 };
+constexpr U32 kUnnormalized = 1 << 15, kLinear = 1;
 
 // Selects of the components X, Y, Z, W, three bits each.
 constexpr U32 kAllFour = 4 | 5 << 3 | 6 << 6 | 7 << 9, kOnlyRed = 4 | 1 << 9;
@@ -55,6 +61,16 @@ class ImageRules : public Rules {
     for (unsigned at = 0; at < coordinates.size(); ++at) row(4 + at) = coordinates[at];
   }
   std::string store() { return run(kStore, kStoreText); }
+  void set_sampler(U32 clamp, U32 flags = 0, U32 filter = 0) {
+    scalar(kSampler) = clamp | clamp << 3 | clamp << 6 | flags;
+    scalar(kSampler + 1) = 0xfff << 12;  // the last level
+    scalar(kSampler + 2) = filter << 20 | filter << 22;
+    scalar(kSampler + 3) = 0;
+  }
+  std::string sample(const std::vector<float>& at) {
+    for (unsigned axis = 0; axis < at.size(); ++axis) row(4 + axis) = std::bit_cast<U32>(at[axis]);
+    return run(kSample, kSampleText);
+  }
   std::string load() { return run(kLoad, kLoadText); }
 };
 
@@ -115,6 +131,67 @@ TEST_CASE("a load writes the components of its mask to consecutive registers") {
   rules.row(5) = 77, rules.set_coordinates({0, 0});
   CHECK(rules.run(0xf0001400, 0x00020504, "image_load v5, v4, s[8:15] dmask:0x4 unorm").empty());
   CHECK(rules.row(5) == 2);
+}
+
+// Each element is its index.
+void number_elements(ImageRules& rules, U32 elements) {
+  for (U32 at = 0; at < elements; ++at) std::memcpy(rules.bytes() + 4 * std::size_t{at}, &at, 4);
+}
+
+TEST_CASE("a sample is the element that its coordinates lie in, normalized or not") {
+  for (const U32 type : {k1D, k2D, k3D}) {
+    ImageRules rules({.type = type, .data = k32, .selects = kOnlyRed, .depth = 2});
+    number_elements(rules, 16 * 4 * 2);
+    const U32 index = type == k1D ? 3 : type == k2D ? 2 * 16 + 3 : (4 + 2) * 16 + 3;
+    rules.set_sampler(kLastElement, kUnnormalized);
+    CHECK(rules.sample({3.0f, 2.75f, 1.5f}).empty());
+    CHECK(rules.row(0) == index);
+    rules.set_sampler(kLastElement);
+    CHECK(rules.sample({3.0f / 8, 2.75f / 4, 1.5f / 2}).empty());
+    CHECK(rules.row(0) == index);
+    CHECK(rules.row(3) == 1);
+  }
+}
+
+TEST_CASE("a sample from outside of an image is what the sampler says") {
+  const struct {
+    U32 clamp;
+    float at;
+    U32 element;
+  } kCases[] = {{kWrap, 1.25f, 2},       {kWrap, -0.125f, 7},     {kMirror, 1.0f, 7},
+                {kMirror, 1.125f, 6},    {kMirror, -0.125f, 0},   {kLastElement, 5.0f, 7},
+                {kLastElement, -3.f, 0}, {kLastElement, 1e30f, 7}};
+  for (const auto& sample : kCases) {
+    ImageRules rules({.type = k1D, .data = k32, .selects = kOnlyRed});
+    number_elements(rules, 8);
+    rules.set_sampler(sample.clamp);
+    INFO(sample.clamp << " at " << sample.at);
+    CHECK(rules.sample({sample.at}).empty());
+    CHECK(rules.row(0) == sample.element);
+  }
+  ImageRules rules({.type = k1D, .data = k32, .selects = kOnlyRed});
+  std::memset(rules.bytes(), 1, 64);
+  rules.set_sampler(kBorder);
+  CHECK(rules.sample({1.0f}).empty());
+  CHECK(rules.row(0) == 0);
+  CHECK(rules.row(3) == 1);
+}
+
+TEST_CASE("what a sample would have to be guessed for is refused by name") {
+  const std::string prefix = "the software GPU does not know ";
+  const auto refused = [&](U32 clamp, U32 flags, U32 filter, float at, const char* what) {
+    ImageRules rules({.type = k1D, .data = k32, .selects = kOnlyRed});
+    rules.set_sampler(clamp, flags, filter);
+    CHECK(rules.sample({at}) == prefix + what);
+  };
+  refused(kLastElement, 0, kLinear, 0, "samples with a filter");
+  refused(4, 0, 0, 0, "samples with the clamp mode 4");
+  refused(kWrap, kUnnormalized, 0, 0.5f, "samples that repeat without normalized coordinates");
+  refused(kLastElement, 0, 0, 0.49999f, "samples so close below the edge of an element");
+  refused(kLastElement, 0, 0, std::numeric_limits<float>::quiet_NaN(), "samples at no number");
+  ImageRules layers({.type = k2DArray, .data = k32, .selects = kOnlyRed});
+  layers.set_sampler(kLastElement);
+  CHECK(layers.sample({0, 0, 0}) == prefix + "samples of images of type 13");
 }
 
 TEST_CASE("each active lane has its own element") {

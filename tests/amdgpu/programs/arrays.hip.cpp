@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies between arrays and memory, which are kernels that load and store images.
+// Copies between arrays and memory, which are kernels that load and store images, and kernels that
+// read textures.
 #include "program.h"
 
 namespace {
@@ -67,6 +68,58 @@ void arrays() {
   report("arrays of three dimensions", box_array_keeps());
 }
 
+__global__ void read_texture(int2* to, hipTextureObject_t texture, int width, float x_step,
+                             float y_step) {
+  const int x = threadIdx.x, y = blockIdx.x;
+  to[y * width + x] = tex2D<int2>(texture, (x + 0.5f) * x_step, (y + 0.5f) * y_step);
+}
+
+// Reads a texture of the array's elements, beyond its last one on both axes.
+bool texture_reads(bool normalized) {
+  constexpr int kWidth = 48, kRows = 16, kBeyond = 8;
+  const hipChannelFormatDesc format = hipCreateChannelDesc<int2>();
+  const std::vector<int2> from = counted<int2>(kWidth * kRows);
+  hipResourceDesc resource{};
+  resource.resType = hipResourceTypeArray;
+  hipArray*& array = resource.res.array.array;
+  constexpr std::size_t kBytes = kWidth * sizeof(int2);
+  HIP_OK(hipMallocArray(&array, &format, kWidth, kRows, hipArrayDefault));
+  HIP_OK(
+      hipMemcpy2DToArray(array, 0, 0, from.data(), kBytes, kBytes, kRows, hipMemcpyHostToDevice));
+  hipTextureDesc description{};
+  description.filterMode = hipFilterModePoint;
+  description.normalizedCoords = normalized ? 1 : 0;
+  for (auto& mode : description.addressMode)
+    mode = normalized ? hipAddressModeWrap : hipAddressModeClamp;
+  hipTextureObject_t texture = nullptr;
+  HIP_OK(hipCreateTextureObject(&texture, &resource, &description, nullptr));
+  constexpr int kWide = kWidth + kBeyond, kHigh = kRows + kBeyond;
+  DeviceArray<int2> device(kWide * kHigh);
+  read_texture<<<kHigh, kWide, 0, test_stream()>>>(
+      device.data(), texture, kWide, normalized ? 1.0f / kWidth : 1, normalized ? 1.0f / kRows : 1);
+  HIP_OK(hipGetLastError());
+  HIP_OK(hipStreamSynchronize(test_stream()));
+  const std::vector<int2> read = device.host();
+  bool right = true;
+  for (int y = 0; y < kHigh; ++y)
+    for (int x = 0; x < kWide; ++x) {
+      const int column = normalized ? x % kWidth : std::min(x, kWidth - 1);
+      const int row = normalized ? y % kRows : std::min(y, kRows - 1);
+      const int2 wanted = from[row * kWidth + column];
+      right &= read[y * kWide + x].x == wanted.x && read[y * kWide + x].y == wanted.y;
+    }
+  HIP_OK(hipDestroyTextureObject(texture));
+  HIP_OK(hipFreeArray(array));
+  return right;
+}
+
+void textures() {
+  report("textures that repeat", texture_reads(true));
+  report("textures that end with their last element", texture_reads(false));
+}
+
 }  // namespace
 
-int main(int count, char** arguments) { return run_checks({{"arrays", arrays}}, count, arguments); }
+int main(int count, char** arguments) {
+  return run_checks({{"arrays", arrays}, {"textures", textures}}, count, arguments);
+}
