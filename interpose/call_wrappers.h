@@ -197,7 +197,9 @@ struct DefaultStream {
 
 // --- wherever the stream's newest work lies ------------------------------------------------------
 
-struct Fill {
+// kElement: bytes of an element where the types of the entry point do not say it; else 0.
+template <std::size_t kElement>
+struct FillOf {
   template <class... Args>
   static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
     const Destination destination = destination_of(stream_of(args...), entry.per_thread);
@@ -211,7 +213,12 @@ struct Fill {
           fills.add();
           return hal::NativeStatus(entry.real(with_stream(args, native)...));
         },
-        [=] { return surely_accepted(args...); });
+        [=] {
+          if constexpr (kElement == 0)
+            return surely_accepted(args...);
+          else
+            return surely_accepted(std::integral_constant<std::size_t, kElement>{}, args...);
+        });
     const ReentrancyGuard ours;
     // A legacy operation goes to the program's own stream while any thread captures: the driver
     // decides there whether it is allowed.
@@ -222,6 +229,7 @@ struct Fill {
                       : destination.context().enqueue(destination.stream(), operation));
   }
 };
+using Fill = FillOf<0>;
 
 // A call's pointed-to argument, copied; anything else as it is.
 template <class T>

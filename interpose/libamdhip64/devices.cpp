@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Devices and what belongs to one: its managed context, its streams, events of other processes.
+#include <algorithm>
 #include <cstdlib>
 
 #include "backends/hip/device.h"
@@ -170,6 +171,8 @@ Memory memory_at(const void* address) {
   return type == 0 ? Memory::kPageable : type == 1 ? Memory::kHost : Memory::kDevice;
 }
 
+constexpr std::size_t kMostOnAxis = std::size_t{1} << 20;  // so that no volume overflows
+
 }  // namespace
 
 Context* owner_of(const void* address) {
@@ -180,6 +183,37 @@ Context* owner_of(const void* address) {
       attributes.device < 0 || attributes.device >= kMaxContexts)
     return nullptr;
   return context_of_device[attributes.device].load(std::memory_order_acquire);
+}
+
+bool covers(const void* address, std::size_t bytes) {
+  hipDeviceptr_t start = nullptr;
+  std::size_t size = 0;
+  auto* const ask = VITAMIN_REAL(hipMemGetAddressRange);
+  if (address == nullptr || ask == nullptr ||
+      ask(&start, &size, const_cast<void*>(address)) != hipSuccess || start == nullptr)
+    return false;
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  const auto first = reinterpret_cast<std::uintptr_t>(start);
+  return at >= first && bytes <= size && at - first <= size - bytes;
+}
+
+bool covers_rows(const void* address, std::size_t pitch, std::size_t element, std::size_t width,
+                 std::size_t height) {
+  constexpr std::size_t kMostOfRow = std::size_t{1} << 40;  // so that its bytes do not overflow
+  if (width == 0 || height == 0 || width > kMostOfRow) return false;
+  const std::size_t row = width * element;
+  if (reinterpret_cast<std::uintptr_t>(address) % element != 0) return false;
+  if (height == 1) return covers(address, std::max(pitch, row));
+  if (pitch > kMostOnAxis || height > kMostOnAxis || pitch < row) return false;
+  return covers(address, pitch * height);
+}
+
+bool covers_box(const hipPitchedPtr& memory, const hipExtent& extent) {
+  for (const std::size_t size : {memory.pitch, memory.ysize, extent.depth})
+    if (size == 0 || size > kMostOnAxis) return false;
+  if (extent.width == 0 || extent.height == 0) return false;
+  if (extent.width > memory.pitch || extent.height > memory.ysize) return false;
+  return covers(memory.ptr, memory.pitch * memory.ysize * extent.depth);
 }
 
 void CopySides::pointer(const void* address) {

@@ -6,6 +6,7 @@
 #define __HIP_DISABLE_CPP_FUNCTIONS__
 #include <hip/hip_runtime_api.h>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -176,10 +177,53 @@ struct CopySides {
 };
 inline constexpr bool kFillsAreKernels = true;
 
-// Whether the runtime surely takes a call of these arguments, so that it may be made later.
+// Whether the runtime surely takes a call of these arguments: then it may be made later without the
+// application missing an error that natively the call answers. Asks the runtime; off the launch
+// path. Of copies that a descriptor describes, of arrays and of symbols it is not known: they are
+// taken for accepted.
+bool covers(const void* address, std::size_t bytes);  // memory that the runtime knows
+bool covers_rows(const void* address, std::size_t pitch, std::size_t element, std::size_t width,
+                 std::size_t height);
+bool covers_box(const hipPitchedPtr& memory, const hipExtent& extent);
+
+// Values of a fill are int where the elements are bytes (hipMemsetAsync, hipMemset2DAsync), or the
+// entry point says how large they are.
+template <class Value>
+inline constexpr std::size_t kElementBytes = std::is_same_v<Value, int> ? 1 : sizeof(Value);
+
 template <class... Args>
 bool surely_accepted(Args...) {
   return true;
+}
+template <std::integral Value>
+bool surely_accepted(hipDeviceptr_t target, Value, std::size_t count, hipStream_t) {
+  return covers_rows(target, 0, kElementBytes<Value>, count, 1);
+}
+template <std::size_t kElement>
+bool surely_accepted(std::integral_constant<std::size_t, kElement>, hipDeviceptr_t target, int,
+                     std::size_t count, hipStream_t) {
+  return covers_rows(target, 0, kElement, count, 1);
+}
+template <std::integral Value>
+bool surely_accepted(hipDeviceptr_t target, std::size_t pitch, Value, std::size_t width,
+                     std::size_t height, hipStream_t) {
+  return covers_rows(target, pitch, kElementBytes<Value>, width, height);
+}
+inline bool surely_accepted(hipPitchedPtr target, int, hipExtent extent, hipStream_t) {
+  return covers_box(target, extent);
+}
+inline bool surely_accepted(void* target, const void* source, std::size_t bytes, hipMemcpyKind kind,
+                            hipStream_t) {
+  return kind <= hipMemcpyDefault && covers(target, bytes) && covers(source, bytes);
+}
+inline bool surely_accepted(void* target, std::size_t target_pitch, const void* source,
+                            std::size_t source_pitch, std::size_t width, std::size_t height,
+                            hipMemcpyKind kind, hipStream_t) {
+  return kind <= hipMemcpyDefault && covers_rows(target, target_pitch, 1, width, height) &&
+         covers_rows(source, source_pitch, 1, width, height);
+}
+inline bool surely_accepted(void* target, void* source, std::size_t bytes, hipStream_t) {
+  return covers(target, bytes) && covers(source, bytes);
 }
 
 // visit(HostBox) for the host memory that a copy with these arguments writes, when they say so.
@@ -206,6 +250,7 @@ void for_each_host_copy(const Visit& visit, void* host, const void*, std::size_t
   USE(hipDeviceGetMemPool)           \
   USE(hipDeviceGetDefaultMemPool)    \
   USE(hipDeviceGetPCIBusId)          \
+  USE(hipMemGetAddressRange)         \
   USE(hipMemPoolGetAttribute)        \
   USE(hipDeviceGetGraphMemAttribute) \
   USE(hipGraphGetNodes)              \

@@ -65,6 +65,10 @@ class Kernels(Programs):
             self.check("copies", lines=2, _TRACE=trace, **{"": part})
             self.assertTrue(any(line[""] == "copy" for line in read_trace(trace)))
 
+    def test_copies_to_and_from_arrays_and_textures_are_right(self):
+        for words in ((), ("--mask=8,16",)):
+            self.check("arrays", *words, lines=7)
+
     def test_results_do_not_depend_on_the_mask_when_the_kernel_is_ordered(self):
         names = ("vector_add", "reduction", "gemm", "softmax", "layernorm")
         results = {tuple(self.check("kernels", f"--mask={mask}", *names, lines=5))

@@ -8,8 +8,8 @@ Compiles the catch tests of each unit file by file with hipcc, links one program
 runs each of its cases in a process of its own: bare, then in each of --modes. A case whose results
 differ is run twice more. Everything is kept in --objects: objects, what hipcc said of a file that
 it does not compile, and results.jsonl, which has a line for each case. Started again, the script
-goes on where it stopped, and repeats what was over a smaller --limit; with nothing left to do it
-only prints the table.
+goes on where it stopped, and repeats what was over a smaller --limit or lacks one of --modes; with
+nothing left to do it only prints the table.
 
 With --chroot, as root: the ROCm of Debian sid in a chroot, which is made if it is not there (take a
 newer branch of hip-tests, and other objects). Exit code: 0, or 1 if a case differs.
@@ -181,10 +181,10 @@ class Tests:
     part: str
 
     def sources(self, directory):
-        return [path for path in sorted((self.checkout / "catch" / directory).glob("*.cc"))
-                if path.name != "standalone_main.cc" and
-                not re.search(r"^int main\(", path.read_text(errors="replace"), re.M) or
-                path.name == "main.cc"]
+        return [path for path in sorted((self.checkout / "catch" / directory).glob("*"))
+                if path.suffix in (".cc", ".cpp") and path.name != "standalone_main.cc" and
+                (path.name == "main.cc" or
+                 not re.search(r"^int main\(", path.read_text(errors="replace"), re.M))]
 
     def compile(self, source, target, label):
         """Whether the object is there."""
@@ -218,7 +218,9 @@ class Tests:
 
     def program(self, unit):
         """The unit's, of the files that hipcc compiles."""
-        parts = self.compiled("hipTestMain", "main") + self.compiled(f"unit/{unit}", unit)
+        parts = [part for directory, name in (("hipTestMain", "main"), ("kernels", "kernels"),
+                                              (f"unit/{unit}", unit))
+                 for part in self.compiled(directory, name)]
         program = self.objects / unit / "tests"
         if not program.exists() or any(part.stat().st_mtime > program.stat().st_mtime
                                        for part in parts):
@@ -342,8 +344,12 @@ def read_results(file, head):
     return {(row["unit"], row["test"]): row for row in rows}
 
 
-def is_done(row, limit):
-    return row is not None and (class_of(row) != "over the limit bare" or limit <= row["limit"])
+def is_done(row, modes, limit):
+    if row is None:
+        return False
+    if class_of(row) == "over the limit bare":
+        return limit <= row["limit"]
+    return set(modes) <= set(row["rounds"][0])
 
 
 def arguments_of(words):
@@ -402,8 +408,8 @@ def run_unit(runs, unit, only, results, rows):
                 "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat()}
     program = runs.tests.program(unit)
     found = runs.tests.cases(program) if program else []
-    left = [name for name in found
-            if not is_done(rows.get((unit, name)), runs.limit) and re.search(only, name)]
+    left = [name for name in found if re.search(only, name) and
+            not is_done(rows.get((unit, name)), runs.modes, runs.limit)]
     say(f"{unit}: {len(found)} cases, {len(left)} to run")
     for number, name in enumerate(left, 1):
         note(f"{unit} [{number}/{len(left)}]")

@@ -213,6 +213,13 @@ class OverFakes(unittest.TestCase):
         self.assertEqual(len(mark.read_text()), 3)
         self.assertIn("| stream (2) | 2 | 0 | 0 | 0 | 0 | 0 |", printed)
 
+    def test_started_again_with_another_mode_it_runs_what_lacks_it(self):
+        self.source("unit/stream/a", case("Unit_passes", "true"))
+        self.start("--modes", "random,vitamind")
+        self.assertIn("1 cases, 0 to run", self.start("--modes", "random")[1])
+        self.assertIn("1 cases, 1 to run", self.start("--modes", "random,static")[1])
+        self.assertEqual([*self.results()[-1]["rounds"][0]], ["bare", "random", "static"])
+
     def test_a_file_that_does_not_compile_is_named_and_the_others_run(self):
         self.source("unit/stream/a", case("Unit_passes", "true"))
         self.source("unit/stream/b", "error: no such function")
@@ -223,6 +230,13 @@ class OverFakes(unittest.TestCase):
         self.assertIn("no such function", log.read_text())
         self.assertIn("| stream (1) | 1 | 0 | 0 | 0 | 0 | 0 |", printed)
         self.assertNotIn("FAILED", self.start()[1])
+
+    def test_kernels_that_units_share_are_linked(self):
+        self.source("unit/stream/a", case("Unit_uses", "shared_kernel"))
+        self.source("kernels/Set", "shared_kernel() { true; }\n")
+        sources = self.checkout / "catch/kernels"
+        (sources / "Set.cc").rename(sources / "Set.cpp")
+        self.assertIn("| stream (1) | 1 | 0 | 0 | 0 | 0 | 0 |", self.start()[1])
 
     def test_a_program_of_its_own_among_the_sources_is_left_out(self):
         self.source("unit/stream/a", case("Unit_passes", "true"))

@@ -32,11 +32,12 @@ class Output(Programs):
     def test_default_streams_of_threads_are_as_natively(self):
         self.check_same("streams_per_thread")
 
-    def test_copies_of_rectangles_and_boxes_are_as_natively(self):
-        native = self.native("copies")
-        result, _ = self.shared("copies")
-        self.assertEqual((native.returncode, "WRONG" in native.stdout), (0, False), native.stdout)
-        self.assertEqual((result.returncode, result.stdout), (0, native.stdout), result.stderr)
+    def test_copies_of_rectangles_and_boxes_and_of_arrays_are_as_natively(self):
+        for program in ("copies", "arrays"):
+            native = self.native(program)
+            result, _ = self.shared(program)
+            self.assertEqual((native.returncode, "WRONG" in native.stdout), (0, False), native)
+            self.assertEqual((result.returncode, result.stdout), (0, native.stdout), result.stderr)
 
     def test_kernels_have_the_same_bits_and_move(self):
         self.until(lambda totals: totals["launches"]["moved"] > 0 and len(totals["widths"]) > 1,

@@ -128,6 +128,19 @@ class Leases(Shared):
         self.assertTrue(any(met))
 
 
+class Refusals(Shared):
+    def test_what_the_runtime_refuses_is_refused_while_the_first_lease_is_awaited(self):
+        options = self.daemon("random")
+        for check in ("fill", "words", "rectangle", "box", "copy"):
+            bare = [self.PROGRAMS / "corners", f"refused_{check}"]
+            results = [subprocess.run(command, capture_output=True, text=True, check=False,
+                                      env=self.environment(), timeout=time_limit(60))
+                       for command in (bare, [VITAMIN, "run", *options, "--", *bare])]
+            found = [(result.returncode, result.stdout) for result in results]
+            self.assertEqual(found[0][0], 0, found)
+            self.assertEqual(*found)
+
+
 class Budget(Shared):
     def queues(self, trace):
         """The number of compute queues after each change, in one trace of all processes. Ends with

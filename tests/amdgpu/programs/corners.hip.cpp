@@ -195,6 +195,50 @@ void other_processes() {
   report("an event for other processes", value.host()[0] == 64);
 }
 
+// Calls that go beyond their memory, with the answer that each must have at once.
+void refused(const char* what, hipError_t answer, hipError_t of_host) {
+  std::printf("%s: %d, of the host's memory %d\n", what, answer, of_host);
+  report(what, answer == hipErrorInvalidValue && hipDeviceSynchronize() == hipSuccess);
+}
+
+void refused_fill() {
+  DeviceArray<int> memory(64);
+  int host[64];
+  const hipError_t beyond = hipMemsetAsync(memory.data(), 1, 257, nullptr);
+  refused("a fill", beyond, hipMemsetAsync(host, 1, 4, nullptr));
+}
+
+void refused_words() {
+  DeviceArray<int> memory(64);
+  int host[64];
+  const hipError_t beyond = hipMemsetD32Async(memory.data(), 1, 65, nullptr);
+  refused("a fill with words", beyond, hipMemsetD32Async(host, 1, 1, nullptr));
+}
+
+void refused_rectangle() {
+  DeviceArray<int> memory(64);
+  int host[64];
+  const hipError_t beyond = hipMemset2DAsync(memory.data(), 64, 1, 64, 5, nullptr);
+  refused("a fill of a rectangle", beyond, hipMemset2DAsync(host, 64, 1, 64, 1, nullptr));
+}
+
+void refused_box() {
+  DeviceArray<int> memory(64);
+  int host[64];
+  const hipExtent extent = make_hipExtent(16, 4, 5);
+  const hipError_t beyond =
+      hipMemset3DAsync(make_hipPitchedPtr(memory.data(), 16, 16, 4), 1, extent, nullptr);
+  refused("a fill of a box", beyond,
+          hipMemset3DAsync(make_hipPitchedPtr(host, 16, 16, 4), 1, extent, nullptr));
+}
+
+void refused_copy() {
+  DeviceArray<int> from(64), to(32);
+  const hipError_t beyond =
+      hipMemcpyAsync(to.data(), from.data(), 256, hipMemcpyDeviceToDevice, nullptr);
+  refused("a copy", beyond, hipMemcpyDtoDAsync(to.data(), from.data(), 129, nullptr));
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -205,6 +249,11 @@ int main(int count, char** arguments) {
                      {"attachments", attachments},
                      {"times_between_events", times_between_events},
                      {"devices", devices},
-                     {"other_processes", other_processes}},
+                     {"other_processes", other_processes},
+                     {"refused_fill", refused_fill},
+                     {"refused_words", refused_words},
+                     {"refused_rectangle", refused_rectangle},
+                     {"refused_box", refused_box},
+                     {"refused_copy", refused_copy}},
                     count, arguments);
 }

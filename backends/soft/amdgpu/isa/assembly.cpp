@@ -185,8 +185,9 @@ std::uint64_t constant_bits(std::string_view text, OperandType type) {
 }
 
 bool Modifiers::take_flag(std::string_view text) {
-  constexpr std::string_view kIgnored[] = {"glc", "slc", "dlc", "scc",   "sc0",   "sc1",
-                                           "nt",  "gds", "lds", "offen", "idxen", "clamp"};
+  // An image's resource says what "da" says, and its loads and stores are always "unorm".
+  constexpr std::string_view kIgnored[] = {"glc", "slc", "dlc",   "scc",   "sc0",   "sc1",   "nt",
+                                           "gds", "lds", "offen", "idxen", "clamp", "unorm", "da"};
   if (std::find(std::begin(kIgnored), std::end(kIgnored), text) == std::end(kIgnored)) return false;
   if (text == "lds") return false;  // a load that bypasses the registers
   if (text == "gds") global_share = true;
@@ -263,6 +264,7 @@ bool Modifiers::take(std::string_view text) {
     signs_rest = value == "UNUSED_SEXT";
     return true;
   }
+  if (name == "dmask") return true;  // image instructions read it from the encoding
   if (name == "row_mask") return row_mask = static_cast<std::uint64_t>(number), true;
   if (name == "bank_mask") return bank_mask = static_cast<std::uint64_t>(number), true;
   if (name == "bound_ctrl") return permutation.zero_invalid = true, true;

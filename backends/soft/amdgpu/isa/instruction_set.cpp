@@ -16,6 +16,7 @@ InstructionSet::InstructionSet() {
   add_vector_memory(*this);
   add_private_memory(*this);
   add_shared_memory(*this);
+  add_image(*this);
   add_gfx11(*this);
 }
 

@@ -54,6 +54,7 @@ void add_scalar_memory(InstructionSet& set);
 void add_vector_memory(InstructionSet& set);
 void add_private_memory(InstructionSet& set);
 void add_shared_memory(InstructionSet& set);
+void add_image(InstructionSet& set);
 void add_gfx11(InstructionSet& set);  // the last: it renames what the others added
 
 }  // namespace vitamin::soft::amdgpu::isa
