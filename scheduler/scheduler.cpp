@@ -23,6 +23,7 @@ std::uint64_t key_of(ClientId client, StreamId stream) {
 Scheduler::Scheduler(std::span<const Partition> pool, Policy policy,
                      const SchedulerOptions& options, const Estimates* estimates)
     : pool_(pool),
+      by_unit_(pool),
       policy_(std::move(policy)),
       options_(options),
       estimates_(estimates),
@@ -34,11 +35,13 @@ Scheduler::Scheduler(std::span<const Partition> pool, Policy policy,
 // --- clients and streams ---------------------------------------------------------------------
 
 Scheduler::ClientState* Scheduler::find_client(ClientId id) {
+  if (found_ != kNone && found_key_ >> 32 == id) return &clients_[streams_[found_].client];
   const auto known = client_index_.find(id);
   return known == client_index_.end() ? nullptr : &clients_[known->second];
 }
 
 Scheduler::ClientIndex Scheduler::find_or_add_client(ClientId id) {
+  if (found_ != kNone && found_key_ >> 32 == id) return streams_[found_].client;
   const auto [known, added] = client_index_.try_emplace(id, 0);
   if (!added) return known->second;
   ClientIndex index = static_cast<ClientIndex>(clients_.size());
@@ -299,6 +302,7 @@ void Scheduler::forget(ClientId id, std::uint64_t now_ns) {
   ledger_.forget(client.holder);
   returned_ = true;
   found_key_ = ~std::uint64_t{0};
+  found_ = kNone;
   std::erase(order_, index);
   std::erase(changed_, id);
   std::erase_if(plan_, [&](const Planned& planned) { return planned.row.client == id; });
@@ -418,7 +422,7 @@ void Scheduler::replace_policy(Policy policy, std::uint64_t now_ns) {
   advance(now_ns);
   policy_ = std::move(policy);
   fault_.clear();
-  while (!unplaced_.empty()) unplace(unplaced_.back());
+  while (!unplaced_.empty()) unplace(unplaced_.back().stream);
   assign_holders();
   set(options_, now_ns);
 }

@@ -57,6 +57,7 @@
 
 #include "scheduler/constraints.h"
 #include "scheduler/ledger.h"
+#include "scheduler/partitions_by_unit.h"
 #include "scheduler/policy.h"
 
 namespace vitamin::scheduler {
@@ -198,21 +199,21 @@ class Scheduler {
   struct StreamState {
     ClientIndex client = kNone;
     StreamId id = 0;
-    std::uint32_t demand = kNone;    // in the client's demands: it waits or runs
-    std::uint32_t row = kNone;       // in plan_, its own
-    std::uint32_t blocked = kNone;   // in blocked_: its pending grant waits for units
-    std::uint32_t unplaced = kNone;  // in unplaced_: place() found nothing
-    bool dirty = false;              // in dirty_
-    bool starving = false;           // in starving_
-    bool timer = false;              // in timers_
-    bool drain_timer = false;        // in timers_, of beside_own_drains()
-    bool asked = false;              // the policy was, since it began to wait
-    std::uint32_t generation = 0;    // of the index
+    std::uint32_t demand = kNone;   // in the client's demands: it waits or runs
+    std::uint32_t row = kNone;      // in plan_, its own
+    std::uint32_t blocked = kNone;  // in blocked_: its pending grant waits for units
+    bool dirty = false;             // in dirty_
+    bool starving = false;          // in starving_
+    bool timer = false;             // in timers_
+    bool drain_timer = false;       // in timers_, of beside_own_drains()
+    bool asked = false;             // the policy was, since it began to wait
+    std::uint32_t generation = 0;   // of the index
     PartitionId last = kNoPartition;
     // The plan for which its row's launches were granted; for which its row was too narrow.
     std::uint64_t used_revision = 0, narrow_revision = 0;
     std::uint32_t narrow_sms = 0;
     std::uint64_t gave_up_ns = 0, gave_up_since_ns = 0;  // 0: it did not
+    std::uint64_t unplaced_ns = kNever;  // it is in unplaced_ with that time; kNever: it is not
   };
   // For so long behind its newest collective a client is distributed.
   static constexpr std::uint64_t kDistributedNs = 60'000'000'000;
@@ -240,6 +241,16 @@ class Scheduler {
     Kind kind;
     std::uint32_t index, generation;
     friend bool operator>(const Timer& a, const Timer& b) { return a.at_ns > b.at_ns; }
+  };
+  // A stream without a row for which place() found nothing.
+  struct Unplaced {
+    std::uint64_t since_ns;  // it waits since then
+    StreamIndex stream;
+    Ledger::HolderIndex holder;
+    std::uint32_t min_sms;
+    friend bool operator<(const Unplaced& a, const Unplaced& b) {
+      return a.since_ns != b.since_ns ? a.since_ns < b.since_ns : a.stream < b.stream;
+    }
   };
   struct StarvingStream {
     StreamIndex stream;
@@ -273,6 +284,7 @@ class Scheduler {
   bool begin_starving_if_due(StreamIndex stream);
   void end_starving(StreamIndex stream);
   void serve_freed();
+  void serve_unplaced();
   void serve_dirty();
   void serve(StreamIndex stream);
   void serve_row(StreamIndex stream, std::uint32_t row);
@@ -288,6 +300,7 @@ class Scheduler {
   void decide_on(Decision::Kind kind, const Grant& grant, Reason reason);
   void place(StreamIndex stream);
   bool eligible_for(StreamIndex stream);
+  void add_unplaced(StreamIndex stream);
   void unplace(StreamIndex stream);
   void schedule_wake();
 
@@ -306,6 +319,7 @@ class Scheduler {
   Ledger::Terms terms_of(const Planned& planned) const;
 
   std::span<const Partition> pool_;
+  PartitionsByUnit by_unit_;
   Policy policy_;
   SchedulerOptions options_;
   const Estimates* estimates_;
@@ -326,7 +340,7 @@ class Scheduler {
 
   std::vector<StreamIndex> dirty_;        // something is to be decided for them
   std::vector<StreamIndex> blocked_;      // their pending grants wait for units
-  std::vector<StreamIndex> unplaced_;     // place() is to be asked when something is returned
+  std::vector<Unplaced> unplaced_;        // sorted; asked again when something is returned
   std::vector<StarvingStream> starving_;  // longest wait first
   std::vector<Timer> timers_;             // a heap, earliest first
   std::size_t waiting_ = 0;

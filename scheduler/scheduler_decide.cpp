@@ -25,13 +25,15 @@ std::span<const Decision> Scheduler::decide(std::uint64_t now_ns) {
   decisions_.clear();
   if (dirty_.empty() && !replan_ && !returned_ && now_ < wake_at_) return decisions_;
   if (now_ >= wake_at_) pop_timers();
-  if (std::exchange(returned_, false)) {
+  bool returned = std::exchange(returned_, false);
+  if (returned) {
     serve_freed();
     if (policy_.description.uses_returns && waiting_ != 0) replan_ = true;
   }
   // What is known to need a plan is planned first; what only a look at a stream shows, after that.
   for (int round = 0; round < 2; ++round) {
     if (replan_) make_plan();
+    if (std::exchange(returned, false)) serve_unplaced();
     serve_dirty();
     if (!replan_) break;
   }
@@ -324,20 +326,26 @@ void Scheduler::serve_freed() {
     unblock(index);
     publish_opened(index, grant);
   }
-  // place() is asked again for all that found nothing, the longest wait first, and before those
-  // that have just asked: a client that returns units and asks again would get them for ever.
-  if (unplaced_.empty()) return;
-  scratch_.assign(unplaced_.begin(), unplaced_.end());
-  const auto since = [&](StreamIndex index) {
-    const StreamState& stream = streams_[index];
-    return clients_[stream.client].demands[stream.demand].waiting_since_ns;
+}
+
+// place() is asked again for all that found nothing, the longest wait first, and before those that
+// have just asked: a client that returns units and asks again would get them for ever.
+void Scheduler::serve_unplaced() {
+  // For most of many streams that wait nothing is free.
+  const auto may_fit = [&](const Unplaced& waits) {
+    return !ledger_.units_of(waits.holder).empty() || constraints_.needs_whole(waits.min_sms);
   };
-  std::sort(scratch_.begin(), scratch_.end(), [&](StreamIndex a, StreamIndex b) {
-    return since(a) != since(b) ? since(a) < since(b) : a < b;
-  });
-  const auto asked = static_cast<std::ptrdiff_t>(dirty_.size());
-  for (const StreamIndex index : scratch_) mark(index);
-  std::rotate(dirty_.begin(), dirty_.begin() + asked, dirty_.end());
+  for (std::size_t i = 0; i < unplaced_.size();) {
+    if (ledger_.held().contains(pool_.front().compute)) {
+      const auto first = unplaced_.begin() + static_cast<std::ptrdiff_t>(i);
+      i = static_cast<std::size_t>(std::find_if(first, unplaced_.end(), may_fit) -
+                                   unplaced_.begin());
+      if (i == unplaced_.size()) break;
+    }
+    const StreamIndex stream = unplaced_[i].stream;
+    if (!streams_[stream].dirty) serve(stream);
+    if (i < unplaced_.size() && unplaced_[i].stream == stream) ++i;
+  }
 }
 
 // A stream that asks for a plan is marked again when its row has changed with it (reconcile()).
@@ -364,7 +372,10 @@ void Scheduler::serve(StreamIndex index) {
   if (demand.state == State::kRunning && stream.blocked == kNone) return;
   if (ledger_.full(index)) return unblock(index);
   const std::uint32_t row = row_of(stream);
-  if (row != kNone) return serve_row(index, row);
+  if (row != kNone) {
+    unplace(index);
+    return serve_row(index, row);
+  }
   if (policy_.placement != nullptr) return place(index);
   replan_ = true;
 }
@@ -418,26 +429,37 @@ bool Scheduler::eligible_for(StreamIndex index) {
   if (barred.contains(pool_.front().compute) && !constraints_.needs_whole(min_sms)) return false;
   const Limits& limits = client.value.limits;
   const std::uint32_t quota = limits.most_sms();
-  const std::uint32_t most = std::max(quota, pool_[constraints_.narrowest(min_sms)].sms);
-  for (const Partition& partition : pool_.subspan(1)) {
-    if (partition.sms < min_sms || partition.compute.overlaps(barred)) continue;
-    if (quota != 0 && (partition.sms > most || !ledger_.within_quotas(index, partition.id)))
-      continue;
-    eligible_.push_back(partition.id);
-  }
-  const bool whole_fits =
-      barred.empty() && limits.may_share && (quota == 0 || pool_[kWholeDevice].sms <= most);
+  const PartitionId narrowest = constraints_.narrowest(min_sms);
+  const std::uint32_t most = quota == 0 ? kNone : std::max(quota, pool_[narrowest].sms);
+  if (narrowest != kWholeDevice)
+    by_unit_.for_each_without(barred, narrowest, [&](PartitionId id) {
+      if (quota == 0 || (pool_[id].sms <= most && ledger_.within_quotas(index, id)))
+        eligible_.push_back(id);
+    });
+  const bool whole_fits = barred.empty() && limits.may_share && pool_[kWholeDevice].sms <= most;
   if (whole_fits || constraints_.needs_whole(min_sms)) eligible_.push_back(kWholeDevice);
   return !eligible_.empty();
 }
 
+void Scheduler::add_unplaced(StreamIndex index) {
+  StreamState& stream = streams_[index];
+  const StreamDemand& demand = clients_[stream.client].demands[stream.demand];
+  const Unplaced waits{demand.waiting_since_ns, index, ledger_.holder(index), demand.min_sms};
+  if (stream.unplaced_ns != waits.since_ns) unplace(index);
+  const auto at = unplaced_.empty() || unplaced_.back() < waits
+                      ? unplaced_.end()
+                      : std::lower_bound(unplaced_.begin(), unplaced_.end(), waits);
+  if (std::exchange(stream.unplaced_ns, waits.since_ns) == waits.since_ns)
+    *at = waits;
+  else
+    unplaced_.insert(at, waits);
+}
+
 void Scheduler::unplace(StreamIndex index) {
-  const std::uint32_t at = std::exchange(streams_[index].unplaced, kNone);
-  if (at == kNone) return;
-  unplaced_[at] = unplaced_.back();
-  streams_[unplaced_[at]].unplaced = at;
-  streams_[index].unplaced = kNone;
-  unplaced_.pop_back();
+  const std::uint64_t since_ns = std::exchange(streams_[index].unplaced_ns, kNever);
+  if (since_ns == kNever) return;
+  unplaced_.erase(
+      std::lower_bound(unplaced_.begin(), unplaced_.end(), Unplaced{since_ns, index, 0, 0}));
 }
 
 void Scheduler::place(StreamIndex index) {
@@ -460,10 +482,7 @@ void Scheduler::place(StreamIndex index) {
       return fail("place() returned a partition that is not eligible");
   }
   if (placement.partition == kNoPartition) {
-    if (stream.unplaced == kNone) {
-      stream.unplaced = static_cast<std::uint32_t>(unplaced_.size());
-      unplaced_.push_back(index);
-    }
+    add_unplaced(index);
     return arm_starvation_timer(index);
   }
   unplace(index);

@@ -76,7 +76,7 @@ void Scheduler::fail(std::string_view what) {
   starving_after_ns_ = options_.starving_after_ns;
   for (const ClientIndex index : order_)
     for (const StreamIndex stream : clients_[index].demanding) mark(stream);
-  while (!unplaced_.empty()) unplace(unplaced_.back());
+  while (!unplaced_.empty()) unplace(unplaced_.back().stream);
   replan_ = true;
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <vector>
 
+#include "scheduler/partitions_by_unit.h"
 #include "tests/property.h"
 #include "tests/scheduler/fixture.h"
 
@@ -473,6 +474,26 @@ TEST_CASE("adopted work of two holders on the same units conflicts for both unti
   CHECK_FALSE(ledger.can_open(b, 1, Mode::kExclusive));
   CHECK(ledger.returned(a, first));
   CHECK(ledger.held().empty());
+}
+
+TEST_CASE("partitions without any of some units are found in pools of any size") {
+  runtime::PoolLimits all_runs;
+  all_runs.all_runs = true;
+  const PoolLayout layouts[] = {four_units(), h200(),
+                                PoolLayout::build(device(16, 8, 12), all_runs)};
+  REQUIRE(layouts[2].size() > 128);
+  CHECK(test::holds([&] {
+    const PoolLayout& layout = layouts[*rc::gen::inRange(0, 3)];
+    const ComputeSet units = ComputeSet(*rc::gen::arbitrary<std::uint64_t>()) & layout.all();
+    const auto first = *rc::gen::inRange<PartitionId>(0, static_cast<PartitionId>(layout.size()));
+    std::vector<PartitionId> expected, found;
+    for (const Partition& partition : layout.partitions().subspan(first))
+      if (!partition.compute.overlaps(units)) expected.push_back(partition.id);
+    PartitionsByUnit(layout.partitions()).for_each_without(units, first, [&](PartitionId id) {
+      found.push_back(id);
+    });
+    RC_ASSERT(found == expected);
+  }));
 }
 
 }  // namespace
