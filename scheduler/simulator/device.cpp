@@ -136,13 +136,15 @@ SimulatedRun SimulatedDevice::run() {
       break;
     }
     advance(next);
+    // Rounding must not leave a client a fraction of a nanosecond before its end for ever.
+    const auto ends = [by_ns = now_ns_ + 0.5, clients = clients_.data()](std::size_t index) {
+      return clients[index].end_ns <= by_ns;
+    };
     for (std::size_t i = 0; i < running_.size();) {
+      const auto first = running_.begin() + static_cast<std::ptrdiff_t>(i);
+      i = static_cast<std::size_t>(std::find_if(first, running_.end(), ends) - running_.begin());
+      if (i == running_.size()) break;
       SimulatedClient& client = clients_[running_[i]];
-      // Rounding must not leave a client a fraction of a nanosecond before its end for ever.
-      if (client.end_ns > now_ns_ + 0.5) {
-        ++i;
-        continue;
-      }
       if (client.played != kNone && client.position + 0.5 < client.length) {
         // Its last blocks have their places: there may be room for others.
         client.occupancy = client.kernel->share(part_of(client.on));
@@ -151,7 +153,7 @@ SimulatedRun SimulatedDevice::run() {
         ++i;
         continue;
       }
-      running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
+      end_run(i);
       if (client.played == kNone)
         stopped(client);
       else
@@ -203,12 +205,8 @@ void SimulatedDevice::advance(double to_ns) {
       const auto bin = static_cast<std::size_t>(from / bin_ns);
       const double until = std::min(to_ns, static_cast<double>(bin + 1) * bin_ns);
       if (result_.occupancy.size() <= bin) result_.occupancy.resize(bin + 1);
-      for (const std::size_t index : running_) {
-        const SimulatedClient& client = clients_[index];
-        const double used = client.alone ? 1 : client.occupancy * client.rate;
-        result_.occupancy[bin][static_cast<std::size_t>(client.role)] +=
-            used * sms(client.on) * (until - from) / bin_ns;
-      }
+      for (std::size_t role = 0; role < in_use_.size(); ++role)
+        result_.occupancy[bin][role] += in_use_[role] * (until - from) / bin_ns;
       from = until > from ? until : to_ns;
     }
     if (!played_.empty()) {
@@ -223,12 +221,10 @@ void SimulatedDevice::advance(double to_ns) {
         client.moved = moves + (client.moved - moves) * kept;
       }
     }
-    for (const std::size_t index : running_) {
-      SimulatedClient& client = clients_[index];
-      client.position += step * client.rate;
-      client.busy_ns += step;
-      width_s_[sms(client.on)] += step * 1e-9;
-    }
+    SimulatedClient* const clients = clients_.data();
+    for (const std::size_t index : running_) clients[index].position += step * clients[index].rate;
+    if (reporting_)
+      for (const std::size_t index : running_) clients[index].busy_ns += step;
   }
   now_ns_ = std::max(now_ns_, to_ns);
 }
@@ -243,8 +239,38 @@ double SimulatedDevice::overlapping(const std::vector<double>& by_partition,
   return sum;
 }
 
-// Which client slows which down, until the set of running clients changes.
-void SimulatedDevice::set_rates() {
+void SimulatedDevice::begin_run(SimulatedClient& client) {
+  client.running = true;
+  client.end_ns = kForever;  // until set_rates says
+  client.run_ns = now_ns_;
+  client.width = sms(client.on);
+  running_.push_back(static_cast<std::size_t>(&client - clients_.data()));
+  const hal::ComputeSet on = layout_.at(client.on).compute;
+  apart_ = apart_ && !on.overlaps(units_);
+  units_ |= on;
+  rates_changed_ = true;
+}
+
+void SimulatedDevice::end_run(std::size_t number) {
+  const SimulatedClient& client = clients_[running_[number]];
+  width_s_[client.width] += (now_ns_ - client.run_ns) * 1e-9;
+  running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(number));
+  rates_changed_ = true;
+  if (apart_) {
+    units_ = units_ - layout_.at(client.on).compute;
+    return;
+  }
+  apart_ = true;
+  units_ = {};
+  for (const std::size_t index : running_) {
+    const hal::ComputeSet on = layout_.at(clients_[index].on).compute;
+    apart_ = apart_ && !on.overlaps(units_);
+    units_ |= on;
+  }
+}
+
+// What is on each partition, and which units are contested: for overlapping().
+void SimulatedDevice::count_busy() {
   for (const PartitionId partition : occupied_)
     busy_[partition] = average_[partition] = taken_[partition] = 0;
   occupied_.clear();
@@ -262,6 +288,13 @@ void SimulatedDevice::set_rates() {
     busy_[client.on] += client.occupancy;
     if (client.played == kNone) average_[client.on] += client.occupancy;
   }
+}
+
+// Which client slows which down, until the set of running clients changes.
+void SimulatedDevice::set_rates() {
+  rates_changed_ = false;
+  if (played_.empty() && apart_) return set_rates_apart();
+  count_busy();
   double bandwidth = 0;
   for (const std::size_t index : running_) {
     SimulatedClient& client = clients_[index];
@@ -269,11 +302,12 @@ void SimulatedDevice::set_rates() {
       client.rate = kernel_rate(client);
     } else {
       const double others = overlapping(busy_, client.on) - client.occupancy;
-      client.rate = others > 0 ? 1 / client.program->stretch(sms(client.on), others) : 1;
+      client.rate = others > 0 ? 1 / client.program->stretch(client.width, others) : 1;
     }
     bandwidth += client.bandwidth * client.rate;
   }
   end_ns_ = kForever;
+  in_use_ = {};
   for (const std::size_t index : running_) {
     SimulatedClient& client = clients_[index];
     if (client.played != kNone) {
@@ -284,177 +318,53 @@ void SimulatedDevice::set_rates() {
         if (&clients_[played.client] != &client) lately += clients_[played.client].moved;
       const double taken =
           std::clamp(std::max(lately, bandwidth - client.bandwidth * client.rate), 0.0, 1.0);
-      client.slowed = 1 + (client.kernel->beside - 1) * taken * taken * taken;
+      client.rate /= 1 + (client.kernel->beside - 1) * taken * taken * taken;
     } else {
       // Only what waits for memory waits longer.
-      client.slowed = 1 + std::min(1.0, client.bandwidth) * std::max(0.0, bandwidth - 1);
+      client.rate /= 1 + std::min(1.0, client.bandwidth) * std::max(0.0, bandwidth - 1);
     }
-    client.rate /= client.slowed;
-    const double length = client.played == kNone   ? (*client.ends)[client.stop]
-                          : client.alone_until > 0 ? client.alone_until
-                                                   : client.length;
+    const double length = client.alone_until > 0 ? client.alone_until : client.length;
     client.end_ns = client.rate > 0 ? now_ns_ + (length - client.position) / client.rate : kForever;
     end_ns_ = std::min(end_ns_, client.end_ns);
-  }
-  rates_changed_ = false;
-}
-
-// Of a recorded job's kernel: the kernel that began first takes its places first. Running clients
-// are in the order in which they began.
-double SimulatedDevice::kernel_rate(const SimulatedClient& client) {
-  if (client.on == runtime::kWholeDevice && options_.turn_ns > 0)
-    return &client == &clients_[turn_] && now_ns_ >= turn_begins_ns_ ? 1 : 0;
-  if (client.occupancy == 0) return 1;  // a copy or a fill
-  const double free = 1 - overlapping(taken_, client.on);
-  const double taken = std::clamp(free, 0.0, client.occupancy);
-  taken_[client.on] += taken;
-  // Those that are simulated many kernels at once share on average (Program::stretch).
-  return taken / client.occupancy / (1 + client.occupancy * overlapping(average_, client.on));
-}
-
-// Who has the device goes on until its turn has ended or it has nothing to run.
-void SimulatedDevice::take_turns() {
-  auto has_work = [&](std::size_t index) {
-    const SimulatedClient& client = clients_[index];
-    return client.running || (client.open == runtime::kWholeDevice &&
-                              played_[client.played].player.asked(now_ns_) > 0);
-  };
-  if (turn_ != kNone && now_ns_ < turn_ends_ns_ && has_work(turn_)) return;
-  const std::size_t before = turn_;
-  for (std::size_t i = 1; i <= clients_.size(); ++i) {
-    const std::size_t index = (before == kNone ? i : before + i) % clients_.size();
-    const SimulatedClient& client = clients_[index];
-    if (client.played == kNone || !client.running || client.on != runtime::kWholeDevice) continue;
-    turn_ = index;
-    if (turn_ != before) turn_begins_ns_ = now_ns_ + (before == kNone ? 0 : options_.switch_ns);
-    turn_ends_ns_ = std::max(now_ns_, turn_begins_ns_) + options_.turn_ns;
-    rates_changed_ = true;
-    return;
+    const double used = client.alone ? 1 : client.occupancy * client.rate;
+    in_use_[static_cast<std::size_t>(client.role)] += used * client.width;
   }
 }
 
-// --- recorded jobs ---------------------------------------------------------------------------
-
-void SimulatedDevice::begin_part(Played& played, const RecordedJob::Part& part,
-                                 bool iteration_end) {
-  SimulatedClient& client = clients_[played.client];
-  played.part = &part;
-  played.iteration_end = iteration_end;
-  played.part_ns = now_ns_;
-  // A grant of so many launches is for one iteration at most.
-  if (iteration_end && client.grant != scheduler::kNoGrant && !client.running &&
-      client.launches != 0)
-    end_grant(client);
-  if (part.kind != StepKind::kUnknown && options_.says_steps) begin_step(client, said_of(played));
-}
-
-void SimulatedDevice::begin_request(Played& played, double at_ns) {
-  const RecordedJob& job = played.player.job();
-  const ServiceRequest& request = played.requests[played.request];
-  played.serving = true;
-  played.tokens_left = request.output_tokens - 1;
-  played.player.play(job.parts[0], at_ns, request.host_pace);
-  for (std::uint32_t i = 0; i < played.tokens_left; ++i)
-    played.player.play(job.parts[1], at_ns, request.host_pace);
-  begin_part(played, job.parts[0], true);
-}
-
-// The device has ended a step, or what gives a token, which the host sees somewhat later.
-void SimulatedDevice::part_ended(Played& played) {
-  const RecordedJob& job = played.player.job();
-  SimulatedClient& client = clients_[played.client];
-  if (!job.serves()) {
-    ++client.steps_done;
-    played.player.play(job.parts[0], now_ns_);
-    begin_part(played, job.parts[0], true);
-    return;
-  }
-  const double seen = std::max(now_ns_, played.player.seen_ns());
-  RequestTimes& times = played.times[played.request];
-  if (played.part == job.parts.data()) {
-    times.ttft_ms = seen * 1e-6 - played.requests[played.request].at_s * 1e3;
-    played.first_ns = seen;
-  } else {
-    --played.tokens_left;
-    result_.itl_ms.add((seen - played.token_ns) * 1e-6);
-  }
-  played.token_ns = seen;
-  if (played.tokens_left > 0) return begin_part(played, job.parts[1], true);
-  times.finished = true;
-  if (times.output_tokens > 1)
-    times.tpot_ms = (seen - played.first_ns) * 1e-6 / (times.output_tokens - 1);
-  ++played.request;
-  played.serving = false;
-  const bool more = played.request < played.requests.size();
-  if (more && played.requests[played.request].at_s * 1e9 <= seen) begin_request(played, seen);
-}
-
-void SimulatedDevice::kernel_ended(SimulatedClient& client) {
-  Played& played = played_[client.played];
-  client.running = false;
-  client.ended_ns = now_ns_;
-  rates_changed_ = true;
-  ++result_.operations;
-  ++client.launched;
-  const auto number = static_cast<std::size_t>(client.kernel - played.player.job().kernels.data());
-  client.work_ns += played.work_ns[number];
-  if (client.on != client.open) client.misplaced_ns += played.work_ns[number];
-  const bool last = played.player.ended(now_ns_);
-  if (client.leaving) {
-    if (client.leave_after == 0) {
-      client.leaving = false;
-      give_back(client, client.held);
+// The same values where no two clients have a unit in common, faster: policies that are asked for
+// every launch end a run with each of them.
+void SimulatedDevice::set_rates_apart() {
+  SimulatedClient* const clients = clients_.data();
+  double bandwidth = 0;
+  for (const std::size_t index : running_) bandwidth += clients[index].bandwidth;
+  const double missing = std::max(0.0, bandwidth - 1);
+  double end_ns = kForever;
+  double prefill = 0, decode = 0, training = 0;
+  for (const std::size_t index : running_) {
+    SimulatedClient& client = clients[index];
+    const double left = client.length - client.position;
+    if (missing > 0) {
+      client.rate = 1 / (1 + std::min(1.0, client.bandwidth) * missing);
+      client.end_ns = now_ns_ + left / client.rate;
     } else {
-      --client.leave_after;
+      client.rate = 1;
+      client.end_ns = now_ns_ + left;
     }
-  } else if (client.launches != 0 && --client.launches == 0) {
-    end_grant(client);
+    end_ns = std::min(end_ns, client.end_ns);
+    const double used = (client.alone ? 1 : client.occupancy * client.rate) * client.width;
+    prefill += client.role == Role::kPrefill ? used : 0;
+    decode += client.role == Role::kDecode ? used : 0;
+    training += client.role == Role::kTraining ? used : 0;
   }
-  if (last) part_ended(played);
-  rest(client);
-}
-
-// Starts what may start by now.
-void SimulatedDevice::play(Played& played) {
-  SimulatedClient& client = clients_[played.client];
-  const RecordedJob& job = played.player.job();
-  played.player.copy(now_ns_, &link_free_ns_);
-  played.wake_ns = played.player.next_copy_ns();
-  const PartitionId partition = client.leaving ? client.on : client.open;
-  const RecordedJob::Operation* const operation = played.player.next();
-  if (client.running || operation == nullptr) return;
-  if (partition == kNoPartition) {
-    if (!client.wanting)
-      played.wake_ns = std::min(played.wake_ns, std::max(now_ns_, played.player.issued_ns()));
-    return;
-  }
-  double begin = std::max(played.player.ready_ns(), client.ended_ns + job.gap_ns);
-  if (client.on != partition && client.on != kNoPartition)
-    begin += options_.move_ns + options_.creation_ns;
-  if (begin > now_ns_ + 0.5) {
-    played.wake_ns = std::min(played.wake_ns, begin);
-    return;
-  }
-  client.kernel = &job.kernels[operation->of];
-  client.on = partition;
-  if (!client.leaving) client.held = client.grant, client.alone = client.exclusive;
-  const double stretch = client.kernel->stretch[sms(partition)];
-  client.length = std::max(1.0, operation->ns * stretch);
-  client.position = 0;
-  client.bandwidth = client.kernel->memory / stretch;
-  client.alone_until = client.alone ? 0 : client.kernel->full(part_of(partition)) * client.length;
-  client.occupancy = client.alone_until > 0 ? 1 : client.kernel->share(part_of(partition));
-  client.running = true;
-  client.end_ns = kForever;  // until set_rates says
-  running_.push_back(played.client);
-  rates_changed_ = true;
+  in_use_ = {prefill, decode, training};
+  end_ns_ = end_ns;
 }
 
 // --- clients -----------------------------------------------------------------------------------
 
 void SimulatedDevice::begin_program(SimulatedClient& client, bool iteration_end) {
   const Program& program = *client.program;
-  const double whole = program.total_ns(program.sms());
+  const double whole = program.whole_ns();
   Said said;
   said.kernel = program.key();
   said.kind = program.kind();
@@ -487,15 +397,13 @@ void SimulatedDevice::start(SimulatedClient& client) {
   client.ends = &client.program->ends(width);
   client.position = (*client.ends)[client.next];
   if (moved) client.position -= options_.move_ns + options_.creation_ns;
-  client.stop = client.program->kernels();
-  if (client.launches != 0) client.stop = std::min(client.stop, client.next + client.launches);
+  std::uint32_t stop = client.program->kernels();
+  if (client.launches != 0) stop = std::min(stop, client.next + client.launches);
+  stop_at(client, stop);
   client.bandwidth = client.program->bandwidth(width);
   client.occupancy = std::min(1.0, client.program->occupancy() / part_of(client.on));
   client.started_ns = now_ns_;
-  client.running = true;
-  client.end_ns = kForever;  // until set_rates says
-  running_.push_back(static_cast<std::size_t>(&client - clients_.data()));
-  rates_changed_ = true;
+  begin_run(client);
 }
 
 void SimulatedDevice::stopped(SimulatedClient& client) {
@@ -504,9 +412,9 @@ void SimulatedDevice::stopped(SimulatedClient& client) {
   const std::uint32_t launched = client.stop - client.next;
   result_.operations += launched;
   client.launched += launched;
-  client.work_ns += work(client, client.next, client.stop);
+  if (reporting_) client.work_ns += work(client, client.next, client.stop);
   const bool leaves = client.held != client.grant;
-  if (leaves && client.on != client.open)
+  if (reporting_ && leaves && client.on != client.open)
     client.misplaced_ns += work(client, std::max(client.next, client.drains), client.stop);
   client.next = client.stop;
   const bool ended = client.next == client.program->kernels();
@@ -548,6 +456,7 @@ void SimulatedDevice::program_ended(SimulatedClient& client) {
 }
 
 SimulatedRun SimulatedDevice::collect() {
+  while (!running_.empty()) end_run(running_.size() - 1);
   SimulatedRun result = std::move(result_);
   result.simulated_s = now_ns_ * 1e-9;
   for (std::uint32_t width = 0; width < width_s_.size(); ++width)
@@ -564,7 +473,7 @@ SimulatedRun SimulatedDevice::collect() {
       result.training.push_back(
           {client.program->name(),
            (static_cast<double>(client.steps_done) + part) / result.simulated_s,
-           1e9 / client.program->total_ns(client.program->sms())});
+           1e9 / client.program->whole_ns()});
     }
   for (const Played& played : played_) {
     const RecordedJob& job = played.player.job();
@@ -592,6 +501,8 @@ SimulatedRun SimulatedDevice::collect() {
   result.plans = counters.plans;
   result.asked = counters.plans + counters.placements;
   result.faults = counters.faults;
+  if (timed_ != 0)
+    result.deciding_s = timed_s_ * static_cast<double>(decided_) / static_cast<double>(timed_);
   result.message = scheduler_.fault();
   return result;
 }

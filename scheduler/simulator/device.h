@@ -24,6 +24,7 @@
 // Threads: one at a time.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -97,9 +98,18 @@ class SimulatedDevice {
   static constexpr std::size_t kNone = ~std::size_t{0};
 
   // A client, of one stream.
-  struct SimulatedClient {
-    scheduler::ClientId client = scheduler::kNoClient;
+  struct alignas(64) SimulatedClient {
+    // What each event reads of a running client comes first, in one cache line.
+    double position = 0;  // in *ends
+    double rate = 1;
+    double length = 0;  // `position` when it stops; of a recorded job's kernel, from 0, at rate 1
+    double end_ns = 0;  // at this rate
+    double bandwidth = 0;
+    double occupancy = 0;     // share of the SMs of `on` that it keeps busy
+    std::uint32_t width = 0;  // SMs of `on`
     Role role = Role::kTraining;
+    bool alone = false;  // the grant that it runs under is exclusive
+    scheduler::ClientId client = scheduler::kNoClient;
     std::size_t service = 0;
     const Program* program = nullptr;  // null: nothing to do
     std::uint32_t next = 0;            // kernel
@@ -122,24 +132,17 @@ class SimulatedDevice {
     // The grant that it runs under, which may be revoked, and its partition.
     scheduler::GrantId held = scheduler::kNoGrant;
     runtime::PartitionId on = runtime::kNoPartition;
-    bool alone = false;        // that grant is exclusive
     std::uint32_t drains = 0;  // the grant was revoked when it had come to this kernel
     const std::vector<double>* ends = nullptr;  // of the program on that width
-    double position = 0;                        // in *ends
     double started_ns = 0;                      // when its host began to submit, from `next` on
     std::uint32_t stop = 0;                     // the kernel before which it stops
-    double rate = 1;
-    double slowed = 1;  // of it, by what others take of the memory's bandwidth
-    double bandwidth = 0;
-    double occupancy = 0;  // share of the SMs of `on` that it keeps busy
-    double end_ns = 0;     // at this rate
+    double run_ns = 0;                          // it runs since then
     std::uint64_t steps_done = 0;
     std::uint64_t launched = 0;  // kernels, up to `next`
     double deadline_ns = 0;
     // Of a recorded job.
     std::size_t played = kNone;
     const RecordedJob::Kernel* kernel = nullptr;  // that runs
-    double length = 0;                            // of it, at rate 1; `position` counts from 0
     double moved = 0;                             // share of the bandwidth, lately
     double alone_until = 0;                       // it takes all places until that position
     double ended_ns = 0;                          // the one before it
@@ -207,7 +210,11 @@ class SimulatedDevice {
   void program_ended(SimulatedClient& client);
   void begin_program(SimulatedClient& client, bool iteration_end);
   void start(SimulatedClient& client);
+  void begin_run(SimulatedClient& client);
+  void end_run(std::size_t number);
+  void count_busy();
   void set_rates();
+  void set_rates_apart();
   double overlapping(const std::vector<double>& by_partition, runtime::PartitionId partition) const;
   double next_event() const;
   void play(Played& played);
@@ -254,6 +261,7 @@ class SimulatedDevice {
   void give_back(SimulatedClient& client, scheduler::GrantId grant);
   void end_grant(SimulatedClient& client);
   void drain(SimulatedClient& client);
+  static void stop_at(SimulatedClient& client, std::uint32_t kernel);
   static std::uint32_t begun(const SimulatedClient& client, double position);
   static std::uint32_t ended(const SimulatedClient& client);
   std::uint32_t submitted(const SimulatedClient& client) const;
@@ -283,13 +291,18 @@ class SimulatedDevice {
   std::vector<runtime::PartitionId> occupied_;  // partitions on which some client runs
   hal::ComputeSet contested_;                   // units of several of them
   std::vector<double> width_s_;                 // Result::width_s, by width
+  std::array<double, 3> in_use_{};              // SMs, by role
+  hal::ComputeSet units_;                       // of running clients
+  bool apart_ = true;                           // no two of them have one in common
   std::vector<scheduler::Decision> decisions_;  // that are being followed
   std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
   double now_ns_ = 0;
   double end_ns_ = kForever;  // of the first running client to end
   double arrival_ns_ = 0;     // of the next request to a service
   bool rates_changed_ = false;
-  bool told_ = true;  // the scheduler, since it decided
+  bool told_ = true;                       // the scheduler, since it decided
+  std::uint64_t decided_ = 0, timed_ = 0;  // decisions; those of which the time was measured
+  double timed_s_ = 0;                     // their sum
   SimulatedRun result_;
 };
 

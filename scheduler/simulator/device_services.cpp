@@ -79,7 +79,7 @@ void SimulatedDevice::next_chunk(Service& service) {
 // first token in time to have it; where none can, when it should have ended.
 double SimulatedDevice::first_token_due_ns(const Service& service) {
   const Program& under_way = *clients_[service.prefill].program;
-  const double soonest_ns = now_ns_ + under_way.total_ns(under_way.sms());
+  const double soonest_ns = now_ns_ + under_way.whole_ns();
   double due_ns = kForever, late_ns = kForever, ahead_ns = 0;
   for (std::size_t i = 0; i < std::min(service.prompts.size(), kLooksAhead); ++i) {
     const ServiceRequest& asked = service.requests[service.prompts[i]];
@@ -91,7 +91,7 @@ double SimulatedDevice::first_token_due_ns(const Service& service) {
     while (done < asked.prompt_tokens) {
       const std::uint32_t tokens = std::min(asked.prompt_tokens - done, kPrefillChunk);
       const Program& chunk = library_.prefill(tokens, done);
-      ahead_ns += chunk.total_ns(chunk.sms());
+      ahead_ns += chunk.whole_ns();
       done += tokens;
     }
     const double by_ns = (asked.at_s * 1e3 + options_.target_ttft_ms) * 1e6 - ahead_ns;
@@ -120,7 +120,7 @@ void SimulatedDevice::prompt_ended(Service& service, std::size_t request) {
   const Program& program = library_.decode(1, asked.prompt_tokens);
   Said said;
   said.kind = program.kind();
-  said.work_ns = program.total_ns(program.sms());
+  said.work_ns = program.whole_ns();
   said.due_ns = joins.due_ns;
   expect_step(client, said, ready);
 }

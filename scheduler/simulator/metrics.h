@@ -68,7 +68,8 @@ struct SimulatedRun {
   // grant before; revocations; starving streams served; policies that were replaced by fifo.
   std::uint64_t plans = 0, grants = 0, moves = 0, revoked = 0, starving = 0, faults = 0;
   std::uint64_t asked = 0;  // calls of the policy, those for a placement, too
-  double deciding_s = 0, wall_s = 0;
+  double deciding_s = 0;    // in the scheduler: from the time of some of its decisions
+  double wall_s = 0;
   // SMs in use by role (prefill, decode, best effort), for each of `occupancy_bin_s`.
   double occupancy_bin_s = 0;
   std::vector<std::array<double, 3>> occupancy;

@@ -23,17 +23,17 @@ Program::Program(std::uint64_t key, std::string name, scheduler::StepKind kind,
       kernels_(std::move(kernels)),
       bytes_(bytes),
       sms_(sms),
-      ends_(sms + 1) {
+      widths_(sms + 1) {
   double busy = 0;
   for (const ModelKernel& kernel : kernels_)
     busy +=
         static_cast<double>(kernel.ns * std::min(1.0F, kernel.useful / static_cast<float>(sms)));
-  occupancy_ = busy / total_ns(sms);
+  whole_ns_ = total_ns(sms);
+  occupancy_ = busy / whole_ns_;
 }
 
-const std::vector<double>& Program::ends(std::uint32_t sms) const {
-  std::vector<double>& ends = ends_[sms];
-  if (!ends.empty()) return ends;
+void Program::compute(std::uint32_t sms) const {
+  std::vector<double>& ends = widths_[sms].ends;
   ends.reserve(kernels_.size() + 1);
   double time = 0;
   ends.push_back(0);
@@ -42,7 +42,7 @@ const std::vector<double>& Program::ends(std::uint32_t sms) const {
     time += static_cast<double>(std::max(device, kernel.host_ns));
     ends.push_back(time);
   }
-  return ends;
+  widths_[sms].bandwidth = bytes_ / (time * 1e-9) / kBandwidth;
 }
 
 double Program::stretch(std::uint32_t sms, double others) const {
@@ -61,10 +61,6 @@ double Program::stretch(std::uint32_t sms, double others) const {
     time += std::max(device, static_cast<double>(kernel.host_ns));
   }
   return at->second = time / total_ns(sms);
-}
-
-double Program::bandwidth(std::uint32_t sms) const {
-  return bytes_ / (total_ns(sms) * 1e-9) / kBandwidth;
 }
 
 }  // namespace vitamin::sim

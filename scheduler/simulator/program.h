@@ -40,10 +40,11 @@ class Program {
   std::uint32_t kernels() const { return static_cast<std::uint32_t>(kernels_.size()); }
   std::uint32_t sms() const { return sms_; }  // of the whole device
   // End of each kernel, gaps included, on so many SMs, nanoseconds from the start. [0] = 0.
-  const std::vector<double>& ends(std::uint32_t sms) const;
+  const std::vector<double>& ends(std::uint32_t sms) const { return on(sms).ends; }
   double total_ns(std::uint32_t sms) const { return ends(sms).back(); }
+  double whole_ns() const { return whole_ns_; }  // on the whole device
   // Share of the device's memory bandwidth that it uses while it runs alone on that width.
-  double bandwidth(std::uint32_t sms) const;
+  double bandwidth(std::uint32_t sms) const { return on(sms).bandwidth; }
   // The host needs so long for each launch; 0: no time to speak of.
   double host_ns() const { return static_cast<double>(kernels_.front().host_ns); }
   // Share of the SMs that it keeps busy, on average, on the whole device.
@@ -54,14 +55,24 @@ class Program {
   double stretch(std::uint32_t sms, double others) const;
 
  private:
+  struct Width {
+    std::vector<double> ends;  // empty: not computed yet
+    double bandwidth = 0;
+  };
+  const Width& on(std::uint32_t sms) const {
+    if (widths_[sms].ends.empty()) compute(sms);
+    return widths_[sms];
+  }
+  void compute(std::uint32_t sms) const;
+
   std::uint64_t key_;
   std::string name_;
   scheduler::StepKind kind_;
   std::vector<ModelKernel> kernels_;
   double bytes_;
   std::uint32_t sms_;
-  double occupancy_ = 0;
-  mutable std::vector<std::vector<double>> ends_;  // by SMs; empty: not computed yet
+  double whole_ns_ = 0, occupancy_ = 0;
+  mutable std::vector<Width> widths_;  // by SMs
   mutable std::unordered_map<std::uint64_t, double> stretches_;
 };
 
