@@ -141,6 +141,7 @@ void Scheduler::end_quanta() {
       return false;
     }
     streams_[starving.stream].starving = false;
+    arm_starvation_timer(starving.stream);  // its row may have been too narrow for what it wants
     replan_ = true;
     return true;
   });

@@ -501,8 +501,10 @@ SimulatedRun SimulatedDevice::collect() {
   result.plans = counters.plans;
   result.asked = counters.plans + counters.placements;
   result.faults = counters.faults;
+  result.deciding_s = early_s_;
   if (timed_ != 0)
-    result.deciding_s = timed_s_ * static_cast<double>(decided_) / static_cast<double>(timed_);
+    result.deciding_s +=
+        timed_s_ * static_cast<double>(decided_ - kAllTimed) / static_cast<double>(timed_);
   result.message = scheduler_.fault();
   return result;
 }

@@ -300,9 +300,11 @@ class SimulatedDevice {
   double end_ns_ = kForever;  // of the first running client to end
   double arrival_ns_ = 0;     // of the next request to a service
   bool rates_changed_ = false;
-  bool told_ = true;                       // the scheduler, since it decided
-  std::uint64_t decided_ = 0, timed_ = 0;  // decisions; those of which the time was measured
-  double timed_s_ = 0;                     // their sum
+  bool told_ = true;  // the scheduler, since it decided
+  static constexpr std::uint64_t kAllTimed = 1000;
+  // Decisions; of those behind the first kAllTimed, how many were timed. The sums of their times.
+  std::uint64_t decided_ = 0, timed_ = 0;
+  double early_s_ = 0, timed_s_ = 0;
   SimulatedRun result_;
 };
 

@@ -182,14 +182,16 @@ void SimulatedDevice::obey() {
   for (int round = 0; round < 64 && (scheduler_.may_plan(now()) || told_); ++round) {
     told_ = false;
     // Reading the clock takes as long as a tenth of a short decision.
-    const bool timed = decided_++ % kTimedOf == 0;
+    const bool early = decided_ < kAllTimed, timed = early || decided_ % kTimedOf == 0;
+    ++decided_;
     const auto start = timed ? Clock::now() : Clock::time_point();
     if (reporting_ && scheduler_.may_plan(now()))
       for (const SimulatedClient& client : clients_) report(client);
     const auto given = scheduler_.decide(now());
     if (timed) {
-      ++timed_;
-      timed_s_ += std::chrono::duration<double>(Clock::now() - start).count();
+      const double took_s = std::chrono::duration<double>(Clock::now() - start).count();
+      (early ? early_s_ : timed_s_) += took_s;
+      timed_ += early ? 0 : 1;
     }
     if (result_.fault_s < 0 && scheduler_.counters().faults > 0) result_.fault_s = now_ns_ * 1e-9;
     if (given.empty()) break;

@@ -3,7 +3,9 @@
 // Grants that wait for units, while what they are to be changes; rows that are held.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -17,6 +19,81 @@ namespace vitamin::scheduler {
 namespace {
 
 using runtime::PoolLayout;
+
+// Each launch goes to the narrowest partition that is free.
+class Narrowest final : public PlacementPolicy {
+  Placement place(const PlacementRequest&, std::span<const PartitionId> eligible) override {
+    return {eligible.front(), kNoLaunchBound};
+  }
+};
+
+// One stream a client. What is revoked, or replaced by another grant, is returned 10 ns later.
+class ObedientClients {
+ public:
+  explicit ObedientClients(Scheduler& scheduler) : scheduler_(scheduler) {}
+  void decide_at(std::uint64_t now_ns) {
+    now_ns_ = now_ns;
+    back_.clear();
+    for (const Decision& decision : decide(scheduler_, now_ns)) {
+      GrantId& open = open_[decision.client];
+      if (decision.kind == Decision::Kind::kGrant) {
+        if (open != kNoGrant) back_.emplace_back(decision.client, open);
+        open = decision.grant;
+        newest_[decision.client] = decision.partition;
+      } else if (decision.kind == Decision::Kind::kRevoke) {
+        back_.emplace_back(decision.client, decision.grant);
+        if (open == decision.grant) open = kNoGrant;
+      }
+    }
+  }
+  void run_until(std::uint64_t until_ns) {
+    while (!back_.empty() || scheduler_.wake_at() <= until_ns) {
+      const std::uint64_t at = back_.empty() ? scheduler_.wake_at() : now_ns_ + 10;
+      for (const auto& [client, grant] : back_) scheduler_.returned(client, 0, grant, at);
+      decide_at(std::max(now_ns_, at));
+    }
+  }
+  void leave(ClientId client, std::uint64_t now_ns) {
+    scheduler_.idle(client, 0, now_ns);
+    scheduler_.returned(client, 0, std::exchange(open_[client], kNoGrant), now_ns);
+  }
+  PartitionId newest(ClientId client) { return newest_.at(client); }
+
+ private:
+  static constexpr GrantId kNoGrant = 0;
+  Scheduler& scheduler_;
+  std::uint64_t now_ns_ = 0;
+  std::map<ClientId, GrantId> open_;
+  std::map<ClientId, PartitionId> newest_;
+  std::vector<std::pair<ClientId, GrantId>> back_;
+};
+
+TEST_CASE("a stream for which its starving row is too narrow starves again while all is held") {
+  runtime::PoolLimits limits;
+  limits.all_runs = true;
+  const PoolLayout layout = PoolLayout::build(device(4, 8, 8), limits);
+  SchedulerOptions options;
+  options.starving_after_ns = 1000;
+  options.quantum_ns = 500;
+  PolicyDescription description;
+  description.name = "narrowest";
+  Scheduler scheduler(layout.partitions(), {description, nullptr, std::make_unique<Narrowest>()},
+                      options);
+  ObedientClients clients(scheduler);
+  const auto wants = [&](ClientId client, std::uint32_t sms, std::uint64_t now_ns) {
+    scheduler.wants(client, demand(0, sms), now_ns);
+  };
+  wants(1, 16, 1), clients.decide_at(1);
+  wants(2, 16, 1), clients.decide_at(1);
+  wants(3, 24, 2), clients.decide_at(2);
+  wants(4, 8, 3), clients.decide_at(3);
+  clients.leave(2, 1003);
+  wants(1, 8, 1003), clients.decide_at(1003);
+  clients.run_until(1100);
+  wants(4, 16, 1100), clients.decide_at(1100);  // its next launch needs more than its row has
+  clients.run_until(50'000);
+  CHECK(layout.at(clients.newest(4)).sms >= 16);
+}
 
 std::vector<Grant> pending_of(const Scheduler& scheduler) {
   std::vector<Grant> pending;
