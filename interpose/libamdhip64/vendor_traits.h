@@ -177,11 +177,9 @@ struct CopySides {
 };
 inline constexpr bool kFillsAreKernels = true;
 
-// Whether the runtime surely takes a call of these arguments: then it may be made later without the
-// application missing an error that natively the call answers. Asks the runtime; off the launch
-// path. Of copies that a descriptor describes, of arrays and of symbols it is not known: they are
-// taken for accepted.
-bool covers(const void* address, std::size_t bytes);  // memory that the runtime knows
+// Whether one allocation that the runtime knows holds all of these bytes, rows or a box. Asks the
+// runtime; off the launch path.
+bool covers(const void* address, std::size_t bytes);
 bool covers_rows(const void* address, std::size_t pitch, std::size_t element, std::size_t width,
                  std::size_t height);
 bool covers_box(const hipPitchedPtr& memory, const hipExtent& extent);
@@ -195,6 +193,9 @@ template <class... Args>
 bool surely_accepted(Args...) {
   return true;
 }
+// Whether the runtime surely takes a call of these arguments: then it may be made later without the
+// application missing an error that natively the call answers. Of copies that a descriptor
+// describes, of arrays and of symbols it is not known: they are taken for accepted.
 template <std::integral Value>
 bool surely_accepted(hipDeviceptr_t target, Value, std::size_t count, hipStream_t) {
   return covers_rows(target, 0, kElementBytes<Value>, count, 1);

@@ -308,10 +308,10 @@ void Service::advance(const Client& client, const Since& since) {
   sampled_ns_ = since.now_ns;
   speed_ = -1;
   // Of work of which it is not said what it is, one part is faster than another: only the whole
-  // period has a pace. Another service does not wait for the end of that.
+  // period has a pace. Another service does not wait for the end of the period.
   const bool in_period = !items_.empty() && items_.back().period && phase_ == StepKind::kUnknown;
-  const bool has_pace = !in_period || (since.another && !pace().known(since.now_ns));
-  if (since.alone && since.settled && client.reports_progress && has_pace && passed > 0)
+  const bool tells_pace = !in_period || (since.another && !pace().known(since.now_ns));
+  if (since.alone && since.settled && client.reports_progress && tells_pace && passed > 0)
     pace().add(done, passed, since.now_ns);
   double got = since.alone ? passed : 0;  // of what is not known, the worst
   const bool counted = client.reports_progress && pace().known(since.now_ns);

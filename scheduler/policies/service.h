@@ -69,7 +69,7 @@ class Service {
     bool alone = false;    // nothing else ran, or was to run
     bool settled = false;  // for so long that the work before has drained
     bool rested = false;   // what drains was submitted while no service worked: kRunAheadNs at most
-    bool another = false;  // service worked, on the other side
+    bool another = false;  // another service worked, on the other side
     std::size_t arrangement = 0;
     double speed = -1;       // of steps in it, relative to alone; negative: not known
     double others_work = 0;  // completed by clients without a bound
@@ -129,7 +129,7 @@ class Service {
     double need = 0;
     bool lost = false;
     bool learns = false;       // what alone is is not known: nothing is to run beside it
-    bool learns_pace = false;  // nor what it does meanwhile
+    bool learns_pace = false;  // its pace is not known: services on the other side are paused
     bool control = false;      // it is learned again where others without a bound are paused
     bool again = false;        // the same, of steps
     bool in_period = false;
