@@ -14,6 +14,7 @@
 //               millisecond, and prints how long the answers took; mean_us: of those within 5 ms
 //   hold [N]    takes a lease, prints it, submits one operation that does not end, and sleeps;
 //               with N MiB of memory in use
+//   gate        as hold, with the whole device: no other client's work starts until it ends
 //   away        takes a lease, prints it, submits one operation that does not end; after a line of
 //               input submits another one on another lane and prints whether that used the fallback
 //               partition; then as hold
@@ -291,10 +292,10 @@ int delay(const std::string& socket, long requests) {
 
 // A lease with an operation that does not end.
 struct Held {
-  explicit Held(const std::string& socket)
+  explicit Held(const std::string& socket, bool whole_device = false)
       : remote(arbiter(socket)),
         layout(runtime::PoolLayout::build(device(), remote->limits())),
-        eligible(eligible_partitions(layout)),
+        eligible(whole_device ? std::vector{runtime::kWholeDevice} : eligible_partitions(layout)),
         lane(*remote, 0, eligible) {
     runtime::PartitionId partition = runtime::kNoPartition;
     while ((partition = lane.try_submit()) == runtime::kNoPartition)
@@ -308,9 +309,9 @@ struct Held {
   Lane lane;
 };
 
-int hold(const std::string& socket, long mebibytes) {
+int hold(const std::string& socket, long mebibytes, bool whole_device = false) {
   const std::vector<char> ballast(static_cast<std::size_t>(mebibytes) << 20, 1);
-  Held held(socket);
+  Held held(socket, whole_device);
   for (;;) {  // as the mover does
     if (held.remote->wants_service()) held.remote->service();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -478,6 +479,7 @@ int run(int argc, char** argv) {
   if (verb == "count") return work(socket, 0, nullptr, true, number);
   if (verb == "away") return away(socket);
   if (verb == "hold") return hold(socket, number);
+  if (verb == "gate") return hold(socket, 0, true);
   if (verb == "hog") return hog(number);
   if (verb == "latency") return latency(socket);
   if (verb == "homes") homes(socket);
