@@ -69,6 +69,10 @@ class Kernels(Programs):
         for words in ((), ("--mask=8,16",)):
             self.check("arrays", *words, lines=7)
 
+    def test_memory_that_host_and_gpus_share_is_right(self):
+        for part in ("gfx90a", "gfx1030"):
+            self.check("managed", lines=5, **{"": part})
+
     def test_results_do_not_depend_on_the_mask_when_the_kernel_is_ordered(self):
         names = ("vector_add", "reduction", "gemm", "softmax", "layernorm")
         results = {tuple(self.check("kernels", f"--mask={mask}", *names, lines=5))

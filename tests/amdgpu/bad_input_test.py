@@ -63,14 +63,14 @@ class BadInput(Direct):
 
     def test_an_ioctl_that_is_not_served_is_named_once_and_refused_as_linux_does(self):
         trace = self.new_file("trace")
-        answers, said = self.python(OPEN + "print(call(0x20), call(0x20), call(0x22))",
+        answers, said = self.python(OPEN + "print(call(0x1b), call(0x1b), call(0x22))",
                                     VITAMIN_SOFT_AMDGPU_TRACE=str(trace))
-        self.assertEqual(answers, [str(EPERM)] * 3)
+        self.assertEqual(answers, [str(EINVAL), str(EINVAL), str(EPERM)])
         self.assertEqual(said, [
-            "software AMD GPU: the ioctl SVM (0x20, 16 bytes) is not served",
+            "software AMD GPU: the ioctl GET_QUEUE_WAVE_STATE (0x1b, 16 bytes) is not served",
             "software AMD GPU: the ioctl CRIU_OP (0x22, 16 bytes) is not served"])
         refused = [line["call"] for line in read_trace(trace) if line[""] == "refused"]
-        self.assertEqual(refused, ["SVM", "CRIU_OP"])
+        self.assertEqual(refused, ["GET_QUEUE_WAVE_STATE", "CRIU_OP"])
 
     def test_an_ioctl_that_linux_refuses_too_is_named_on_request(self):
         program = OPEN + "print(call(0x0d), call(0x82, 40))"

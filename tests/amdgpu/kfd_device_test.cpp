@@ -33,7 +33,7 @@ TEST_CASE("numbers_that_are_not_served_are_refused") {
   Driver& driver = Driver::instance();
   CHECK(driver.ioctl(0x7f, sizeof bytes, bytes) == -EINVAL);
   CHECK(driver.ioctl(0x0d, sizeof bytes, bytes) == -EPERM);  // the old debugger's
-  CHECK(driver.ioctl(0x20, sizeof bytes, bytes) == -EPERM);  // no shared virtual memory
+  CHECK(driver.ioctl(0x1b, sizeof bytes, bytes) == -EINVAL);
   CHECK(driver.ioctl(0x22, sizeof bytes, bytes) == -EPERM);
   CHECK(driver.ioctl(0x25, sizeof bytes, bytes) == -EINVAL);
 }

@@ -29,7 +29,7 @@ KNOWN = {
 ONE_GPU = [
     "kernels vector_add reduction gemm softmax layernorm atomics halves integers mathematics lanes "
     "lookback stacks fills_and_copies pairs",
-    "copies", "streams", "lanes",
+    "copies", "streams", "lanes", "managed",
     *(f"null_stream {check}" for check in ("queries", "synchronisations", "events", "event_waits",
                                            "chains", "threads", "masked")),
     *(f"corners {check}" for check in (

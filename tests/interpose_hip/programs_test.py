@@ -32,8 +32,8 @@ class Output(Programs):
     def test_default_streams_of_threads_are_as_natively(self):
         self.check_same("streams_per_thread")
 
-    def test_copies_of_rectangles_and_boxes_and_of_arrays_are_as_natively(self):
-        for program in ("copies", "arrays"):
+    def test_copies_and_memory_that_the_host_shares_are_as_natively(self):
+        for program in ("copies", "arrays", "managed"):
             native = self.native(program)
             result, _ = self.shared(program)
             self.assertEqual((native.returncode, "WRONG" in native.stdout), (0, False), native)

@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "backends/soft/amdgpu/kfd/uapi.h"
@@ -46,6 +47,15 @@ struct QueueRecord {
   bool copy = false;
 };
 
+// What is known of a range of the process's memory; the defaults are the kernel's.
+struct SvmRange {
+  std::uint64_t bytes = 0;
+  std::uint32_t preferred = KFD_IOCTL_SVM_LOCATION_UNDEFINED, prefetched = preferred;
+  std::uint32_t access = 0, in_place = 0;  // a bit for each GPU
+  std::uint32_t flags = KFD_IOCTL_SVM_FLAG_HOST_ACCESS | KFD_IOCTL_SVM_FLAG_COHERENT;
+  std::uint8_t granularity = 9;  // of a migration: 2^N pages
+};
+
 class Driver {
  public:
   // Of this process. Made when /dev/kfd is opened first, and never destroyed.
@@ -77,6 +87,11 @@ class Driver {
   Answer map_memory(kfd_ioctl_map_memory_to_gpu_args& a);
   Answer unmap_memory(kfd_ioctl_unmap_memory_from_gpu_args& a);
 
+  // svm.cpp
+  Answer svm(SvmCall& a);
+  // The process unmaps memory: its attributes end with it. No effect before the first attribute.
+  static void unmapped(std::uint64_t begin, std::uint64_t bytes);
+
   // sharing.cpp
   Answer get_dmabuf_info(kfd_ioctl_get_dmabuf_info_args& a);
   Answer import_dmabuf(kfd_ioctl_import_dmabuf_args& a);
@@ -99,6 +114,8 @@ class Driver {
   Answer wait_events(kfd_ioctl_wait_events_args& a);
 
  private:
+  using SvmRanges = std::map<std::uint64_t, SvmRange>;  // by beginning; they do not overlap
+
   Driver();
   Gpu* find_gpu(std::uint32_t id) const;  // null: the driver has no such GPU
   // 0 when the process has a VM on the GPU, else what the kernel answers.
@@ -116,6 +133,14 @@ class Driver {
   Answer devices(std::uint64_t handle, std::uint64_t array, std::uint32_t count, std::uint32_t done,
                  std::vector<std::uint32_t>& ids) const;
 
+  Answer set_svm(const SvmCall& a);
+  Answer get_svm(SvmCall& a);
+  Answer svm_range_answer(std::uint64_t begin, std::uint64_t bytes) const;
+  std::optional<std::uint32_t> gpu_named_by(const kfd_ioctl_svm_attribute& attribute) const;
+  std::pair<SvmRanges::iterator, SvmRanges::iterator> split_at(std::uint64_t begin,
+                                                               std::uint64_t end);
+  SvmRange common_svm(std::uint64_t begin, std::uint64_t end, std::uint32_t& all_flags);
+
   Machine& machine_;
   const pid_t process_ = ::getpid();
   mutable std::mutex mutex_;
@@ -126,6 +151,7 @@ class Driver {
   std::uint64_t memory_bytes_ = 1 << 20;
   std::map<unsigned, std::uint64_t> used_;  // bytes of video memory, by GPU
   std::uint64_t used_system_ = 0;           // bytes of GTT and of registered memory
+  SvmRanges svm_;
   std::map<std::uint32_t, QueueRecord> queues_;
   std::uint64_t event_page_ = 0;  // its handle; 0: not set
   bool own_event_page_ = false;   // the driver's own is used

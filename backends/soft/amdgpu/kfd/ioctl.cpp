@@ -79,8 +79,7 @@ constexpr Entry kEntries[] = {
     served<&Driver::import_dmabuf>(0x1d, "IMPORT_DMABUF"),
     served<&Driver::alloc_queue_gws>(0x1e, "ALLOC_QUEUE_GWS"),
     refused(0x1f, "SMI_EVENTS", -EINVAL),
-    // As a kernel without CONFIG_HSA_AMD_SVM; the GPU's capabilities do not offer it either.
-    refused(0x20, "SVM", -EPERM),
+    served<&Driver::svm>(0x20, "SVM"),
     served<&Driver::set_xnack_mode>(0x21, "SET_XNACK_MODE"),
     refused(0x22, "CRIU_OP", -EPERM),
     served<&Driver::available_memory>(0x23, "AVAILABLE_MEMORY"),
@@ -170,7 +169,8 @@ Answer Driver::ioctl(unsigned number, std::size_t bytes, void* argument) {
   if (entry == std::end(kEntries)) return refuse_unknown(number, bytes);
   if (entry->call == nullptr) return refuse(machine_, *entry, bytes);
   alignas(8) std::array<std::uint8_t, 512> arguments{};
-  static_assert(sizeof(kfd_ioctl_get_process_apertures_args) <= arguments.size());
+  static_assert(sizeof(kfd_ioctl_get_process_apertures_args) <= arguments.size() &&
+                sizeof(SvmCall) <= arguments.size());
   const auto user = reinterpret_cast<std::uint64_t>(argument);
   const std::size_t used = std::min(bytes, arguments.size());
   if (!copy_in(arguments.data(), user, used)) return -EFAULT;

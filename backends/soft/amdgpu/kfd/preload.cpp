@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 
 #include <cerrno>
 #include <cstdarg>
@@ -159,6 +160,14 @@ VITAMIN_EXPORT FILE* fopen64(const char* path, const char* mode) {
 VITAMIN_EXPORT DIR* opendir(const char* path) {
   static auto* const real = kfd::next<DIR*(const char*)>("opendir");
   return kfd::may_be_ours(path) ? real(kfd::redirected(path).c_str()) : real(path);
+}
+
+// Memory that libc takes back by itself has no attributes.
+VITAMIN_EXPORT int munmap(void* begin, std::size_t bytes) noexcept {
+  static auto* const real = kfd::next<int(void*, std::size_t)>("munmap");
+  const int result = real(begin, bytes);
+  if (result == 0) kfd::Driver::unmapped(reinterpret_cast<std::uint64_t>(begin), bytes);
+  return result;
 }
 
 VITAMIN_EXPORT int ioctl(int descriptor, unsigned long request, ...) noexcept {

@@ -24,6 +24,14 @@ struct ExportDmabuf {  // AMDKFD_IOC_EXPORT_DMABUF, 0x24, Linux 6.3
   std::uint32_t flags, dmabuf_fd;
 };
 
+// AMDKFD_IOC_SVM, 0x20, with as many attributes as this driver takes: five, and one for each GPU,
+// are all that a call can need.
+struct SvmCall {
+  std::uint64_t start, size;
+  std::uint32_t op, nattr;
+  kfd_ioctl_svm_attribute attributes[61];
+};
+
 // Legacy IPC of AMD's driver packages; Linux itself never had it. ROCm shares device memory by it
 // up to 5.x.
 struct IpcImportHandle {  // AMDKFD_IOC_IPC_IMPORT_HANDLE, 0x80
@@ -36,7 +44,8 @@ struct IpcExportHandle {  // AMDKFD_IOC_IPC_EXPORT_HANDLE, 0x81
   std::uint32_t share_handle[4];
   std::uint32_t gpu_id, flags;
 };
-static_assert(sizeof(ExportDmabuf) == 16 && sizeof(IpcImportHandle) == 48 &&
+static_assert(offsetof(SvmCall, attributes) == sizeof(kfd_ioctl_svm_args) &&
+              sizeof(ExportDmabuf) == 16 && sizeof(IpcImportHandle) == 48 &&
               sizeof(IpcExportHandle) == 32);
 
 // The largest array that the kernel allocates for a call (KMALLOC_MAX_SIZE of x86-64); a call that
