@@ -171,6 +171,21 @@ Memory memory_at(const void* address) {
   return type == 0 ? Memory::kPageable : type == 1 ? Memory::kHost : Memory::kDevice;
 }
 
+struct Range {
+  std::uintptr_t start = 0;  // 0: of no allocation that the runtime knows
+  std::size_t bytes = 0;
+};
+
+Range range_of(const void* address) {
+  hipDeviceptr_t start = nullptr;
+  std::size_t bytes = 0;
+  auto* const ask = VITAMIN_REAL(hipMemGetAddressRange);
+  if (address == nullptr || ask == nullptr ||
+      ask(&start, &bytes, const_cast<void*>(address)) != hipSuccess)
+    return {};
+  return {reinterpret_cast<std::uintptr_t>(start), bytes};
+}
+
 constexpr std::size_t kMostOnAxis = std::size_t{1} << 20;  // so that no volume overflows
 
 }  // namespace
@@ -186,15 +201,18 @@ Context* owner_of(const void* address) {
 }
 
 bool covers(const void* address, std::size_t bytes) {
-  hipDeviceptr_t start = nullptr;
-  std::size_t size = 0;
-  auto* const ask = VITAMIN_REAL(hipMemGetAddressRange);
-  if (address == nullptr || ask == nullptr ||
-      ask(&start, &size, const_cast<void*>(address)) != hipSuccess || start == nullptr)
-    return false;
+  const Range range = range_of(address);
   const auto at = reinterpret_cast<std::uintptr_t>(address);
-  const auto first = reinterpret_cast<std::uintptr_t>(start);
-  return at >= first && bytes <= size && at - first <= size - bytes;
+  return range.start != 0 && at >= range.start && bytes <= range.bytes &&
+         at - range.start <= range.bytes - bytes;
+}
+
+bool begins_at(const void* address) {
+  return address != nullptr && range_of(address).start == reinterpret_cast<std::uintptr_t>(address);
+}
+
+bool value_wait_accepted(const void* address, std::size_t size, unsigned flags) {
+  return flags <= hipStreamWaitValueNor && covers_rows(address, 0, size, 1, 1);
 }
 
 bool covers_rows(const void* address, std::size_t pitch, std::size_t element, std::size_t width,

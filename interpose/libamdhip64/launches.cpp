@@ -271,16 +271,18 @@ hipError_t launch_by_pointer(EntryPoint<decltype(::hipLaunchByPtr)> entry, const
 
 hipError_t wait_value32(EntryPoint<decltype(::hipStreamWaitValue32)> entry, hipStream_t stream,
                         void* address, std::uint32_t value, unsigned flags, std::uint32_t mask) {
-  return host_wait(stream, entry.per_thread, HostWaitKind::kValueWait, [=](hipStream_t native) {
-    return entry.real(native, address, value, flags, mask);
-  });
+  return host_wait(
+      stream, entry.per_thread, HostWaitKind::kValueWait,
+      [=](hipStream_t native) { return entry.real(native, address, value, flags, mask); },
+      [=] { return value_wait_accepted(address, sizeof value, flags); });
 }
 
 hipError_t wait_value64(EntryPoint<decltype(::hipStreamWaitValue64)> entry, hipStream_t stream,
                         void* address, std::uint64_t value, unsigned flags, std::uint64_t mask) {
-  return host_wait(stream, entry.per_thread, HostWaitKind::kValueWait, [=](hipStream_t native) {
-    return entry.real(native, address, value, flags, mask);
-  });
+  return host_wait(
+      stream, entry.per_thread, HostWaitKind::kValueWait,
+      [=](hipStream_t native) { return entry.real(native, address, value, flags, mask); },
+      [=] { return value_wait_accepted(address, sizeof value, flags); });
 }
 
 hipError_t batch_memory_operation(EntryPoint<decltype(hipStreamBatchMemOp)> entry,

@@ -183,19 +183,21 @@ bool covers(const void* address, std::size_t bytes);
 bool covers_rows(const void* address, std::size_t pitch, std::size_t element, std::size_t width,
                  std::size_t height);
 bool covers_box(const hipPitchedPtr& memory, const hipExtent& extent);
+bool begins_at(const void* address);  // an allocation does
+bool value_wait_accepted(const void* address, std::size_t size, unsigned flags);
 
 // Values of a fill are int where the elements are bytes (hipMemsetAsync, hipMemset2DAsync), or the
 // entry point says how large they are.
 template <class Value>
 inline constexpr std::size_t kElementBytes = std::is_same_v<Value, int> ? 1 : sizeof(Value);
 
+// Whether the runtime surely takes a call of these arguments: then it may be made later without the
+// application missing an error that natively the call answers. Arrays, symbols and descriptors are
+// for the call to judge.
 template <class... Args>
 bool surely_accepted(Args...) {
-  return true;
+  return false;
 }
-// Whether the runtime surely takes a call of these arguments: then it may be made later without the
-// application missing an error that natively the call answers. Of copies that a descriptor
-// describes, of arrays and of symbols it is not known: they are taken for accepted.
 template <std::integral Value>
 bool surely_accepted(hipDeviceptr_t target, Value, std::size_t count, hipStream_t) {
   return covers_rows(target, 0, kElementBytes<Value>, count, 1);
@@ -225,6 +227,11 @@ inline bool surely_accepted(void* target, std::size_t target_pitch, const void* 
 }
 inline bool surely_accepted(void* target, void* source, std::size_t bytes, hipStream_t) {
   return covers(target, bytes) && covers(source, bytes);
+}
+inline bool surely_accepted(void* address, hipStream_t) { return begins_at(address); }
+template <std::integral Value>
+bool surely_accepted(hipStream_t, void* address, Value, unsigned flags) {
+  return flags == 0 && covers_rows(address, 0, sizeof(Value), 1, 1);
 }
 
 // visit(HostBox) for the host memory that a copy with these arguments writes, when they say so.

@@ -6,6 +6,8 @@
 
 #include "program.h"
 
+__device__ int symbol[16];  // the runtime finds it by its name
+
 namespace {
 
 __global__ void add(int* value, int by) { atomicAdd(value, by); }
@@ -239,6 +241,61 @@ void refused_copy() {
   refused("a copy", beyond, hipMemcpyDtoDAsync(to.data(), from.data(), 129, nullptr));
 }
 
+void refused_symbol() {
+  DeviceArray<int> memory(64);
+  const hipError_t beyond = hipMemcpyToSymbolAsync(HIP_SYMBOL(symbol), memory.data(), 65, 0,
+                                                   hipMemcpyDeviceToDevice, nullptr);
+  const hipError_t from = hipMemcpyFromSymbolAsync(memory.data(), HIP_SYMBOL(symbol), 60, 8,
+                                                   hipMemcpyDeviceToDevice, nullptr);
+  refused("a copy to a symbol", beyond, from);
+}
+
+void refused_array() {
+  DeviceArray<int> memory(64);
+  hipArray_t array = nullptr;
+  const hipChannelFormatDesc format = hipCreateChannelDesc<int>();
+  HIP_OK(hipMallocArray(&array, &format, 4, 4, 0));
+  const hipError_t beyond = hipMemcpy2DToArrayAsync(array, 0, 0, memory.data(), 64, 64, 4,
+                                                    hipMemcpyDeviceToDevice, nullptr);
+  refused("a copy to an array", beyond,
+          hipMemcpy2DFromArrayAsync(memory.data(), 64, array, 0, 0, 64, 4, hipMemcpyDeviceToDevice,
+                                    nullptr));
+  HIP_OK(hipFreeArray(array));
+}
+
+void refused_descriptor() {
+  DeviceArray<int> from(64), to(32);
+  hip_Memcpy2D rectangle{};
+  rectangle.srcMemoryType = rectangle.dstMemoryType = hipMemoryTypeDevice;
+  rectangle.srcDevice = from.data();
+  rectangle.dstDevice = to.data();
+  rectangle.srcPitch = rectangle.dstPitch = rectangle.WidthInBytes = 64;
+  rectangle.Height = 4;
+  const hipError_t beyond = hipMemcpyParam2DAsync(&rectangle, nullptr);
+  hipMemcpy3DParms box{};
+  box.srcPtr = make_hipPitchedPtr(from.data(), 64, 64, 4);
+  box.dstPtr = make_hipPitchedPtr(to.data(), 64, 64, 4);
+  box.extent = make_hipExtent(64, 4, 1);
+  box.kind = hipMemcpyDeviceToDevice;
+  refused("a copy by a descriptor", beyond, hipMemcpy3DAsync(&box, nullptr));
+}
+
+void refused_value() {
+  DeviceArray<int> memory(64);
+  int host[4];
+  const hipError_t beyond = hipStreamWriteValue64(nullptr, memory.data() + 64, 1, 0);
+  refused("a write of a value", beyond, hipStreamWriteValue32(nullptr, host, 1, 0));
+}
+
+void refused_wait() {
+  DeviceArray<int> memory(64);
+  int host[4];
+  const hipError_t beyond =
+      hipStreamWaitValue64(nullptr, memory.data() + 64, 1, hipStreamWaitValueGte);
+  refused("a wait for a value", beyond,
+          hipStreamWaitValue32(nullptr, host, 1, hipStreamWaitValueGte));
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -254,6 +311,11 @@ int main(int count, char** arguments) {
                      {"refused_words", refused_words},
                      {"refused_rectangle", refused_rectangle},
                      {"refused_box", refused_box},
-                     {"refused_copy", refused_copy}},
+                     {"refused_copy", refused_copy},
+                     {"refused_symbol", refused_symbol},
+                     {"refused_array", refused_array},
+                     {"refused_descriptor", refused_descriptor},
+                     {"refused_value", refused_value},
+                     {"refused_wait", refused_wait}},
                     count, arguments);
 }
