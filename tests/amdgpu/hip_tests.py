@@ -22,6 +22,7 @@ import json
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -456,5 +457,11 @@ def main(words=None):
         return 2
 
 
+def end(number, _):
+    """What runs, a vitamind of ours too, is ended on the way out."""
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, end)
     sys.exit(main())

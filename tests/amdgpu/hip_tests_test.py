@@ -6,11 +6,15 @@ import json
 import os
 import pathlib
 import re
+import signal
+import subprocess
+import sys
 import tempfile
 import unittest
 from unittest import mock
 
 import hip_tests
+from time_limit import time_limit, wait_until
 
 # Copies sources to objects, and those to a shell script that ends with a call of `main`.
 HIPCC = """
@@ -41,6 +45,14 @@ export MODE; echo "vitamin: 2 of 3 launches bound" >&2; "$@"
 
 def case(name, body):
     return f'cases="$cases {name}"\n{name}() {{\n{body}\n}}\n'
+
+
+def has_ended(process):
+    try:
+        stat = pathlib.Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"  # an orphan that is not yet reaped
 
 
 class OfOneCase(unittest.TestCase):
@@ -173,6 +185,21 @@ class OverFakes(unittest.TestCase):
             self.assertRegex(f"{row['date']} {row['vitamin']}", r"^20\d\d-\d\d-\d\d \w+")
             self.assertEqual([*row["rounds"][0]], ["bare", "random", "static"])
             self.assertEqual(row["rounds"][0]["static"]["bound"], [2, 3])
+
+    def test_a_vitamind_ends_with_a_run_that_is_terminated(self):
+        vitamind, inside = self.directory / "vitamind", self.directory / "inside"
+        self.script("build/bin/vitamind", f"echo $$ >{vitamind}; exec sleep 1000")
+        self.source("unit/stream/a", case("Unit_long", f"echo $$ >{inside}; exec sleep 1000"))
+        with subprocess.Popen(
+                [sys.executable, hip_tests.__file__, self.checkout, "--build", self.build,
+                 "--objects", self.objects, "--units", "stream", "--modes", "vitamind"],
+                stdout=subprocess.DEVNULL) as process:
+            for file in (vitamind, inside):
+                wait_until(lambda file=file: file.exists() and file.read_text(), plenty=60)
+            process.terminate()
+            self.assertEqual(process.wait(time_limit(60)), 128 + signal.SIGTERM)
+        for file in (vitamind, inside):
+            wait_until(lambda file=file: has_ended(int(file.read_text())), plenty=60)
 
     def test_a_case_that_differs_is_run_three_times_and_named_with_the_reasons(self):
         self.source("unit/stream/a", case("Unit_other",
