@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hal/device.h"
+#include "runtime/capture_safe_scope.h"
 
 namespace vitamin::runtime {
 
@@ -98,9 +99,8 @@ class MarkerPool {
   bool fired(const MarkerRef& marker) {
     if (!marker || marker->fired) return true;
     if (round_ != 0 && std::exchange(marker->asked_in, round_) == round_) return false;
-    device_.enter_internal();
+    const CaptureSafeScope safe(device_);
     const hal::NativeStatus status = device_.query(marker->event);
-    device_.leave_internal();
     // A sticky error ends all waiting: what comes next gets the error itself from the driver.
     if (errors_.classify(status) != hal::Outcome::kNotReady) marker->fired = true;
     return marker->fired;

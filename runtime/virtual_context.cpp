@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/audit/audit.h"
+#include "runtime/capture_safe_scope.h"
 
 namespace vitamin::runtime {
 
@@ -476,11 +477,9 @@ NativeStatus VirtualContext::query_allocations(Stream& stream) {
 
 bool VirtualContext::idle(Stream& stream) {
   const Lock lock(pipeline_->mutex());
-  device_->enter_internal();
+  const CaptureSafeScope safe(*device_);
   Stream* const alone[] = {&stream};
-  const bool ended = query(stream, alone) == hal::kNativeOk;
-  device_->leave_internal();
-  return ended;
+  return query(stream, alone) == hal::kNativeOk;
 }
 
 // `alone`: the vendor's own wait for the stream does it, and tells the stream's errors.

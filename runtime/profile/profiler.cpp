@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "hal/fnv1a.h"
+#include "runtime/capture_safe_scope.h"
 
 namespace vitamin::runtime {
 namespace {
@@ -78,10 +79,8 @@ Profiler::Stopwatch* Profiler::start(hal::Queue& queue) {
   if (free_.empty()) collect_ended_first();
   if (free_.empty()) return nullptr;
   Stopwatch* stopwatch = free_.back();
-  device_.enter_internal();
-  const hal::NativeStatus status = queue.record(stopwatch->begin);
-  device_.leave_internal();
-  if (status != hal::kNativeOk) return nullptr;
+  const CaptureSafeScope safe(device_);
+  if (queue.record(stopwatch->begin) != hal::kNativeOk) return nullptr;
   free_.pop_back();
   return stopwatch;
 }
@@ -100,10 +99,9 @@ bool Profiler::worth_timing(std::uint64_t kernel, std::uint32_t sms) const {
 void Profiler::abandon(Stopwatch* stopwatch) { free_.push_back(stopwatch); }
 
 void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::function<void(double)> told) {
-  device_.enter_internal();
+  const CaptureSafeScope safe(device_);
   const hal::NativeStatus recorded = queue.record(stopwatch->end);
   const hal::NativeStatus began = device_.query(stopwatch->begin);
-  device_.leave_internal();
   if (recorded != hal::kNativeOk) return abandon(stopwatch);
   stopwatch->dry = device_.errors().classify(began) != hal::Outcome::kNotReady;
   stopwatch->calibrates = stopwatch->searched = false;
@@ -136,14 +134,15 @@ void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::uint64_t kerne
 
 // True, and it is free again, when its work has ended.
 bool Profiler::read(Stopwatch* stopwatch) {
-  device_.enter_internal();
-  const hal::NativeStatus status = device_.query(stopwatch->end);
   double ns = 0;
-  const bool pending = device_.errors().classify(status) == hal::Outcome::kNotReady;
-  const bool timed = status == hal::kNativeOk &&
-                     device_.elapsed(stopwatch->begin, stopwatch->end, ns) == hal::kNativeOk;
-  device_.leave_internal();
-  if (pending) return false;
+  bool timed = false;
+  {
+    const CaptureSafeScope safe(device_);
+    const hal::NativeStatus status = device_.query(stopwatch->end);
+    if (device_.errors().classify(status) == hal::Outcome::kNotReady) return false;
+    timed = status == hal::kNativeOk &&
+            device_.elapsed(stopwatch->begin, stopwatch->end, ns) == hal::kNativeOk;
+  }
   if (timed) ended(*stopwatch, ns);
   stopwatch->told = {};
   free_.push_back(stopwatch);

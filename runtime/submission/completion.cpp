@@ -45,10 +45,8 @@ NativeStatus Completion::wait_for(Stream& stream, hal::Queue& queue, hal::Event 
 }
 
 bool Completion::waits_for(hal::Event event) const {
-  core_.device.enter_internal();
-  const NativeStatus status = core_.device.query(event);
-  core_.device.leave_internal();
-  return core_.errors.classify(status) == hal::Outcome::kNotReady;
+  const CaptureSafeScope safe(core_.device);
+  return core_.errors.classify(core_.device.query(event)) == hal::Outcome::kNotReady;
 }
 
 // --- what was submitted ------------------------------------------------------------------------
@@ -283,10 +281,8 @@ void Completion::look_at_whole() {
 
 bool Completion::idle(const Stream& stream) const {
   if (stream.submitted.tail == nullptr) return false;
-  core_.device.enter_internal();
-  const NativeStatus status = stream.submitted.tail->queue->query();
-  core_.device.leave_internal();
-  return core_.errors.classify(status) == hal::Outcome::kOk;
+  const CaptureSafeScope safe(core_.device);
+  return core_.errors.classify(stream.submitted.tail->queue->query()) == hal::Outcome::kOk;
 }
 
 bool Completion::waits_for_host(Stream& stream) {
