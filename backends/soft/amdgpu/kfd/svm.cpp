@@ -25,10 +25,9 @@ bool is_there(std::uint64_t begin, std::uint64_t bytes) {
   return ::msync(reinterpret_cast<void*>(begin), bytes, MS_ASYNC) == 0;
 }
 
-// What is asked of several ranges: their own value where they agree.
-void agree(std::uint32_t& common, std::uint32_t value, bool first) {
-  if (first) common = value;
-  if (common != value) common = kUndefined;
+// Of several ranges: the place on which they agree.
+std::uint32_t common_place(std::uint32_t one, std::uint32_t other) {
+  return one == other ? one : kUndefined;
 }
 
 void apply(SvmRange& range, const kfd_ioctl_svm_attribute& attribute, std::uint32_t gpu) {
@@ -159,9 +158,10 @@ SvmRange Driver::common_svm(std::uint64_t begin, std::uint64_t end, std::uint32_
     if (first) {
       common = one;
       all_flags = one.flags;
+      continue;
     }
-    agree(common.preferred, one.preferred, first);
-    agree(common.prefetched, one.prefetched, first);
+    common.preferred = common_place(common.preferred, one.preferred);
+    common.prefetched = common_place(common.prefetched, one.prefetched);
     common.access &= one.access;
     common.in_place &= one.in_place;
     common.flags &= one.flags;
