@@ -105,7 +105,6 @@ TEST_CASE("what the interpreter would have to guess is refused with its name and
   rules.refused(0xd2800002, 0x08020d04, "v_add_f64 v[2:3], v[4:5], v[6:7] mul:2");
   rules.refused(0xd8010000, 0x00000100, "ds_add_u32 v0, v1 gds");
   rules.refused(0xd2a20002, 0x00020b04, "v_cvt_pk_fp8_f32 v2, v4, v5");
-  rules.refused(0xd3c58000, 0x04020b04, "v_mfma_f32_16x16x4f32 a[0:3], v4, v5, a[0:3]");
   rules.refused(0xdd488000, 0x007f0200, "global_atomic_pk_add_bf16 v[0:1], v2, off");
   rules.refused(0xdca88000, 0x007f0000, "global_load_lds_dword v[0:1], off");
 }

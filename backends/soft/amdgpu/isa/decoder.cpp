@@ -160,6 +160,17 @@ void settle_sources(Instruction& instruction, const Definition& definition,
     operand.plain_row = operand.kind == Operand::Kind::kVector && !operand.modified();
 }
 
+// The field ACC_CD says whether C and D of an MFMA are accumulation registers. LLVM 15 prints them
+// as such in some instructions of gfx940, whatever the field holds.
+void name_accumulators(Instruction& instruction) {
+  const unsigned first = (instruction.raw >> 15 & 1) != 0 ? kAccumulators : 0;
+  for (const std::size_t at : {0, 3}) {
+    Operand& operand = instruction.operand[at];
+    if (operand.kind == Operand::Kind::kVector)
+      operand.reg = static_cast<std::uint16_t>(first + operand.reg % kAccumulators);
+  }
+}
+
 // LLVM 15 does not know gfx11's v_mov_b16, whose encodings differ from those of v_not_b16 in the
 // number of the operation only. True: `bytes` was a v_mov_b16 and is a v_not_b16 now.
 bool replace_move_of_half(std::uint8_t* bytes) {
@@ -304,6 +315,7 @@ void Decoder::settle(Instruction& instruction, std::string_view text) {
   if (activates && parsed.words.size() == 2) typed.first_source = 0;
   if (gfx11_) name_halves(instruction, typed, parsed.words);
   settle_sources(instruction, typed, modifiers, parsed.words);
+  if (parsed.name.starts_with("v_mfma_")) name_accumulators(instruction);
   if (parsed.name.starts_with("v_")) settle_constants(instruction, typed);
   settle_result(instruction, *definition, parsed.sdwa, preserves_halves_);
   Operand& source = instruction.operand[typed.first_source];
