@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "tests/amdgpu/instruction_rules.h"
@@ -58,6 +59,32 @@ TEST_CASE("private memory of gfx942 takes a vector and a scalar offset, or none"
   CHECK(rules.run(0xdc704004, 0x007f0200, "scratch_store_dword off, v2, off offset:4").empty());
   std::memcpy(&stored, rules.subject.wave().scratch.data() + 4, 4);
   CHECK(stored == 77);
+}
+
+TEST_CASE("a load of half a register clears the other half on gfx90a and gfx942 only") {
+  for (const auto& [processor, width, other] :
+       {std::tuple{"gfx90a", 64u, 0u}, {kCdna3, 64u, 0u}, {"gfx1030", 32u, 0x7777u}}) {
+    Rules rules(processor, width);
+    rules.row(0) = 0x77777777, rules.row(0, 1) = 0x12345678, rules.row(1) = 8;
+    rules.scalar(kM0) = ~0u;
+    const std::uint16_t value = 0x8001;
+    std::memcpy(rules.subject.wave().group->lds.data() + 8, &value, 2);
+    const bool older = width == 64;
+    const char* const lower = "ds_read_u16_d16 v0, v1";
+    CHECK(rules.run(older ? 0xd8b40000 : 0xda980000, 0x00000001, lower).empty());
+    CHECK(rules.row(0) == (other << 16 | 0x8001));
+    rules.row(0) = 0x77777777;
+    const char* const upper = "ds_read_u16_d16_hi v0, v1";
+    CHECK(rules.run(older ? 0xd8b60000 : 0xda9c0000, 0x00000001, upper).empty());
+    CHECK(rules.row(0) == (0x80010000 | other));
+    CHECK(rules.row(0, 1) == 0x12345678);  // takes no part
+    std::memcpy(reinterpret_cast<void*>(rules.subject.memory()), &value, 2);
+    rules.set_pair(2, rules.subject.memory());
+    const char* const global = "global_load_short_d16 v0, v[2:3], off";
+    rules.row(0) = 0x77777777;
+    CHECK(rules.run(0xdc908000, older ? 0x007f0002 : 0x007d0002, global).empty());
+    CHECK(rules.row(0) == (other << 16 | 0x8001));
+  }
 }
 
 TEST_CASE("caches of gfx942 are written back and invalidated at each scope") {

@@ -61,6 +61,20 @@ void execute_permuted(Wave& wave, const Instruction& instruction) {
   wave.set_exec(exec);
 }
 
+// A load of 8 or 16 bits into one half of a register, on a part that protects its registers with
+// ECC: the other half becomes zero. Code for such parts counts on it (rocBLAS), or on neither.
+template <std::uint32_t kWritten>
+void execute_clearing(Wave& wave, const Instruction& instruction) {
+  instruction.inner(wave, instruction);
+  std::uint32_t* const row = wave.row(instruction.operand[0].reg);
+  write_lanes(wave, row, [&](std::ptrdiff_t lane) { return row[lane] & kWritten; });
+}
+
+bool loads_half(std::string_view name) {
+  return name.find("_d16") != std::string_view::npos &&
+         (name.find("_load_") != std::string_view::npos || name.starts_with("ds_read_"));
+}
+
 // Two operations at once (VOPD): what the first one writes is kept back until the second one has
 // read its sources.
 void execute_pair(Wave& wave, const Instruction& instruction) {
@@ -321,6 +335,11 @@ void Decoder::settle(Instruction& instruction, std::string_view text) {
   Operand& source = instruction.operand[typed.first_source];
   if (modifiers.permutes && source.kind != Operand::Kind::kVector) return;
   instruction.execute = saturates ? definition->saturating : definition->execute;
+  if (!preserves_halves_ && loads_half(parsed.name)) {
+    instruction.inner = instruction.execute;
+    instruction.execute =
+        parsed.name.ends_with("_hi") ? execute_clearing<0xffff0000> : execute_clearing<0xffff>;
+  }
   if (modifiers.permutes)
     settle_permutation(instruction, source, is_wide(typed.sources[0]), modifiers);
 }
