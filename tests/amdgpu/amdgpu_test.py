@@ -166,6 +166,14 @@ class Sparse(Programs):
         self.assertEqual(len(results), 1, results)
 
 
+@unittest.skipUnless((Programs.PROGRAMS / "blas").exists(), "rocBLAS is not installed")
+class Blas(Programs):
+    def test_rocblas_is_right_and_has_the_same_bits_on_every_mask(self):
+        results = {tuple(self.check("blas", f"--mask={mask}", lines=12))
+                   for mask in ("0,8", "8,24", "0,104")}
+        self.assertEqual(len(results), 1, results)
+
+
 class Masks(Programs):
     def units(self, *arguments, **settings):
         result = self.run_program("masks", *arguments, "placement", **settings)
