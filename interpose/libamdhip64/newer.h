@@ -69,6 +69,14 @@ _Z24hipHccModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11
     hipFunction_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, std::size_t,
     hipStream_t, void**, void**, hipEvent_t, hipEvent_t);
 
+// 6.4 exports them under their C names, too.
+hipError_t hipExtModuleLaunchKernel(hipFunction_t, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                    unsigned, std::size_t, hipStream_t, void**, void**, hipEvent_t,
+                                    hipEvent_t, unsigned);
+hipError_t hipHccModuleLaunchKernel(hipFunction_t, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                    unsigned, std::size_t, hipStream_t, void**, void**, hipEvent_t,
+                                    hipEvent_t);
+
 // What the compiler's code calls.
 void** __hipRegisterFatBinary(const void*);
 void __hipRegisterFunction(void**, const void*, char*, const char*, unsigned, void*, void*, void*,

@@ -73,6 +73,11 @@ class Kernels(Programs):
         for part in ("gfx90a", "gfx1030"):
             self.check("managed", lines=5, **{"": part})
 
+    def test_products_of_matrices_are_right_and_have_the_same_bits_on_every_mask(self):
+        results = {tuple(self.check("matrix", f"--mask={mask}", lines=5))
+                   for mask in ("0,8", "8,24")}
+        self.assertEqual(len(results), 1, results)
+
     def test_results_do_not_depend_on_the_mask_when_the_kernel_is_ordered(self):
         names = ("vector_add", "reduction", "gemm", "softmax", "layernorm")
         results = {tuple(self.check("kernels", f"--mask={mask}", *names, lines=5))
@@ -92,7 +97,7 @@ class Kernels(Programs):
     def test_an_unknown_instruction_is_named_and_fails_the_dispatch(self):
         result = self.run_program("masks", "unknown")
         self.assertNotEqual(result.returncode, 0)
-        self.assertIn("does not know the instruction 'v_mfma_f32_16x16x4f32", result.stderr)
+        self.assertIn("does not know the instruction 'v_qsad_pk_u16_u8", result.stderr)
         self.assertIn("unknown_instruction", result.stderr)
 
     def test_the_interpreter_runs_ten_million_wave_instructions_a_second(self):
@@ -157,6 +162,14 @@ class Libraries(Programs):
 class Sparse(Programs):
     def test_rocsparse_is_right_and_has_the_same_bits_on_every_mask(self):
         results = {tuple(self.check("sparse", f"--mask={mask}", lines=3))
+                   for mask in ("0,8", "8,24", "0,104")}
+        self.assertEqual(len(results), 1, results)
+
+
+@unittest.skipUnless((Programs.PROGRAMS / "blas").exists(), "rocBLAS is not installed")
+class Blas(Programs):
+    def test_rocblas_is_right_and_has_the_same_bits_on_every_mask(self):
+        results = {tuple(self.check("blas", f"--mask={mask}", lines=12))
                    for mask in ("0,8", "8,24", "0,104")}
         self.assertEqual(len(results), 1, results)
 

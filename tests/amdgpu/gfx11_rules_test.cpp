@@ -161,10 +161,7 @@ TEST_CASE("both operations have the literal, and other names than alone") {
 
 TEST_CASE("what gfx11 has and the interpreter would have to guess is refused") {
   Rdna3 rules;
-  rules.refused(0xcb100501, 0x00020104,
-                "v_dual_dot2acc_f32_f16 v0, v1, v2 :: v_dual_mov_b32 v3, v4");
-  rules.refused(0xcc404000, 0x1c022108,
-                "v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], v[0:7]");
+  rules.refused(0xd6660000, 0x040e0501, "v_dot2_f16_f16 v0, v1, v2, v3");
   CHECK(rules.run({0xbe804d82}, "s_sendmsg_rtn_b64 s[0:1], sendmsg(MSG_RTN_GET_TMA)") ==
         "the software GPU does not know the message 130");
   CHECK(rules.run({0xb880f814}, "s_getreg_b32 s0, hwreg(HW_REG_FLAT_SCR_LO)") ==

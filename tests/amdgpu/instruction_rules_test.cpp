@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "tests/amdgpu/instruction_rules.h"
@@ -60,6 +61,32 @@ TEST_CASE("private memory of gfx942 takes a vector and a scalar offset, or none"
   CHECK(stored == 77);
 }
 
+TEST_CASE("a load of half a register clears the other half on gfx90a and gfx942 only") {
+  for (const auto& [processor, width, other] :
+       {std::tuple{"gfx90a", 64u, 0u}, {kCdna3, 64u, 0u}, {"gfx1030", 32u, 0x7777u}}) {
+    Rules rules(processor, width);
+    rules.row(0) = 0x77777777, rules.row(0, 1) = 0x12345678, rules.row(1) = 8;
+    rules.scalar(kM0) = ~0u;
+    const std::uint16_t value = 0x8001;
+    std::memcpy(rules.subject.wave().group->lds.data() + 8, &value, 2);
+    const bool older = width == 64;
+    const char* const lower = "ds_read_u16_d16 v0, v1";
+    CHECK(rules.run(older ? 0xd8b40000 : 0xda980000, 0x00000001, lower).empty());
+    CHECK(rules.row(0) == (other << 16 | 0x8001));
+    rules.row(0) = 0x77777777;
+    const char* const upper = "ds_read_u16_d16_hi v0, v1";
+    CHECK(rules.run(older ? 0xd8b60000 : 0xda9c0000, 0x00000001, upper).empty());
+    CHECK(rules.row(0) == (0x80010000 | other));
+    CHECK(rules.row(0, 1) == 0x12345678);  // takes no part
+    std::memcpy(reinterpret_cast<void*>(rules.subject.memory()), &value, 2);
+    rules.set_pair(2, rules.subject.memory());
+    const char* const global = "global_load_short_d16 v0, v[2:3], off";
+    rules.row(0) = 0x77777777;
+    CHECK(rules.run(0xdc908000, older ? 0x007f0002 : 0x007d0002, global).empty());
+    CHECK(rules.row(0) == (other << 16 | 0x8001));
+  }
+}
+
 TEST_CASE("caches of gfx942 are written back and invalidated at each scope") {
   Rules rules(kCdna3);
   CHECK(rules.run(0xe0a4c000, 0, "buffer_inv sc0 sc1").empty());
@@ -105,7 +132,6 @@ TEST_CASE("what the interpreter would have to guess is refused with its name and
   rules.refused(0xd2800002, 0x08020d04, "v_add_f64 v[2:3], v[4:5], v[6:7] mul:2");
   rules.refused(0xd8010000, 0x00000100, "ds_add_u32 v0, v1 gds");
   rules.refused(0xd2a20002, 0x00020b04, "v_cvt_pk_fp8_f32 v2, v4, v5");
-  rules.refused(0xd3c58000, 0x04020b04, "v_mfma_f32_16x16x4f32 a[0:3], v4, v5, a[0:3]");
   rules.refused(0xdd488000, 0x007f0200, "global_atomic_pk_add_bf16 v[0:1], v2, off");
   rules.refused(0xdca88000, 0x007f0000, "global_load_lds_dword v[0:1], off");
 }

@@ -112,18 +112,10 @@ void try_masks() {
 }
 
 __global__ void unknown_instruction(float* out) {
-#if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx942__)
-  typedef float Vector __attribute__((ext_vector_type(4)));
-  Vector sum = {0, 0, 0, 0};
-  sum = __builtin_amdgcn_mfma_f32_16x16x4f32(1.0f, 2.0f, sum, 0, 0, 0);
-  out[threadIdx.x] = sum.x;
-#elif defined(__GFX11__)
-  asm volatile("v_dot4_i32_iu8 v0, v0, v0, v0" ::: "v0");
-  out[threadIdx.x] = 0;
-#elif defined(__gfx1030__)
-  asm volatile("v_dot4_i32_i8 v0, v0, v0, v0" ::: "v0");
-  out[threadIdx.x] = 0;
+#if defined(__HIP_DEVICE_COMPILE__)
+  asm volatile("v_qsad_pk_u16_u8 v[0:1], v[2:3], v4, v[6:7]" ::: "v0", "v1");
 #endif
+  out[threadIdx.x] = 0;
 }
 
 void unknown() {

@@ -264,7 +264,9 @@ bool Modifiers::take(std::string_view text) {
     signs_rest = value == "UNUSED_SEXT";
     return true;
   }
-  if (name == "dmask") return true;  // image instructions read it from the encoding
+  // Image and matrix instructions read these from the encoding.
+  for (const std::string_view field : {"dmask", "cbsz", "abid", "blgp"})
+    if (name == field) return true;
   if (name == "row_mask") return row_mask = static_cast<std::uint64_t>(number), true;
   if (name == "bank_mask") return bank_mask = static_cast<std::uint64_t>(number), true;
   if (name == "bound_ctrl") return permutation.zero_invalid = true, true;

@@ -61,6 +61,20 @@ void execute_permuted(Wave& wave, const Instruction& instruction) {
   wave.set_exec(exec);
 }
 
+// A load of 8 or 16 bits into one half of a register, on a part that protects its registers with
+// ECC: the other half becomes zero. Code for such parts counts on it (rocBLAS), or on neither.
+template <std::uint32_t kWritten>
+void execute_clearing(Wave& wave, const Instruction& instruction) {
+  instruction.inner(wave, instruction);
+  std::uint32_t* const row = wave.row(instruction.operand[0].reg);
+  write_lanes(wave, row, [&](std::ptrdiff_t lane) { return row[lane] & kWritten; });
+}
+
+bool loads_half(std::string_view name) {
+  return name.find("_d16") != std::string_view::npos &&
+         (name.find("_load_") != std::string_view::npos || name.starts_with("ds_read_"));
+}
+
 // Two operations at once (VOPD): what the first one writes is kept back until the second one has
 // read its sources.
 void execute_pair(Wave& wave, const Instruction& instruction) {
@@ -158,6 +172,17 @@ void settle_sources(Instruction& instruction, const Definition& definition,
   }
   for (Operand& operand : instruction.operand)
     operand.plain_row = operand.kind == Operand::Kind::kVector && !operand.modified();
+}
+
+// The field ACC_CD says whether C and D of an MFMA are accumulation registers. LLVM 15 prints them
+// as such in some instructions of gfx940, whatever the field holds.
+void name_accumulators(Instruction& instruction) {
+  const unsigned first = (instruction.raw >> 15 & 1) != 0 ? kAccumulators : 0;
+  for (const std::size_t at : {0, 3}) {
+    Operand& operand = instruction.operand[at];
+    if (operand.kind == Operand::Kind::kVector)
+      operand.reg = static_cast<std::uint16_t>(first + operand.reg % kAccumulators);
+  }
 }
 
 // LLVM 15 does not know gfx11's v_mov_b16, whose encodings differ from those of v_not_b16 in the
@@ -304,11 +329,17 @@ void Decoder::settle(Instruction& instruction, std::string_view text) {
   if (activates && parsed.words.size() == 2) typed.first_source = 0;
   if (gfx11_) name_halves(instruction, typed, parsed.words);
   settle_sources(instruction, typed, modifiers, parsed.words);
+  if (parsed.name.starts_with("v_mfma_")) name_accumulators(instruction);
   if (parsed.name.starts_with("v_")) settle_constants(instruction, typed);
   settle_result(instruction, *definition, parsed.sdwa, preserves_halves_);
   Operand& source = instruction.operand[typed.first_source];
   if (modifiers.permutes && source.kind != Operand::Kind::kVector) return;
   instruction.execute = saturates ? definition->saturating : definition->execute;
+  if (!preserves_halves_ && loads_half(parsed.name)) {
+    instruction.inner = instruction.execute;
+    instruction.execute =
+        parsed.name.ends_with("_hi") ? execute_clearing<0xffff0000> : execute_clearing<0xffff>;
+  }
   if (modifiers.permutes)
     settle_permutation(instruction, source, is_wide(typed.sources[0]), modifiers);
 }

@@ -17,6 +17,8 @@ InstructionSet::InstructionSet() {
   add_private_memory(*this);
   add_shared_memory(*this);
   add_image(*this);
+  add_matrix(*this);
+  add_dot_product(*this);
   add_gfx11(*this);
 }
 

@@ -55,6 +55,8 @@ void add_vector_memory(InstructionSet& set);
 void add_private_memory(InstructionSet& set);
 void add_shared_memory(InstructionSet& set);
 void add_image(InstructionSet& set);
+void add_matrix(InstructionSet& set);
+void add_dot_product(InstructionSet& set);
 void add_gfx11(InstructionSet& set);  // the last: it renames what the others added
 
 }  // namespace vitamin::soft::amdgpu::isa
