@@ -20,7 +20,7 @@ SOURCES = pathlib.Path(__file__).parent / "programs"
 PROGRAMS = "/opt/programs"  # in the chroot
 LIMIT = 300  # seconds, for a program
 FLAGS = ["-std=c++17", "-O2", "-ffp-contract=off", "-w"]
-PARTS = ("gfx90a", "gfx942", "gfx1030", "gfx1100")
+PARTS = ("gfx90a", "gfx908", "gfx942", "gfx1030", "gfx1100")
 # Programs whose output differs under `vitamin run`, with the reason.
 KNOWN = {
     "null_stream event_waits": "6.4 leaves no marker for an event that is complete; ours waits",
