@@ -60,18 +60,18 @@ bool find_driver(bool load);
 // is_management_symbol() names; `other` looks for one beside it. The function itself: it stays.
 void* management_override(void* found, const char* name,
                           const std::function<void*(const char*)>& other);
+// Where a call from `caller` belongs while no driver is loaded: the function of this name that the
+// library around `caller` defines or is linked with, as CuPy's for ROCm define functions of CUDA's
+// driver and export them, so that ours is bound in their place. Null: none, or a driver is loaded.
+void* function_of_caller(Symbol symbol, const void* caller);
 // A function of the real driver by its exact name, never an override. Null: not there.
 void* real_function(const char* symbol);
 
+// Null while the driver was not looked for, and where it has no such function.
 template <class Function>
 Function* real(Symbol symbol) {
-  std::atomic<void*>& address = real_addresses[static_cast<std::size_t>(symbol)];
-  void* found = address.load(std::memory_order_acquire);
-  if (found == nullptr) [[unlikely]] {
-    if (!find_driver(true)) return nullptr;
-    found = address.load(std::memory_order_acquire);
-  }
-  return reinterpret_cast<Function*>(found);
+  return reinterpret_cast<Function*>(
+      real_addresses[static_cast<std::size_t>(symbol)].load(std::memory_order_acquire));
 }
 // VITAMIN_REAL(cuEventQuery)(event): the driver's own function, of driver.def or VITAMIN_CALLED.
 // Only where an override runs, so that the driver is known to be there.

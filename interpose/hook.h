@@ -27,8 +27,12 @@ struct Hook<kSymbol, Treatment, Result(Args...)> {
   static Result call(Args... args) {
     [[maybe_unused]] const CallTimer timer(kSymbol);
     auto* function = real<Result(Args...)>(kSymbol);
-    if (function == nullptr) [[unlikely]]
-      return missing();
+    if (function == nullptr) [[unlikely]] {
+      if (void* const own = function_of_caller(kSymbol, __builtin_return_address(0)))
+        return reinterpret_cast<Result (*)(Args...)>(own)(args...);
+      if (find_driver(true)) function = real<Result(Args...)>(kSymbol);
+      if (function == nullptr) return missing();
+    }
     if (passes_natively()) [[unlikely]]
       return function(args...);
     // A runtime that calls its own exported functions comes by here again.

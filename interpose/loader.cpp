@@ -204,6 +204,16 @@ bool find_driver(bool load) {
   return true;
 }
 
+void* function_of_caller(Symbol symbol, const void* caller) {
+  Dl_info library{};
+  if (find_driver(false) || dladdr(caller, &library) == 0) return nullptr;
+  void* const handle = dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  void* const found = handle != nullptr ? real_dlsym()(handle, info(symbol).name.data()) : nullptr;
+  if (found == nullptr) dlerror();  // ours, as above
+  if (handle != nullptr) dlclose(handle);
+  return is_own_export(found) ? nullptr : found;
+}
+
 void* real_function(const char* symbol) {
   if (!find_driver(true)) return nullptr;
   void* address = real_dlsym()(driver_handle.load(std::memory_order_acquire), symbol);

@@ -103,7 +103,7 @@ class BadInput(Direct):
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertEqual(result.stderr.splitlines(), [
             "software AMD GPU: VITAMIN_SOFT_AMDGPU=gfx90a,gfx1030 is not understood; it takes one "
-            "part, which all GPUs of the process are: gfx90a, gfx942, gfx1030, gfx1100"])
+            "part, which all GPUs of the process are: gfx90a, gfx908, gfx942, gfx1030, gfx1100"])
 
 
 class Paths(Direct):

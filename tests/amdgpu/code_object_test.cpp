@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gfx942 and gfx1100 without a runtime, because none of Debian 12 knows them: the kernels of
-// kernels.hip.cpp and masks.hip.cpp, built by hipcc. amdgpu_test.py checks those of gfx90a and
-// gfx1030 against the host under the real runtime; here those of gfx942 give the bits of gfx90a,
-// and those of gfx1100 the bits of gfx1030. LLVM 15 calls the instructions of gfx942 gfx940.
+// gfx942 and gfx1100 without a runtime, because none of Debian 12 knows them, and gfx908: the
+// kernels of kernels.hip.cpp and masks.hip.cpp, built by hipcc. amdgpu_test.py checks those of
+// gfx90a and gfx1030 against the host under the real runtime; here those of gfx908 and gfx942 give
+// the bits of gfx90a, and those of gfx1100 the bits of gfx1030. LLVM 15 calls the instructions of
+// gfx942 gfx940.
 #include <doctest/doctest.h>
 #include <elf.h>
 #include <sys/mman.h>
@@ -277,8 +278,14 @@ void compare(const Results& older, const Results& newer) {
   }
 }
 
-constexpr unsigned kMachineGfx90a = 0x3f, kMachineGfx940 = 0x40;  // of e_flags
+// Of e_flags.
+constexpr unsigned kMachineGfx908 = 0x30, kMachineGfx90a = 0x3f, kMachineGfx940 = 0x40;
 constexpr unsigned kMachineGfx1030 = 0x36, kMachineGfx1100 = 0x41;
+
+TEST_CASE("kernels that hipcc built for gfx908 give the bits of those for gfx90a") {
+  compare(results_on("gfx90a", "kernels_gfx90a.hsaco", kMachineGfx90a),
+          results_on("gfx908", "kernels_gfx908.hsaco", kMachineGfx908));
+}
 
 TEST_CASE("kernels that hipcc built for gfx942 give the bits of those for gfx90a") {
   compare(results_on("gfx90a", "kernels_gfx90a.hsaco", kMachineGfx90a),

@@ -371,7 +371,8 @@ def arguments_of(words):
                         help="of a case on an idle machine (default: %(default)s); at least 4 "
                              "times that, more on a busy one, and 10 times the bare run more when "
                              "wrapped")
-    parser.add_argument("--part", choices=("gfx90a", "gfx942", "gfx1030"), default="gfx90a")
+    parser.add_argument("--part", choices=("gfx90a", "gfx908", "gfx942", "gfx1030"),
+                        default="gfx90a")
     parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--chroot", type=pathlib.Path, metavar="DIRECTORY")
     return parser.parse_args(words)

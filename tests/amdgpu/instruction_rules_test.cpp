@@ -2,6 +2,7 @@
 //
 // Single instructions: what gfx942 has beyond gfx90a, what both have alike, and what is refused
 // because the interpreter would have to guess. Encodings are LLVM's for gfx940.
+#include <array>
 #include <bit>
 #include <cstring>
 #include <string>
@@ -44,6 +45,45 @@ TEST_CASE("a lane permutation of a source of 64 bits moves both halves") {
   CHECK(rules.run(0x7e0430fa, 0xff015104, text).empty());
   for (const unsigned lane : {0u, 17u, 63u})
     CHECK(std::bit_cast<double>(rules.pair(2, lane)) == lane / 16 * 16 + 2);
+}
+
+TEST_CASE("the high word of a product of 24 bits has the sign of the product") {
+  Rules rules("gfx90a");
+  const auto product = [&](U32 x, U32 y) {
+    rules.row(1) = x, rules.row(2) = y;
+    CHECK(rules.run({0x0e060501}, "v_mul_hi_i32_i24_e32 v3, v1, v2").empty());
+    return rules.row(3);
+  };
+  CHECK(product(0x7fffff, 0x7fffff) == 0x3fff);
+  CHECK(product(0xab800000, 0x7fffff) == 0xffffc000);  // the bits above the 24th do not count
+  CHECK(product(5, 6) == 0);
+}
+
+TEST_CASE("atomics change words of a buffer within its range and return what was there") {
+  Rules rules("gfx90a");
+  std::array<U32, 4> memory = {1, 2, 0xffffffff, 0x3f800000};  // the last: 1.0
+  const auto address = reinterpret_cast<U64>(memory.data());
+  rules.scalar(8) = static_cast<U32>(address);
+  rules.scalar(9) = static_cast<U32>(address >> 32);
+  rules.scalar(10) = sizeof memory;
+  rules.scalar(11) = 0;
+  rules.row(3) = 4, rules.row(4) = 7, rules.row(5) = 2;
+  const char* const swap = "buffer_atomic_cmpswap v[4:5], v3, s[8:11], 0 offen glc";
+  CHECK(rules.run(0xe1045000, 0x80020403, swap).empty());
+  CHECK((memory[1] == 7 && rules.row(4) == 2));
+  CHECK(rules.run(0xe1045000, 0x80020403, swap).empty());  // holds 7, not 2
+  CHECK((memory[1] == 7 && rules.row(4) == 7));
+  rules.row(4) = 5;
+  const char* const add = "buffer_atomic_add v4, v3, s[8:11], 0 offen offset:4";
+  CHECK(rules.run(0xe1081004, 0x80020403, add).empty());
+  CHECK((memory[2] == 4 && rules.row(4) == 5));
+  rules.row(3) = 12;
+  CHECK(rules.run(0xe1081004, 0x80020403, add).empty());  // behind the buffer
+  CHECK(memory[2] == 4);
+  rules.row(4) = 0x40000000;  // 2.0
+  const char* const real = "buffer_atomic_add_f32 v4, off, s[8:11], 0 offset:12";
+  CHECK(rules.run(0xe134000c, 0x80020400, real).empty());
+  CHECK(memory[3] == 0x40400000);
 }
 
 TEST_CASE("private memory of gfx942 takes a vector and a scalar offset, or none") {

@@ -448,6 +448,14 @@ TEST_CASE("sysfs_shows_the_shader_arrays_and_the_version_of_gfx1100") {
     CHECK_MESSAGE(gpu.find(line) != std::string::npos, line);
 }
 
+TEST_CASE("sysfs_shows_the_cus_and_the_version_of_gfx908") {
+  const std::string gpu = properties_of_gpu("gfx908");
+  for (const char* line :
+       {"gfx_target_version 90008\n", "num_xcc 1\n", "array_count 8\n", "simd_count 480\n",
+        "cu_per_simd_array 15\n", "wave_front_size 64\n", "device_id 29580\n"})
+    CHECK_MESSAGE(gpu.find(line) != std::string::npos, line);
+}
+
 TEST_CASE("sysfs_counts_the_engines_of_all_xccs_of_gfx942") {
   const std::string gpu = properties_of_gpu("gfx942");
   for (const char* line : {"gfx_target_version 90402\n", "num_xcc 8\n", "array_count 32\n",

@@ -20,7 +20,7 @@ SOURCES = pathlib.Path(__file__).parent / "programs"
 PROGRAMS = "/opt/programs"  # in the chroot
 LIMIT = 300  # seconds, for a program
 FLAGS = ["-std=c++17", "-O2", "-ffp-contract=off", "-w"]
-PARTS = ("gfx90a", "gfx942", "gfx1030", "gfx1100")
+PARTS = ("gfx90a", "gfx908", "gfx942", "gfx1030", "gfx1100")
 LIBRARIES = {"blas": ["-lrocblas"]}  # what programs are linked with
 # Programs whose output differs under `vitamin run`, with the reason.
 KNOWN = {

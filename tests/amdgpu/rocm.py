@@ -89,7 +89,10 @@ class Chroot(Here):
             present = any((directory / path / library.name).exists()
                           for path in ("usr/lib/x86_64-linux-gnu", "lib64"))
             if not present:
-                shutil.copy(library, self.libraries)
+                # Not over one that a program of another script may have mapped.
+                copy = self.libraries / f"{library.name}.{os.getpid()}"
+                shutil.copy(library, copy)
+                copy.replace(self.libraries / library.name)
 
     def make(self):
         if (self.directory / "usr/bin/hipcc").exists():

@@ -3,7 +3,7 @@
 // A program that tries the doors to the driver and says where each leads. doors_test.py runs it
 // with and without the preloaded library.
 //
-//   doors next | origin PATH | deepbind PATH
+//   doors next | origin PATH | deepbind PATH | own PATH
 //   doors absent              probes for a driver that is not loaded
 //   doors symbols NAME...     "NAME owner dlerror" through dlsym
 //   doors requests FILE       "name version flags variant owner" through cuGetProcAddress_v2, for
@@ -56,6 +56,12 @@ int deepbind(const char* path) {
   auto lookup = reinterpret_cast<Lookup>(dlsym(library, "vitamin_test_lookup"));
   std::printf("%s %s\n", owner_of(lookup(driver, "cuMemFree_v2")),
               owner_of(dlsym(driver, "cuMemFree_v2")));
+  return 0;
+}
+
+int own(const char* path) {
+  void* library = open_or_die(path, RTLD_NOW | RTLD_LOCAL);
+  std::printf("%d\n", reinterpret_cast<int (*)()>(dlsym(library, "vitamin_test_own"))());
   return 0;
 }
 
@@ -125,6 +131,7 @@ int main(int count, char** words) {
   if (what == "next") return std::printf("%s\n", vitamin_test_name()) > 0 ? 0 : 1;
   if (what == "origin" && count == 3) return origin(words[2]);
   if (what == "deepbind" && count == 3) return deepbind(words[2]);
+  if (what == "own" && count == 3) return own(words[2]);
   if (what == "absent") return absent();
   if (what == "symbols") return symbols(count - 2, words + 2);
   if (what == "requests" && count == 3) return requests(words[2]);

@@ -163,7 +163,7 @@ void add_gfx11(InstructionSet& set) {
     for (const std::string prefix : {"s_load_", "s_buffer_load_"})
       set.rename(prefix + name, prefix + earlier);
   for (const char* space : {"global", "flat", "scratch", "buffer"}) rename_memory(set, space);
-  for (const char* space : {"global", "flat"}) rename_atomics(set, space);
+  for (const char* space : {"global", "flat", "buffer"}) rename_atomics(set, space);
   rename_shared_memory(set);
   add_halves(set);
   add_limits(set);

@@ -2,6 +2,7 @@
 //
 // buffer_ and scratch_: private memory, and buffers that a resource in scalar registers describes.
 #include "backends/soft/amdgpu/isa/address.h"
+#include "backends/soft/amdgpu/isa/atomics.h"
 #include "backends/soft/amdgpu/isa/lanes.h"
 
 namespace vitamin::soft::amdgpu::isa {
@@ -71,6 +72,17 @@ void buffer_store(Wave& wave, const Instruction& instruction) {
   });
 }
 
+// data, which takes what was there, address, resource, offset. No compiled code has one for the
+// private memory of a lane.
+template <auto F, class T, bool kSwapsIf>
+void buffer_atomic(Wave& wave, const Instruction& instruction) {
+  const Buffer buffer(wave, instruction);
+  const unsigned data = instruction.operand[0].reg;
+  each_lane_atomically<F, T, kSwapsIf>(wave, instruction, data, data, [&](unsigned lane) {
+    return locate(wave, instruction, buffer, lane, sizeof(T));
+  });
+}
+
 // scratch_: a vector offset or "off", and a scalar offset or "off", in bytes of a lane.
 std::uint8_t* scratch_at(Wave& wave, const Instruction& instruction, const Operand& vector,
                          const Operand& base, unsigned lane, unsigned size) {
@@ -117,6 +129,10 @@ void add_private_memory(InstructionSet& set) {
             {.execute = buffer_store<E>, .first_source = 0, .sources = words});
     set.add("scratch_store_" + name,
             {.execute = scratch_store<E>, .first_source = 0, .sources = words});
+  });
+  each_atomic([&]<auto F, class T, bool kSwapsIf>(const std::string& name) {
+    set.add("buffer_atomic_" + name,
+            {.execute = buffer_atomic<F, T, kSwapsIf>, .first_source = 0, .sources = words});
   });
 }
 

@@ -263,6 +263,8 @@ void add_arithmetic(InstructionSet& set) {
           per_lane<[](U32 x, U32 y) { return low(U64{unsigned24(x)} * unsigned24(y) >> 32); }>());
   set.add("v_mul_i32_i24",
           per_lane<[](U32 x, U32 y) { return U32(signed24(x)) * U32(signed24(y)); }>());
+  set.add("v_mul_hi_i32_i24",
+          per_lane<[](I32 x, I32 y) { return low(U64(I64{signed24(x)} * signed24(y)) >> 32); }>());
   set.add("v_mad_u32_u24",
           per_lane<[](U32 x, U32 y, U32 z) { return unsigned24(x) * unsigned24(y) + z; }>());
   set.add("v_mad_i32_i24",

@@ -91,60 +91,15 @@ void store(Wave& wave, const Instruction& instruction) {
                    [&](unsigned lane) { E::store(data, lane, addresses.at(lane, E::kSize)); });
 }
 
-// [dst,] address, data, base. kSwapsIf: the word behind the data is what memory must hold.
+// [dst,] address, data, base.
 template <Space kSpace, auto F, class T, bool kSwapsIf>
 void atomic(Wave& wave, const Instruction& instruction) {
   const unsigned first = instruction.returns ? 1 : 0;
   const Addresses<kSpace> addresses(wave, instruction, instruction.operand[first],
                                     instruction.operand[first + 2]);
-  const Operand& data = instruction.operand[first + 1];
-  constexpr unsigned kWords = sizeof(T) / 4;
-  alignas(64) U32 words[2][kLanes] = {};
-  const auto element = [&](unsigned lane, unsigned part) {
-    T value = 0;
-    for (unsigned at = 0; at < kWords; ++at)
-      value |= static_cast<T>(wave.row(data.reg + part * kWords + at)[lane]) << (32 * (at % 2));
-    return value;
-  };
-  each_active_lane(wave, [&](unsigned lane) {
-    T* const at = reinterpret_cast<T*>(addresses.at(lane, sizeof(T)));
-    const T value = element(lane, 0);
-    T old;
-    if constexpr (kSwapsIf)
-      old = compare_and_swap(at, value, element(lane, 1));
-    else
-      old = update<F>(at, value);
-    words[0][lane] = static_cast<U32>(old);
-    if (kWords == 2) words[1][lane] = static_cast<U32>(static_cast<U64>(old) >> 32);
-  });
-  if (!instruction.returns) return;
-  for (unsigned at = 0; at < kWords; ++at)
-    write_row(wave, instruction.operand[0].reg + at, words[at]);
-}
-
-template <auto F, class T, bool kSwapsIf = false>
-void add_atomic(InstructionSet& set, const std::string& name) {
-  set.add("global_atomic_" + name,
-          {.execute = atomic<Space::kGlobal, F, T, kSwapsIf>, .first_source = 0});
-  set.add("flat_atomic_" + name,
-          {.execute = atomic<Space::kFlat, F, T, kSwapsIf>, .first_source = 0});
-}
-
-template <class T>
-void add_integer_atomics(InstructionSet& set, const std::string& suffix) {
-  add_atomic<kExchange<T>, T>(set, "swap" + suffix);
-  add_atomic<kAdd<T>, T>(set, "add" + suffix);
-  add_atomic<kSubtract<T>, T>(set, "sub" + suffix);
-  add_atomic<kAnd<T>, T>(set, "and" + suffix);
-  add_atomic<kOr<T>, T>(set, "or" + suffix);
-  add_atomic<kXor<T>, T>(set, "xor" + suffix);
-  add_atomic<kUnsignedMin<T>, T>(set, "umin" + suffix);
-  add_atomic<kUnsignedMax<T>, T>(set, "umax" + suffix);
-  add_atomic<kSignedMin<T>, T>(set, "smin" + suffix);
-  add_atomic<kSignedMax<T>, T>(set, "smax" + suffix);
-  add_atomic<kIncrement<T>, T>(set, "inc" + suffix);
-  add_atomic<kDecrement<T>, T>(set, "dec" + suffix);
-  add_atomic<kExchange<T>, T, true>(set, "cmpswap" + suffix);
+  each_lane_atomically<F, T, kSwapsIf>(
+      wave, instruction, instruction.operand[first + 1].reg, instruction.operand[0].reg,
+      [&](unsigned lane) { return addresses.at(lane, sizeof(T)); });
 }
 
 }  // namespace
@@ -160,15 +115,12 @@ void add_vector_memory(InstructionSet& set) {
     set.add("global_store_" + name, {.execute = store<Space::kGlobal, E>, .first_source = 0});
     set.add("flat_store_" + name, {.execute = store<Space::kFlat, E>, .first_source = 0});
   });
-  add_integer_atomics<U32>(set, "");
-  add_integer_atomics<U64>(set, "_x2");
-  add_atomic<kRealAdd<U32, float>, U32>(set, "add_f32");
-  add_atomic<kRealAdd<U64, double>, U64>(set, "add_f64");
-  add_atomic<kRealMin<U64, double>, U64>(set, "min_f64");
-  add_atomic<kRealMax<U64, double>, U64>(set, "max_f64");
-  add_atomic<kRealMin<U32, float>, U32>(set, "fmin");
-  add_atomic<kRealMax<U32, float>, U32>(set, "fmax");
-  add_atomic<kPackedHalfAdd, U32>(set, "pk_add_f16");
+  each_atomic([&]<auto F, class T, bool kSwapsIf>(const std::string& name) {
+    set.add("global_atomic_" + name,
+            {.execute = atomic<Space::kGlobal, F, T, kSwapsIf>, .first_source = 0});
+    set.add("flat_atomic_" + name,
+            {.execute = atomic<Space::kFlat, F, T, kSwapsIf>, .first_source = 0});
+  });
 }
 
 }  // namespace vitamin::soft::amdgpu::isa
