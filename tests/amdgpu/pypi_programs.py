@@ -163,7 +163,7 @@ def main():
     parser.add_argument("program", choices=PROGRAMS)
     parser.add_argument("directory", type=pathlib.Path, help="made if it is not there")
     parser.add_argument("--build", type=pathlib.Path, required=True)
-    parser.add_argument("--part", help="gfx90a: JAX up to its first product of matrices")
+    parser.add_argument("--part", help="JAX: gfx1030 (the default) or gfx90a")
     parser.add_argument("--chroot", type=pathlib.Path, help="of JAX; default: in DIRECTORY")
     arguments = parser.parse_args()
     program = PROGRAMS[arguments.program]
