@@ -201,6 +201,14 @@ class OverFakes(unittest.TestCase):
         for file in (vitamind, inside):
             wait_until(lambda file=file: has_ended(int(file.read_text())), plenty=60)
 
+    def test_a_file_that_hip_tests_has_commented_out_is_not_built(self):
+        self.source("unit/stream/a", case("Unit_new", "true"))
+        self.source("unit/stream/a_old", case("Unit_old", "true"))
+        lists = self.checkout / "catch/unit/stream/CMakeLists.txt"
+        lists.write_text("set(TEST_SRC a.cc)  # for all\n# a_old.cc  # a twin of a.cc\n")
+        _, printed = self.start()
+        self.assertEqual([row["test"] for row in self.results()], ["Unit_new"], printed)
+
     def test_a_case_that_differs_is_run_three_times_and_named_with_the_reasons(self):
         self.source("unit/stream/a", case("Unit_other",
                                           'case $MODE in *static) kill -11 $$;; esac'))
