@@ -36,7 +36,7 @@ ONE_GPU = [
     *(f"corners {check}" for check in (
         "captured_graph", "built_graph", "asked_for_by_name", "last_error", "attachments",
         "times_between_events", "devices", "other_processes")),
-    "newer capture_to_graph", "newer proc_address",
+    "newer capture_to_graph", "newer proc_address", "newer launches_by_c_name",
     "obstacles own_mask", "obstacles unreadable_code", "masks try_masks",
 ]
 TWO_GPUS = [f"several {check}" for check in (

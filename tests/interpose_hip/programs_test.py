@@ -112,6 +112,10 @@ class NewerFunctions(Programs):
         launches = self.check("capture_to_graph")
         self.assertEqual((launches["captured"], launches["bound"]), (2, 0), launches)
 
+    def test_launches_of_a_module_by_the_c_name_are_bound(self):
+        launches = self.check("launches_by_c_name")
+        self.assertEqual((launches["seen"], launches["bound"]), (10, 10), launches)
+
     def test_entry_points_that_the_runtime_is_asked_for_are_bound(self):
         launches = self.check("proc_address")
         self.assertEqual((launches["seen"], launches["bound"]), (10, 10), launches)

@@ -93,11 +93,35 @@ void proc_address() {
   report("entry points that the runtime was asked for", value.host()[0] == 0x01010101 + 640);
 }
 
+// rocBLAS launches by this name.
+void launches_by_c_name() {
+  const auto launch =
+      found<hipError_t(hipFunction_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                       std::size_t, hipStream_t, void**, void**, hipEvent_t, hipEvent_t, unsigned)>(
+          "hipExtModuleLaunchKernel");
+  hipModule_t module = nullptr;
+  hipFunction_t scale = nullptr;
+  HIP_OK(hipModuleLoad(&module, std::getenv("MODULE_FILE")));
+  HIP_OK(hipModuleGetFunction(&scale, module, "scale"));
+  DeviceArray<float> values(std::vector<float>(1000, 1.0f));
+  float* where = values.data();
+  float by = 2.0f;
+  int size = 1000;
+  void* arguments[] = {&where, &by, &size};
+  for (int i = 0; i < 10; ++i)
+    HIP_OK(launch(scale, 8 * 128, 1, 1, 128, 1, 1, 0, nullptr, arguments, nullptr, nullptr, nullptr,
+                  0));
+  report("a copy has what launches by the C name wrote",
+         values.host() == std::vector<float>(1000, 1024.0f));
+  HIP_OK(hipModuleUnload(module));
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   return run_checks({{"synchronous_copies", synchronous_copies},
                      {"capture_to_graph", capture_to_graph},
-                     {"proc_address", proc_address}},
+                     {"proc_address", proc_address},
+                     {"launches_by_c_name", launches_by_c_name}},
                     count, arguments);
 }
