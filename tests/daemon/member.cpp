@@ -14,7 +14,6 @@
 //               millisecond, and prints how long the answers took; mean_us: of those within 5 ms
 //   hold [N]    takes a lease, prints it, submits one operation that does not end, and sleeps;
 //               with N MiB of memory in use
-//   gate        as hold, with the whole device: no other client's work starts until it ends
 //   away        takes a lease, prints it, submits one operation that does not end; after a line of
 //               input submits another one on another lane and prints whether that used the fallback
 //               partition; then as hold
@@ -292,10 +291,10 @@ int delay(const std::string& socket, long requests) {
 
 // A lease with an operation that does not end.
 struct Held {
-  explicit Held(const std::string& socket, bool whole_device = false)
+  explicit Held(const std::string& socket)
       : remote(arbiter(socket)),
         layout(runtime::PoolLayout::build(device(), remote->limits())),
-        eligible(whole_device ? std::vector{runtime::kWholeDevice} : eligible_partitions(layout)),
+        eligible(eligible_partitions(layout)),
         lane(*remote, 0, eligible) {
     runtime::PartitionId partition = runtime::kNoPartition;
     while ((partition = lane.try_submit()) == runtime::kNoPartition)
@@ -309,9 +308,9 @@ struct Held {
   Lane lane;
 };
 
-int hold(const std::string& socket, long mebibytes, bool whole_device = false) {
+int hold(const std::string& socket, long mebibytes) {
   const std::vector<char> ballast(static_cast<std::size_t>(mebibytes) << 20, 1);
-  Held held(socket, whole_device);
+  Held held(socket);
   for (;;) {  // as the mover does
     if (held.remote->wants_service()) held.remote->service();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -479,7 +478,6 @@ int run(int argc, char** argv) {
   if (verb == "count") return work(socket, 0, nullptr, true, number);
   if (verb == "away") return away(socket);
   if (verb == "hold") return hold(socket, number);
-  if (verb == "gate") return hold(socket, 0, true);
   if (verb == "hog") return hog(number);
   if (verb == "latency") return latency(socket);
   if (verb == "homes") homes(socket);

@@ -20,9 +20,10 @@ from time_limit import time_limit
 
 STEPS = {"demo-train": "50", "demo-serve": "14"} if takes_a_sample() else {
     "demo-train": "150", "demo-serve": "40"}
-SOFT_DEVICE = "GPU-56697461-6d69-6e00-536f-667400000000"  # backends/soft/libcuda/device.cpp
-# The client that holds the programs back keeps its lease however long they take to connect.
-GATED = ["--quiet", "--answer-within", "3600"]
+
+
+def parent_of(process):
+    return int(pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def hash_of(text):
@@ -65,28 +66,33 @@ class UnderDaemon(DaemonTest):
             time.sleep(0.01)
 
     def gathered(self, daemon, names, kill=None):
-        """Starts programs, which wait for their first grant until all of them are clients.
-        `kill`: which of them is killed before they continue."""
-        gate = self.member(daemon, "gate", environment={"MEMBER_DEVICE": SOFT_DEVICE})
-        self.assertIn("entry", json.loads(gate.stdout.readline()))
-        processes, clients = [], [gate.pid]
+        """Starts programs that are all clients at the same time: longer ones until they are.
+        `kill`: which of them is killed then."""
+        for self.times in (4, 16, 64, 256):
+            processes = [self.run_under(daemon, name, i) for i, name in enumerate(names)]
 
-        def newest():
-            return [client["process"] for client in daemon.status()["clients"]
-                    if client["process"] not in clients]
-        for i, name in enumerate(names):
-            processes.append(self.run_under(daemon, name, i))
-            clients += self.until(newest, 60)
-        self.assertEqual(len(clients), 1 + len(names))
-        if kill is not None:
-            os.kill(clients[1 + kill], signal.SIGKILL)
-        gate.kill()
-        return processes
+            def clients():
+                return [client["process"] for client in daemon.status()["clients"]]
+            self.until(lambda: len(clients()) == len(names) or
+                       any(process.poll() is not None for process in processes), 60)
+            found = clients()
+            if len(found) == len(names):
+                if kill is not None:
+                    of_parent = {parent_of(client): client for client in found}
+                    os.kill(of_parent[processes[kill].pid], signal.SIGKILL)
+                return processes
+            for process in processes:
+                process.terminate()
+                process.communicate(timeout=time_limit(60))
+            self.until(lambda: not clients(), 60)
+        self.fail("the programs ended before all of them were clients")
 
 
 class Programs(UnderDaemon):
+    times = 1  # how long programs are, in STEPS
+
     def program(self, name):
-        return [os.path.join(os.environ["PROGRAMS"], name), STEPS[name]]
+        return [os.path.join(os.environ["PROGRAMS"], name), str(self.times * int(STEPS[name]))]
 
     def alone(self, name):
         return hash_of(subprocess.run(self.program(name), env=self.environment, text=True,
@@ -94,10 +100,11 @@ class Programs(UnderDaemon):
                                       timeout=time_limit(60), check=True).stdout)
 
     def share(self, names, policy="random:max_sms=32"):
-        expected = {name: self.alone(name) for name in set(names)}
-        daemon = self.daemon("--policy", policy, *GATED)
+        # A busy machine is no program that does not answer.
+        daemon = self.daemon("--policy", policy, "--quiet", "--answer-within", "3600")
         processes = self.gathered(daemon, names)
         self.look_on(daemon, processes)
+        expected = {name: self.alone(name) for name in set(names)}
         for name, process in zip(names, processes):
             output, report = self.finish(process)
             self.assertEqual(hash_of(output), expected[name])
@@ -120,18 +127,16 @@ class Programs(UnderDaemon):
         self.assertEqual(hash_of(output), expected)
 
     def test_a_killed_program_does_not_affect_the_others(self):
-        expected = self.alone("demo-train")
-        daemon = self.daemon("--policy", "random:max_sms=32", *GATED)
+        daemon = self.daemon("--policy", "random:max_sms=32", "--quiet")
         stays, goes = self.gathered(daemon, ["demo-train"] * 2, kill=1)
         goes.communicate(timeout=time_limit(60))
         output, _ = self.finish(stays)
-        self.assertEqual(hash_of(output), expected)
+        self.assertEqual(hash_of(output), self.alone("demo-train"))
         self.until(lambda: not daemon.status()["clients"])
         self.assertEqual(daemon.status()["devices"][0]["held"], [])
 
     def test_the_bits_stay_when_the_daemon_dies_and_restarts(self):
-        expected = self.alone("demo-train")
-        daemon = self.daemon("--policy", "random:max_sms=32", *GATED)
+        daemon = self.daemon("--policy", "random:max_sms=32", "--quiet")
         processes = self.gathered(daemon, ["demo-train"] * 2)
         for _ in range(5):
             daemon.kill()
@@ -140,7 +145,7 @@ class Programs(UnderDaemon):
             time.sleep(0.1)
         for process in processes:
             output, _ = self.finish(process)
-            self.assertEqual(hash_of(output), expected)
+            self.assertEqual(hash_of(output), self.alone("demo-train"))
 
     def test_without_a_daemon_the_program_starts_one_which_ends(self):
         expected = self.alone("demo-train")
