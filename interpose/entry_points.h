@@ -61,8 +61,9 @@ bool find_driver(bool load);
 void* management_override(void* found, const char* name,
                           const std::function<void*(const char*)>& other);
 // Where a call from `caller` belongs while no driver is loaded: the function of this name that the
-// library around `caller` defines or is linked with, as CuPy's for ROCm define functions of CUDA's
-// driver and export them, so that ours is bound in their place. Null: none, or a driver is loaded.
+// application has itself, as CuPy's libraries for ROCm define functions of CUDA's driver and export
+// them, so that ours is bound in their place. Null: none, or a driver is loaded. Once a driver is
+// loaded such calls go to it (interpose/libcuda/README.md).
 void* function_of_caller(Symbol symbol, const void* caller);
 // A function of the real driver by its exact name, never an override. Null: not there.
 void* real_function(const char* symbol);

@@ -14,9 +14,14 @@
 //
 // Compiled without sanitizers: this code runs before their runtime is ready.
 #include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "interpose/entry_points.h"
 
@@ -204,14 +209,73 @@ bool find_driver(bool load) {
   return true;
 }
 
-void* function_of_caller(Symbol symbol, const void* caller) {
+namespace {
+
+// A function of the application's that has a name of ours, by the call that it was found for. Kept
+// for ever, as is the library that it lies in: such calls are launches, too.
+struct OwnFunction {
+  Symbol symbol;
+  const void* caller;
+  void* function;
+};
+std::array<std::atomic<const OwnFunction*>, 256> own_functions;
+
+std::atomic<const OwnFunction*>& own_function(Symbol symbol, const void* caller) {
+  const auto at = reinterpret_cast<std::uintptr_t>(caller) ^ static_cast<std::size_t>(symbol) * 31;
+  return own_functions[(at ^ at >> 8) % own_functions.size()];
+}
+
+// What the library defines or is linked with, but not ours. It stays open if it does.
+void* function_in(const char* library, const char* name) {
+  void* const handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr) return nullptr;
+  void* const found = real_dlsym()(handle, name);
+  if (found != nullptr && !is_own_export(found)) return found;
+  dlclose(handle);
+  return nullptr;
+}
+
+std::vector<std::string> loaded_libraries() {
+  std::vector<std::string> names;
+  const auto note = [](dl_phdr_info* object, std::size_t, void* to) {
+    if (object->dlpi_name != nullptr && object->dlpi_name[0] != '\0')
+      static_cast<std::vector<std::string>*>(to)->emplace_back(object->dlpi_name);
+    return 0;
+  };
+  dl_iterate_phdr(note, &names);
+  return names;
+}
+
+// As the loader would bind the call without us: in the global scope, then from the caller's
+// library. At the end of a function a call can be a jump, whose caller is not to be known: then any
+// library's will do.
+void* application_function(const char* name, const void* caller) {
+  void* const next = real_dlsym()(RTLD_NEXT, name);
+  if (next != nullptr && !is_own_export(next)) return next;
   Dl_info library{};
-  if (find_driver(false) || dladdr(caller, &library) == 0) return nullptr;
-  void* const handle = dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-  void* const found = handle != nullptr ? real_dlsym()(handle, info(symbol).name.data()) : nullptr;
-  if (found == nullptr) dlerror();  // ours, as above
-  if (handle != nullptr) dlclose(handle);
-  return is_own_export(found) ? nullptr : found;
+  if (dladdr(caller, &library) != 0)
+    if (void* const found = function_in(library.dli_fname, name)) return found;
+  for (const std::string& each : loaded_libraries())
+    if (void* const found = function_in(each.c_str(), name)) return found;
+  return nullptr;
+}
+
+}  // namespace
+
+void* function_of_caller(Symbol symbol, const void* caller) {
+  std::atomic<const OwnFunction*>& kept = own_function(symbol, caller);
+  const OwnFunction* const known = kept.load(std::memory_order_acquire);
+  if (known != nullptr && known->symbol == symbol && known->caller == caller)
+    return known->function;
+  if (find_driver(false)) return nullptr;
+  void* const found = application_function(info(symbol).name.data(), caller);
+  dlerror();  // ours, as above
+  const OwnFunction* none = nullptr;
+  if (found != nullptr && known == nullptr) {
+    const auto* const made = new OwnFunction{symbol, caller, found};
+    if (!kept.compare_exchange_strong(none, made, std::memory_order_acq_rel)) delete made;
+  }
+  return found;
 }
 
 void* real_function(const char* symbol) {

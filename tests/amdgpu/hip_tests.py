@@ -182,14 +182,14 @@ class Tests:
     part: str
 
     def sources(self, directory):
-        """But those that hip-tests itself has commented out: they define what others do."""
+        """But those that are commented out of the list of sources: they define what others do."""
         path = self.checkout / "catch" / directory
         lists = path / "CMakeLists.txt"
         lines = lists.read_text().splitlines() if lists.exists() else []
-        built, commented = ({name for line in lines
-                             for name in re.findall(r"\w+\.c\w+", line.partition("#")[part])}
-                            for part in (0, 2))
-        left_out = commented - built
+        names = re.compile(r"[\w-]+\.c\w+")
+        built = {name for line in lines for name in names.findall(line.partition("#")[0])}
+        commented = re.compile(rf"\s*#\s*({names.pattern})\s*(?:#.*)?")
+        left_out = {found[1] for line in lines if (found := commented.fullmatch(line))} - built
         return [path for path in sorted(path.glob("*"))
                 if path.suffix in (".cc", ".cpp") and path.name != "standalone_main.cc" and
                 path.name not in left_out and

@@ -205,7 +205,7 @@ class OverFakes(unittest.TestCase):
         self.source("unit/stream/a", case("Unit_new", "true"))
         self.source("unit/stream/a_old", case("Unit_old", "true"))
         lists = self.checkout / "catch/unit/stream/CMakeLists.txt"
-        lists.write_text("set(TEST_SRC a.cc)  # for all\n# a_old.cc  # a twin of a.cc\n")
+        lists.write_text("set(TEST_SRC ${ALL})  # a.cc and more\n  # a_old.cc  # of old\n")
         _, printed = self.start()
         self.assertEqual([row["test"] for row in self.results()], ["Unit_new"], printed)
 

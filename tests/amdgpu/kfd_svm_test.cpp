@@ -127,6 +127,10 @@ TEST_CASE("attributes_end_with_the_mapping") {
                  0) == at);
   CHECK(pages.get(KFD_IOCTL_SVM_ATTR_PREFERRED_LOC, 0, 0, 2).value == kGpu);
   CHECK(pages.get(KFD_IOCTL_SVM_ATTR_PREFERRED_LOC, 0, 2, 2).value == kUndefined);
+  const auto left = soft::amdgpu::machine().memory.find(pages.first() + 1);
+  REQUIRE(left);
+  CHECK((left->begin == pages.first() && left->bytes == 2 * kPage));
+  CHECK(!soft::amdgpu::machine().memory.find(half));
 }
 
 TEST_CASE("calls_that_linux_refuses_are_refused_and_change_nothing") {

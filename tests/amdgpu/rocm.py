@@ -111,7 +111,8 @@ class Chroot(Here):
                 target = self.directory / source[1:]
                 target.mkdir(parents=True, exist_ok=True)
                 subprocess.run(["mount", "--bind", source, target], check=True)
-                mounts.callback(subprocess.run, ["umount", target], check=True)
+                # Also where another script runs a process there.
+                mounts.callback(subprocess.run, ["umount", "--lazy", target], check=True)
             yield
 
     def within(self, command, directory, settings):

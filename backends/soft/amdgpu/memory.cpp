@@ -15,6 +15,14 @@ void Memory::remove(std::uint64_t begin) {
   ranges_.erase(begin);
 }
 
+void Memory::split(std::uint64_t at) {
+  const std::lock_guard lock(mutex_);
+  const auto around = find_locked(at);
+  if (!around || around->begin == at) return;
+  ranges_[around->begin] = at - around->begin;
+  ranges_[at] = around->begin + around->bytes - at;
+}
+
 std::optional<MappedRange> Memory::find(std::uint64_t address) const {
   const std::lock_guard lock(mutex_);
   return find_locked(address);

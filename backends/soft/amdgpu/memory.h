@@ -19,6 +19,7 @@ class Memory {
   // No effect where `begin` lies in a range already.
   void add(std::uint64_t begin, std::uint64_t bytes);
   void remove(std::uint64_t begin);  // of a range; none begins there: no effect
+  void split(std::uint64_t at);      // the range around it into two, which begin and end there
   std::optional<MappedRange> find(std::uint64_t address) const;
 
  private:

@@ -22,7 +22,8 @@ struct Part {
   std::uint32_t wave_width;                                 // native
   bool cu_pairs;             // workgroup processors: masks are made of pairs of CUs
   bool packed_ids;           // work-item ids arrive packed in one register
-  bool preserves_halves;     // 16-bit results leave the other half of a register alone
+  bool preserves_halves;     // 16-bit results and loads leave the other half of a register alone;
+                             // else registers and memory have ECC, too
   bool architected_scratch;  // see isa::Dispatch
   const char* family;
   std::uint16_t device_id;  // on the PCI bus

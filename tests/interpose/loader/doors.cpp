@@ -61,7 +61,8 @@ int deepbind(const char* path) {
 
 int own(const char* path) {
   void* library = open_or_die(path, RTLD_NOW | RTLD_LOCAL);
-  std::printf("%d\n", reinterpret_cast<int (*)()>(dlsym(library, "vitamin_test_own"))());
+  for (const char* name : {"vitamin_test_own", "vitamin_test_own", "vitamin_test_jump"})
+    std::printf("%d ", reinterpret_cast<int (*)()>(dlsym(library, name))());
   return 0;
 }
 

@@ -6,6 +6,9 @@ extern "C" {
 [[gnu::visibility("default")]] int cuInit(unsigned flags) { return static_cast<int>(flags) + 1; }
 [[gnu::visibility("default")]] int cuModuleLoadData(void**, const void*) { return 42; }
 
+// Ends in a jump where the compiler optimises.
+[[gnu::visibility("default")]] int vitamin_test_jump() { return cuInit(6); }
+
 [[gnu::visibility("default")]] int vitamin_test_own() {
   void* module = nullptr;
   return cuInit(6) * 100 + cuModuleLoadData(&module, nullptr);

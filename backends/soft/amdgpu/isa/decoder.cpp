@@ -174,8 +174,9 @@ void settle_sources(Instruction& instruction, const Definition& definition,
     operand.plain_row = operand.kind == Operand::Kind::kVector && !operand.modified();
 }
 
-// The field ACC_CD says whether C and D of an MFMA are accumulation registers. LLVM 15 prints them
-// as such in some instructions of gfx940, whatever the field holds.
+// The field ACC_CD says whether C and D of an MFMA are accumulation registers; on gfx908, which has
+// no such field, they always are. LLVM 15 prints them as such in some instructions of gfx940,
+// whatever the field holds.
 void name_accumulators(Instruction& instruction) {
   const unsigned first = (instruction.raw >> 15 & 1) != 0 ? kAccumulators : 0;
   for (const std::size_t at : {0, 3}) {
@@ -205,7 +206,8 @@ bool replace_move_of_half(std::uint8_t* bytes) {
 
 Decoder::Decoder(const char* processor, bool preserves_halves)
     : preserves_halves_(preserves_halves),
-      gfx11_(std::string_view(processor).starts_with("gfx11")) {
+      gfx11_(std::string_view(processor).starts_with("gfx11")),
+      says_accumulators_(std::string_view(processor) != "gfx908") {
   LLVMInitializeAMDGPUTargetInfo();
   LLVMInitializeAMDGPUTargetMC();
   LLVMInitializeAMDGPUDisassembler();
@@ -329,7 +331,7 @@ void Decoder::settle(Instruction& instruction, std::string_view text) {
   if (activates && parsed.words.size() == 2) typed.first_source = 0;
   if (gfx11_) name_halves(instruction, typed, parsed.words);
   settle_sources(instruction, typed, modifiers, parsed.words);
-  if (parsed.name.starts_with("v_mfma_")) name_accumulators(instruction);
+  if (says_accumulators_ && parsed.name.starts_with("v_mfma_")) name_accumulators(instruction);
   if (parsed.name.starts_with("v_")) settle_constants(instruction, typed);
   settle_result(instruction, *definition, parsed.sdwa, preserves_halves_);
   Operand& source = instruction.operand[typed.first_source];

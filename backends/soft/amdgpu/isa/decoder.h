@@ -24,8 +24,9 @@ struct Modifiers;
 
 class Decoder {
  public:
-  // `processor` as LLVM names it. `preserves_halves`: a 16-bit result leaves the other half of its
-  // register alone (gfx10, gfx11), instead of clearing it (gfx9).
+  // `processor` as LLVM names it. `preserves_halves`: a 16-bit result, and a load into one half of
+  // a register, leave the other half alone (gfx10, gfx11), instead of clearing it (gfx9; loads
+  // where registers have ECC).
   Decoder(const char* processor, bool preserves_halves);
   ~Decoder();
 
@@ -48,7 +49,7 @@ class Decoder {
                           const Modifiers& modifiers);
 
   void* disassembler_ = nullptr;
-  bool preserves_halves_, gfx11_;
+  bool preserves_halves_, gfx11_, says_accumulators_;
   InstructionSet set_;
   std::mutex mutex_;
   std::deque<LanePermutation> permutations_;

@@ -56,6 +56,20 @@ struct SvmRange {
   std::uint8_t granularity = 9;  // of a migration: 2^N pages
 };
 
+// While it lives, this thread is within the driver and may hold its lock.
+class Inside {
+ public:
+  Inside() : before_(driver_) { driver_ = true; }
+  ~Inside() { driver_ = before_; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  static bool driver() { return driver_; }
+
+ private:
+  static inline thread_local bool driver_ = false;
+  bool before_;
+};
+
 class Driver {
  public:
   // Of this process. Made when /dev/kfd is opened first, and never destroyed.
@@ -89,7 +103,8 @@ class Driver {
 
   // svm.cpp
   Answer svm(SvmCall& a);
-  // The process unmaps memory: its attributes end with it. No effect before the first attribute.
+  // The process is about to unmap memory: its attributes end with it. No effect before the first
+  // attribute, nor within a call of the driver's.
   static void unmapped(std::uint64_t begin, std::uint64_t bytes);
 
   // sharing.cpp

@@ -164,6 +164,7 @@ Answer Driver::ioctl(unsigned number, std::size_t bytes, void* argument) {
              ::getpid());
     return -EBADF;
   }
+  const Inside inside;
   const auto entry = std::find_if(std::begin(kEntries), std::end(kEntries),
                                   [&](const Entry& each) { return each.number == number; });
   if (entry == std::end(kEntries)) return refuse_unknown(number, bytes);

@@ -165,9 +165,9 @@ VITAMIN_EXPORT DIR* opendir(const char* path) {
 // Memory that libc takes back by itself has no attributes.
 VITAMIN_EXPORT int munmap(void* begin, std::size_t bytes) noexcept {
   static auto* const real = kfd::next<int(void*, std::size_t)>("munmap");
-  const int result = real(begin, bytes);
-  if (result == 0) kfd::Driver::unmapped(reinterpret_cast<std::uint64_t>(begin), bytes);
-  return result;
+  // Before: the addresses may be another thread's a moment later.
+  kfd::Driver::unmapped(reinterpret_cast<std::uint64_t>(begin), bytes);
+  return real(begin, bytes);
 }
 
 VITAMIN_EXPORT int ioctl(int descriptor, unsigned long request, ...) noexcept {

@@ -60,7 +60,10 @@ void apply(SvmRange& range, const kfd_ioctl_svm_attribute& attribute, std::uint3
 }  // namespace
 
 void Driver::unmapped(std::uint64_t begin, std::uint64_t bytes) {
-  if (!has_ranges.load(std::memory_order_relaxed)) return;
+  if (!has_ranges.load(std::memory_order_relaxed) || bytes == 0 || begin % kPageBytes != 0) return;
+  // An allocator under the driver's own maps may unmap: what it gives back has no attributes.
+  if (Inside::driver()) return;
+  const Inside inside;
   Driver& driver = instance();
   if (driver.is_of_parent()) return;  // the lock may be held by a thread that is not here
   const std::lock_guard lock(driver.mutex_);
@@ -83,6 +86,7 @@ std::pair<Driver::SvmRanges::iterator, Driver::SvmRanges::iterator> Driver::spli
     rest.bytes = its_end - at;
     before->second.bytes = at - before->first;
     svm_.emplace(at, rest);
+    machine_.memory.split(at);
   }
   return {svm_.lower_bound(begin), svm_.lower_bound(end)};
 }

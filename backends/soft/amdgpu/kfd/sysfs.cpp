@@ -25,7 +25,7 @@ constexpr std::uint64_t kFirstGpuProcessor = 0x80000000, kProcessorsOfGpu = 0x10
 constexpr std::uint64_t kLocation = 0x300, kNextLocation = 0x100;  // PCI bus in the upper byte
 
 // Of linux/kfd_sysfs.h, whose names collide with the thunk's header.
-constexpr std::uint64_t kQueueSizePowerOfTwo = 0x8, kDoorbell64 = 0x2000,
+constexpr std::uint64_t kQueueSizePowerOfTwo = 0x8, kDoorbell64 = 0x2000, kMemoryEcc = 1 << 26,
                         kSharedVirtualMemory = 1 << 27;  // capabilities
 constexpr std::uint64_t kHeapSystem = 0, kHeapVideo = 1;
 constexpr std::uint64_t kCacheData = 0x1, kCacheOfCus = 0x8;
@@ -110,7 +110,8 @@ std::string gpu_properties(const Part& part, unsigned gpu, unsigned links) {
                 {"max_engine_clk_fcompute", 1700},
                 {"local_mem_size", 0},  // always, since the banks tell it
                 {"fw_version", 60},
-                {"capability", kQueueSizePowerOfTwo | kDoorbell64 | kSharedVirtualMemory},
+                {"capability", kQueueSizePowerOfTwo | kDoorbell64 | kSharedVirtualMemory |
+                                   (part.preserves_halves ? 0 : kMemoryEcc)},
                 {"debug_prop", 0},
                 {"sdma_fw_version", 8},
                 {"unique_id", 0x50f7 + gpu},
