@@ -142,7 +142,7 @@ Answer Driver::set_svm(const SvmCall& a) {
       machine_.memory.add(at, until - at);
     }
     for (std::uint32_t i = 0; i < a.nattr; ++i)
-      apply(range->second, a.attributes[i], *gpu_named_by(a.attributes[i]));
+      apply(range->second, a.attributes[i], gpu_named_by(a.attributes[i]).value_or(0));
     at = range->first + range->second.bytes;
   }
   has_ranges.store(true, std::memory_order_relaxed);
