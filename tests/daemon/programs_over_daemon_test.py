@@ -18,8 +18,8 @@ from harness import MAJOR, DaemonTest
 from seed import takes_a_sample
 from time_limit import time_limit
 
-STEPS = {"demo-train": "50", "demo-serve": "14"} if takes_a_sample() else {
-    "demo-train": "150", "demo-serve": "40"}
+STEPS = {"demo-train": 50, "demo-serve": 14} if takes_a_sample() else {
+    "demo-train": 150, "demo-serve": 40}
 
 
 def parent_of(process):
@@ -65,6 +65,18 @@ class UnderDaemon(DaemonTest):
             self.check_disjoint(daemon.status())
             time.sleep(0.01)
 
+
+class Programs(UnderDaemon):
+    times = 1  # how long programs are, in STEPS
+
+    def program(self, name):
+        return [os.path.join(os.environ["PROGRAMS"], name), str(self.times * STEPS[name])]
+
+    def alone(self, name):
+        return hash_of(subprocess.run(self.program(name), env=self.environment, text=True,
+                                      capture_output=True,
+                                      timeout=time_limit(60), check=True).stdout)
+
     def gathered(self, daemon, names, kill=None):
         """Starts programs that are all clients at the same time: longer ones until they are.
         `kill`: which of them is killed then."""
@@ -86,18 +98,6 @@ class UnderDaemon(DaemonTest):
                 process.communicate(timeout=time_limit(60))
             self.until(lambda: not clients(), 60)
         self.fail("the programs ended before all of them were clients")
-
-
-class Programs(UnderDaemon):
-    times = 1  # how long programs are, in STEPS
-
-    def program(self, name):
-        return [os.path.join(os.environ["PROGRAMS"], name), str(self.times * int(STEPS[name]))]
-
-    def alone(self, name):
-        return hash_of(subprocess.run(self.program(name), env=self.environment, text=True,
-                                      capture_output=True,
-                                      timeout=time_limit(60), check=True).stdout)
 
     def share(self, names, policy="random:max_sms=32"):
         # A busy machine is no program that does not answer.
@@ -143,9 +143,10 @@ class Programs(UnderDaemon):
             time.sleep(0.05)
             daemon.start()
             time.sleep(0.1)
+        expected = self.alone("demo-train")
         for process in processes:
             output, _ = self.finish(process)
-            self.assertEqual(hash_of(output), self.alone("demo-train"))
+            self.assertEqual(hash_of(output), expected)
 
     def test_without_a_daemon_the_program_starts_one_which_ends(self):
         expected = self.alone("demo-train")
