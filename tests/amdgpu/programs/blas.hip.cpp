@@ -6,15 +6,7 @@
 
 #include "program.h"
 
-#define BLAS_OK(call)                                                                        \
-  do {                                                                                       \
-    const rocblas_status error_ = (call);                                                    \
-    if (error_ != rocblas_status_success) {                                                  \
-      std::printf("%s:%d: %s -> %d\n", __FILE__, __LINE__, #call, static_cast<int>(error_)); \
-      std::fflush(stdout);                                                                   \
-      std::_Exit(3);                                                                         \
-    }                                                                                        \
-  } while (0)
+#define BLAS_OK(call) STATUS_OK(call, rocblas_status_success)
 
 namespace {
 

@@ -2,14 +2,15 @@
 """What CuPy for ROCm computes, a line for each check: its name, "right" and a digest of the result,
 or where it stops. pypi_programs.py runs it bare and under `vitamin run`.
 """
-import hashlib
-import sys
-
 import cupy
 import cupyx
 import numpy
 from cupyx.scipy import ndimage, sparse
 
+from checks import Checks
+
+CHECKS = Checks(cupy.asnumpy, 1e-12)
+near, same = CHECKS.near, CHECKS.same
 TRANSPOSE = """
 extern "C" __global__ void transpose(const float* in, float* out, int n) {
   __shared__ float tile[16][17];
@@ -24,16 +25,6 @@ extern "C" __global__ void transpose(const float* in, float* out, int n) {
 
 def random_integers(high, count):
     return numpy.random.RandomState(3).randint(0, high, count)
-
-
-def near(result, expected, tolerance=1e-12):
-    numpy.testing.assert_allclose(cupy.asnumpy(result), expected, rtol=tolerance, atol=tolerance)
-    return result
-
-
-def same(result, expected):
-    numpy.testing.assert_array_equal(cupy.asnumpy(result), expected)
-    return result
 
 
 def arange_sum():
@@ -205,24 +196,11 @@ def graph():
     return same(result, numpy.arange(1, 101))
 
 
-CHECKS = (arange_sum, elementwise, elementwise_kernel, reduction_kernel, fused, raw_kernel,
-          integer_matmul, sort, unique, cumsum, reduction_of_cub, bincount, random_of_rocrand,
-          random_generator, streams, indexing, scatter, half_precision, complex_numbers,
-          gaussian_filter, matmul, fft, sparse_product, solve, texture_array, graph)
-
-
-def main():
-    for check in CHECKS:
-        if len(sys.argv) > 1 and check.__name__ not in sys.argv[1:]:
-            continue
-        try:
-            result = numpy.ascontiguousarray(cupy.asnumpy(check()))
-            print(check.__name__, "right", hashlib.sha256(result.tobytes()).hexdigest()[:12],
-                  flush=True)
-        except Exception as error:  # whatever a library raises is what is asked for
-            said = " ".join(str(error).split())[:200]
-            print(check.__name__, "stops:", type(error).__name__, said, flush=True)
+ALL = (arange_sum, elementwise, elementwise_kernel, reduction_kernel, fused, raw_kernel,
+       integer_matmul, sort, unique, cumsum, reduction_of_cub, bincount, random_of_rocrand,
+       random_generator, streams, indexing, scatter, half_precision, complex_numbers,
+       gaussian_filter, matmul, fft, sparse_product, solve, texture_array, graph)
 
 
 if __name__ == "__main__":
-    main()
+    CHECKS.run(ALL)

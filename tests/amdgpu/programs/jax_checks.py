@@ -2,28 +2,19 @@
 """What JAX for ROCm computes, a line for each check: its name, "right" and a digest of the result,
 or where it stops. pypi_programs.py runs it bare and under `vitamin run`.
 """
-import hashlib
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy
 from jax import lax
 
+from checks import Checks
+
+CHECKS = Checks(numpy.asarray, 1e-10)
+near, same = CHECKS.near, CHECKS.same
 jax.config.update("jax_enable_x64", True)
 RANDOM = numpy.random.RandomState(2)
 MATRIX = RANDOM.rand(64, 64)
 SMALL = RANDOM.rand(8, 8) + numpy.eye(8) * 8
-
-
-def near(result, expected, tolerance=1e-10):
-    numpy.testing.assert_allclose(numpy.asarray(result), expected, rtol=tolerance, atol=tolerance)
-    return result
-
-
-def same(result, expected):
-    numpy.testing.assert_array_equal(numpy.asarray(result), expected)
-    return result
 
 
 def devices():
@@ -138,23 +129,10 @@ def matmul_half():
 
 
 # What may end the process comes last.
-CHECKS = (devices, arange_sum, elementwise, jitted, gradient, scan, while_loop, sort, cumsum,
-          random, transpose, scatter, mapped_softmax, bfloat16, matmul_of_integers, fft, solve,
-          cholesky, convolution, matmul_double, matmul_single, matmul_half)
-
-
-def main():
-    for check in CHECKS:
-        if len(sys.argv) > 1 and check.__name__ not in sys.argv[1:]:
-            continue
-        try:
-            result = numpy.ascontiguousarray(numpy.asarray(check()))
-            print(check.__name__, "right", hashlib.sha256(result.tobytes()).hexdigest()[:12],
-                  flush=True)
-        except Exception as error:  # whatever a library raises is what is asked for
-            said = " ".join(str(error).split())[:200]
-            print(check.__name__, "stops:", type(error).__name__, said, flush=True)
+ALL = (devices, arange_sum, elementwise, jitted, gradient, scan, while_loop, sort, cumsum,
+       random, transpose, scatter, mapped_softmax, bfloat16, matmul_of_integers, fft, solve,
+       cholesky, convolution, matmul_double, matmul_single, matmul_half)
 
 
 if __name__ == "__main__":
-    main()
+    CHECKS.run(ALL)

@@ -28,6 +28,17 @@
     }                                                                                       \
   } while (0)
 
+// The same of a library's call, which succeeds with `success`.
+#define STATUS_OK(call, success)                                                              \
+  do {                                                                                        \
+    const auto status_ = (call);                                                              \
+    if (status_ != (success)) {                                                               \
+      std::printf("%s:%d: %s -> %d\n", __FILE__, __LINE__, #call, static_cast<int>(status_)); \
+      std::fflush(stdout);                                                                    \
+      std::_Exit(3);                                                                          \
+    }                                                                                         \
+  } while (0)
+
 template <class T>
 class DeviceArray {
  public:

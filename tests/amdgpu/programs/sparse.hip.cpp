@@ -8,15 +8,7 @@
 
 #include "program.h"
 
-#define SPARSE_OK(call)                                                                      \
-  do {                                                                                       \
-    const rocsparse_status error_ = (call);                                                  \
-    if (error_ != rocsparse_status_success) {                                                \
-      std::printf("%s:%d: %s -> %d\n", __FILE__, __LINE__, #call, static_cast<int>(error_)); \
-      std::fflush(stdout);                                                                   \
-      std::_Exit(3);                                                                         \
-    }                                                                                        \
-  } while (0)
+#define SPARSE_OK(call) STATUS_OK(call, rocsparse_status_success)
 
 namespace {
 
