@@ -53,6 +53,17 @@ class UnderDaemon(DaemonTest):
         process.report = report
         return process
 
+    def started(self, daemon, names):
+        """The programs of these names and their processes that are clients, when all of them are or
+        one has ended."""
+        processes = [self.run_under(daemon, name, i) for i, name in enumerate(names)]
+
+        def clients():
+            return [client["process"] for client in daemon.status()["clients"]]
+        self.until(lambda: len(clients()) == len(names) or
+                   any(process.poll() is not None for process in processes), 60)
+        return processes, clients()
+
     def finish(self, process, code=0):
         output, errors = process.communicate(timeout=time_limit(120))
         self.assertEqual(process.returncode, code, errors)
@@ -81,22 +92,16 @@ class Programs(UnderDaemon):
         """Starts programs that are all clients at the same time: longer ones until they are.
         `kill`: which of them is killed then."""
         for self.times in (4, 16, 64, 256):
-            processes = [self.run_under(daemon, name, i) for i, name in enumerate(names)]
-
-            def clients():
-                return [client["process"] for client in daemon.status()["clients"]]
-            self.until(lambda: len(clients()) == len(names) or
-                       any(process.poll() is not None for process in processes), 60)
-            found = clients()
-            if len(found) == len(names):
+            processes, clients = self.started(daemon, names)
+            if len(clients) == len(names):
                 if kill is not None:
-                    of_parent = {parent_of(client): client for client in found}
+                    of_parent = {parent_of(client): client for client in clients}
                     os.kill(of_parent[processes[kill].pid], signal.SIGKILL)
                 return processes
             for process in processes:
                 process.terminate()
                 process.communicate(timeout=time_limit(60))
-            self.until(lambda: not clients(), 60)
+            self.until(lambda: not daemon.status()["clients"], 60)
         self.fail("the programs ended before all of them were clients")
 
     def share(self, names, policy="random:max_sms=32"):

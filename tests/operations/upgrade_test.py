@@ -167,8 +167,8 @@ class Upgrade(programs.UnderDaemon):
         # A policy whose parameters every release knows.
         daemon = self.daemon("--policy", "extremes:narrow=1", "--answer-within", "3600",
                              program=str(prefixes[0] / "bin/vitamind"))
-        self.processes = self.gathered(daemon, ["demo-train"] * self.CLIENTS)
-        clients = {client["process"] for client in daemon.status()["clients"]}
+        self.processes, clients = self.started(daemon, ["demo-train"] * self.CLIENTS)
+        clients = set(clients)
         replaced = restarts = overlaps = 0
         at_work = self.all_at_work(daemon, clients)
         watch = Watch(self, daemon)
