@@ -22,7 +22,6 @@ import json
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -467,11 +466,6 @@ def main(words=None):
         return 2
 
 
-def end(number, _):
-    """What runs, a vitamind of ours too, is ended on the way out."""
-    sys.exit(128 + number)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, end)
+    rocm.end_by_signals()
     sys.exit(main())

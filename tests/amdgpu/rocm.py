@@ -8,7 +8,9 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import time
 
 OF_USERS = ("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_", "LD_")
 DRIVER = "lib/soft/libvitamin_soft_kfd.so"
@@ -18,6 +20,25 @@ CHROOT_PACKAGES = "libamdhip64-6,libamdhip64-dev,libhsa-runtime64-1,hipcc,rocmin
 def without_settings(environment):
     """The environment without what its user set for a GPU."""
     return {name: value for name, value in environment.items() if not name.startswith(OF_USERS)}
+
+
+signals_to_end = []  # that have come
+
+
+def end_by_signals():
+    """From now on SIGTERM and SIGINT end this process when the program that it waits for, and what
+    that one has started, has been ended."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: signals_to_end.append(number))
+
+
+def exit_code(process, limit):
+    """None: it did not end within `limit` seconds, or a signal asks this process to end."""
+    end = time.monotonic() + limit
+    while not signals_to_end and (left := end - time.monotonic()) > 0:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(min(left, 0.1))
+    return None
 
 
 def end_group(process):
@@ -54,12 +75,12 @@ class Here:
               tempfile.TemporaryFile("w+", errors="replace") as error):
             process = self.start(*command, directory=directory, out=out, error=error, **settings)
             try:
-                code = process.wait(limit)
-            except subprocess.TimeoutExpired:
-                code = None
+                code = exit_code(process, limit)
             finally:
                 end_group(process)
                 process.wait()
+            if signals_to_end:
+                sys.exit(128 + signals_to_end[0])
             out.seek(0)
             error.seek(0)
             return subprocess.CompletedProcess(command, code, out.read(), error.read())
