@@ -147,6 +147,23 @@ print(os.path.isdir("/dev"), os.path.isdir("/tmp"), os.path.exists("/dev/null"))
         self.assertEqual(len(answers), 2 * 11 + 2 + 4 + 8 + 3)
 
 
+class Libdrm(Direct):
+    """Its functions that ROCm calls, which the driver answers itself."""
+
+    def test_the_counter_of_a_gpu_has_the_frequency_of_s_memrealtime(self):
+        answers, said = self.python("""
+import ctypes, os
+libc = ctypes.CDLL(None)
+device, number = ctypes.c_void_p(), ctypes.c_uint32()
+info = (ctypes.c_uint32 * 200)(*[7] * 200)  # longer than that of any libdrm
+print(libc.amdgpu_device_initialize(os.open("/dev/dri/renderD128", os.O_RDWR),
+                                    ctypes.byref(number), ctypes.byref(number),
+                                    ctypes.byref(device)),
+      libc.amdgpu_query_gpu_info(device, info), info[18])
+""")
+        self.assertEqual((answers, said), (["0", "0", "100000"], []))
+
+
 class Fork(Direct):
     def in_child(self, statement, **settings):
         return self.python(OPEN + f"""

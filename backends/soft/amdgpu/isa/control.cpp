@@ -73,7 +73,7 @@ void read_cycles(Wave& wave, const Instruction& instruction) {
 }
 
 void read_realtime(Wave& wave, const Instruction& instruction) {
-  wave.set_pair(instruction.operand[0].reg, nanoseconds() / 10);  // 100 MHz
+  wave.set_pair(instruction.operand[0].reg, nanoseconds() / (1000 / kRealtimeMhz));
 }
 
 // gfx11. The encoding holds which message is sent; the answer to this one is the time.

@@ -19,6 +19,7 @@ class CodeCache;
 struct Instruction;
 
 constexpr unsigned kLanes = 64;
+constexpr unsigned kRealtimeMhz = 100;  // the clock that s_memrealtime reads, as of the real parts
 
 // Numbers of the scalar registers that have names. Constants of the hardware that a kernel can read
 // as a register lie in the same file, at numbers of our own.

@@ -34,6 +34,8 @@ struct GpuInfo {
   std::uint32_t device_id, chip_revision, external_revision, family;
   std::uint64_t flags, highest_clock, highest_memory_clock;
   std::uint32_t engines, arrays_per_engine;
+  std::uint32_t shader_pipes, shader_pipes_max, cache_entries, contexts, backends, backend_mask;
+  std::uint32_t counter_khz;  // of s_memrealtime
 };
 constexpr std::uint32_t kFamilyArcticIslands = 141, kFamilyNavi = 143, kFamilyGc11 = 145;
 
@@ -72,5 +74,6 @@ VITAMIN_EXPORT int amdgpu_query_gpu_info(DrmDevice*, GpuInfo* info) {
                                     : kFamilyArcticIslands;
   info->engines = part.xccs * part.engines;
   info->arrays_per_engine = part.arrays_per_engine;
+  info->counter_khz = vitamin::soft::amdgpu::isa::kRealtimeMhz * 1000;
   return 0;
 }
