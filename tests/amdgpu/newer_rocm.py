@@ -3,7 +3,7 @@
 
     newer_rocm.py DIRECTORY --build build/release [--part gfx942]
 
-By hand, as root, with mmdebstrap and network. Makes the chroot in DIRECTORY (rocm.py), or uses the
+As root, with mmdebstrap and network. Makes the chroot in DIRECTORY (rocm.py), or uses the
 one that is there, builds the programs in it with sid's hipcc, and runs each of them over the
 software AMD GPU (backends/soft/amdgpu). Prints a line for each program and policy. Exit code 1: a
 bare run failed, or a run under `vitamin run` printed something else.
@@ -78,12 +78,12 @@ def compare(chroot, vitamin, command, gpus):
     return as_wanted or known
 
 
-def main():
+def main(words=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--part", choices=PARTS, default=PARTS[0])
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     directory, build = arguments.directory.absolute(), arguments.build.absolute()
     chroot = rocm.Chroot(directory, build, arguments.part)
     vitamin = build / "bin/vitamin"

@@ -118,11 +118,14 @@ class Chroot(Here):
     def make(self):
         if (self.directory / "usr/bin/hipcc").exists():
             return
+        part = self.directory.with_name(f"{self.directory.name}.part")
+        shutil.rmtree(part, ignore_errors=True)  # of a run that was interrupted
         subprocess.run(["mmdebstrap", "--variant=apt", "--mode=root",
                         # sid's index is older than it says where a mirror lags.
                         '--aptopt=Acquire::Check-Valid-Until "false"',
                         '--aptopt=APT::Install-Recommends "false"',
-                        f"--include={CHROOT_PACKAGES}", "sid", self.directory], check=True)
+                        f"--include={CHROOT_PACKAGES}", "sid", part], check=True)
+        part.rename(self.directory)
 
     @contextlib.contextmanager
     def ready(self, *directories):
