@@ -33,8 +33,10 @@ struct Hook<kSymbol, Treatment, Result(Args...)> {
       if (find_driver(true)) function = real<Result(Args...)>(kSymbol);
       if (function == nullptr) return missing();
     }
-    if (passes_natively()) [[unlikely]]
+    if (passes_natively()) [[unlikely]] {
+      if constexpr (kServesForks) say_if_forked();
       return function(args...);
+    }
     // A runtime that calls its own exported functions comes by here again.
     [[maybe_unused]] const std::conditional_t<kCallsItself, ReentrancyGuard, Outside> ours;
     const EntryPoint<Result(Args...)> entry{function, info(kSymbol).per_thread};

@@ -37,6 +37,7 @@ namespace {
 constinit std::atomic<stats::ProcessPage*> the_page{nullptr};
 
 constinit std::atomic<bool> managing{false};
+constinit std::atomic<bool> forked{false};  // from a process that managed
 
 // Where a process counts that has no run directory. Its memory is touched only when it is.
 alignas(stats::ProcessPage) constinit unsigned char nowhere[sizeof(stats::ProcessPage)] = {};
@@ -48,7 +49,9 @@ constinit std::atomic<int> page_error{0};
 // was in use cannot be used in the child, and our locks may be held by threads that are not there.
 void in_child() {
   the_page.store(nullptr, std::memory_order_relaxed);
-  if (managing.load(std::memory_order_relaxed)) passive.store(true, std::memory_order_relaxed);
+  if (!managing.load(std::memory_order_relaxed)) return;
+  passive.store(true, std::memory_order_relaxed);
+  forked.store(true, std::memory_order_relaxed);
 }
 
 void watch_forks() {
@@ -246,6 +249,15 @@ void degrade(const char* why) {
   page().message.set(why);
   page().reach(stats::Stage::kDegraded);
   VITAMIN_WARN_ONCE(Problem::kNotManaged, "%s; the program runs without late binding", why);
+}
+
+void say_if_forked() {
+  if (!forked.load(std::memory_order_relaxed)) return;
+  VITAMIN_WARN_ONCE(Problem::kNotManaged,
+                    "process %d is the child of a fork of a process that uses the GPU, whose "
+                    "runtime fails, hangs or crashes here; start it with exec (Python: "
+                    "multiprocessing's method \"spawn\")",
+                    static_cast<int>(::getpid()));
 }
 
 void start_managing() {

@@ -38,6 +38,9 @@ class ReentrancyGuard {
   ReentrancyGuard& operator=(const ReentrancyGuard&) = delete;
 };
 
+// In the child of a fork of a process that had state to keep: one line, once, that says so.
+void say_if_forked();
+
 inline bool passes_natively() { return inside > 0 || passive.load(std::memory_order_relaxed); }
 
 // When the library `name` is loaded. LD_PRELOAD is inherited by compilers, shells and workers that

@@ -35,6 +35,8 @@ inline constexpr bool kLegacyIsReal = false;
 inline constexpr bool kStreamDestroyWaits = true;
 // When the process ends the runtime destroys its own objects and faults in a call that comes then.
 inline constexpr bool kFaultsAtExit = true;
+// A child of a fork may call it: some calls succeed, others hang or fault.
+inline constexpr bool kServesForks = true;
 // What a capture forbids of others was not looked at; a broken one would be ours to answer.
 inline constexpr bool kCaptureForbidsQuestions = false;
 // After an override, with what the application is told.

@@ -39,6 +39,8 @@ inline constexpr bool kLegacyIsReal = true;
 inline constexpr bool kStreamDestroyWaits = false;
 // When the process ends the driver answers that it is deinitialised.
 inline constexpr bool kFaultsAtExit = false;
+// In a child of a fork the driver answers each call with an error.
+inline constexpr bool kServesForks = false;
 // After an override: the driver keeps no last error.
 inline void finished(ApiStatus) {}
 

@@ -104,6 +104,9 @@ class Pipeline final : private SubmitsNow {
   // Reads the times of what has ended, and gives what was learnt to DispatchOptions::keep_profile.
   // Takes the lock.
   void finish_timing();
+  // As of VirtualContext.
+  bool hold_for_fork();
+  void release_after_fork();
 
  private:
   Pipeline(hal::Device& device, std::unique_ptr<Arbiter> arbiter, const DispatchOptions& options,
@@ -205,7 +208,8 @@ class Pipeline final : private SubmitsNow {
   std::vector<PartitionId> ready_;         // partitions that a graph could go to at once
   std::uint64_t traced_kernels_ = 0;
   std::uint64_t kept_version_ = 0;
-  bool keep_due_ = false;  // what was learnt is to be kept
+  bool keep_due_ = false;      // what was learnt is to be kept
+  bool worker_works_ = false;  // the worker may be in a call of the vendor without the lock
   std::thread mover_, worker_;
 };
 

@@ -101,6 +101,7 @@ void Pipeline::run_worker() {
   Lock lock(core_.mutex);
   auto next_share = std::chrono::steady_clock::now() + kShareEvery;
   while (!core_.stopping) {
+    worker_works_ = true;
     const bool slots = core_.pool.slots();
     if (slots && std::chrono::steady_clock::now() >= next_share) {
       queues_.keep_to_share(lock);
@@ -116,12 +117,28 @@ void Pipeline::run_worker() {
     // Without a time limit where nothing changes by itself: a thread that wakes takes the lock, and
     // a launch that holds the lock meanwhile has to wake it again, by a system call.
     const auto rung = [&] { return core_.stopping || work_awaited(); };
+    worker_works_ = false;
     if (slots)
       core_.work.wait_until(lock, next_share, rung);
     else
       core_.work.wait(lock, rung);
   }
 }
+
+bool Pipeline::hold_for_fork() {
+  constexpr std::chrono::seconds kLongest{1};
+  const auto limit = std::chrono::steady_clock::now() + kLongest;
+  for (;;) {
+    if (core_.mutex.try_lock()) {
+      if (!worker_works_) return true;
+      core_.mutex.unlock();
+    }
+    if (std::chrono::steady_clock::now() > limit) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+void Pipeline::release_after_fork() { core_.mutex.unlock(); }
 
 void Pipeline::finish_timing() {
   Profile learnt;

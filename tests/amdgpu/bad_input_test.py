@@ -12,7 +12,7 @@ import sys
 import unittest
 
 import newer_rocm
-from software_amd import NO_DEVICE, SoftwareAmd, read_trace
+from software_amd import HIP_FORK, NO_DEVICE, SoftwareAmd, read_trace
 from time_limit import time_limit
 
 PRELUDE = """
@@ -26,22 +26,6 @@ def call(number, size=16):
 """
 OPEN = PRELUDE + 'kfd = os.open("/dev/kfd", os.O_RDWR)\n'
 EBADF, EPERM, EINVAL, ENODEV = 9, 1, 22, 19
-# A HIP program that forks while a stream of its own has a queue. 256 MiB: more than the runtime has
-# left of what it asked the driver for before.
-HIP_FORK = """
-import ctypes, os
-hip = ctypes.CDLL("libamdhip64.so.5")
-memory, stream, word = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint32(0)
-print(hip.hipMalloc(ctypes.byref(memory), 4096), hip.hipStreamCreate(ctypes.byref(stream)),
-      hip.hipMemsetD32Async(memory, 7, 16, stream), hip.hipStreamSynchronize(stream), flush=True)
-child = os.fork()
-if child == 0:
-    print(hip.hipMalloc(ctypes.byref(ctypes.c_void_p()), 1 << 28), flush=True)
-    os._exit(0)
-os.waitpid(child, 0)
-print(hip.hipMemsetD32Async(memory, 9, 16, stream), hip.hipStreamSynchronize(stream),
-      hip.hipMemcpy(ctypes.byref(word), memory, 4, 2), word.value)
-"""
 
 
 class Direct(SoftwareAmd):

@@ -14,6 +14,22 @@ from rocm import without_settings
 # The environment with which a program finds the GPU, and the one with which it finds none.
 DEVICE = {"LD_PRELOAD": os.environ["SOFT_DRIVER"]}
 NO_DEVICE = {"LD_PRELOAD": ""}
+# A HIP program that forks while a stream of its own has a queue. 256 MiB: more than the runtime has
+# left of what it asked the driver for before.
+HIP_FORK = """
+import ctypes, os
+hip = ctypes.CDLL("libamdhip64.so.5")
+memory, stream, word = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint32(0)
+print(hip.hipMalloc(ctypes.byref(memory), 4096), hip.hipStreamCreate(ctypes.byref(stream)),
+      hip.hipMemsetD32Async(memory, 7, 16, stream), hip.hipStreamSynchronize(stream), flush=True)
+child = os.fork()
+if child == 0:
+    print(hip.hipMalloc(ctypes.byref(ctypes.c_void_p()), 1 << 28), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(hip.hipMemsetD32Async(memory, 9, 16, stream), hip.hipStreamSynchronize(stream),
+      hip.hipMemcpy(ctypes.byref(word), memory, 4, 2), word.value)
+"""
 
 
 def words(line):

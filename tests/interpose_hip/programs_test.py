@@ -307,6 +307,17 @@ class Obstacles(Programs):
         self.assertIn("no launch was seen", result.stderr)
         self.assertEqual(report["totals"]["launches"]["seen"], 0)
 
+    def test_a_child_of_a_fork_answers_as_natively_and_one_line_says_what_it_is(self):
+        for _ in range(8):  # a thread of ours makes queues about when the program forks
+            result = self.run_command([VITAMIN, "run", "--policy", "random", "--",
+                                       sys.executable, "-c", software_amd.HIP_FORK], {})
+            before, child, after = result.stdout.splitlines()
+            self.assertEqual((before, after), ("0 0 0 0", "0 0 0 9"), result.stderr)
+            self.assertNotEqual(child, "0")
+            self.assertEqual(re.sub(r"\d+", "N", result.stderr).count(
+                "vitamin: process N is the child of a fork of a process that uses the GPU, whose "
+                "runtime fails, hangs or crashes here; start it with exec"), 1, result.stderr)
+
     def test_launches_whose_code_cannot_be_read_leave_at_once_and_are_counted(self):
         native = self.native("obstacles", "unreadable_code")
         self.assertEqual(native.returncode, 0, native.stdout)
