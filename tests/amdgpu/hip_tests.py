@@ -6,10 +6,11 @@
 
 Compiles the catch tests of each unit file by file with hipcc, links one program for each unit and
 runs each of its cases in a process of its own: bare, then in each of --modes. A case whose results
-differ is run twice more. Everything is kept in --objects: objects, what hipcc said of a file that
-it does not compile, and results.jsonl, which has a line for each case. Started again, the script
-goes on where it stopped, and repeats what was over a smaller --limit or lacks one of --modes; with
-nothing left to do it only prints the table.
+differ is run twice more, and where they do not differ each time, bare until that ends otherwise,
+too (at most 200 times and a minute). Everything is kept in --objects: objects, what hipcc said of a
+file that it does not compile, and results.jsonl, which has a line for each case. Started again, the
+script goes on where it stopped, and repeats what was over a smaller --limit or lacks one of
+--modes; with nothing left to do it only prints the table.
 
 With --chroot, as root: the ROCm of Debian sid in a chroot, which is made if it is not there (take a
 newer branch of hip-tests, and other objects). Exit code: 0, or 1 if a case differs.
@@ -18,6 +19,7 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
+import fcntl
 import json
 import pathlib
 import re
@@ -31,11 +33,13 @@ import rocm
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 from time_limit import time_limit, wait_until  # noqa: E402
 
-UNITS = ("stream", "event", "streamperthread", "kernel", "multiThread", "graph", "memory")
+UNITS = ("stream", "event", "streamperthread", "kernel", "module", "executionControl",
+         "cooperativeGrps", "multiThread", "graph", "memory")
 MODES = ("random", "static", "vitamind")
 FLAGS = ("-std=c++17", "-O1", "-w")
 INCLUDES = ("include", "external/Catch2", "external/picojson", "kernels")
 ROUNDS = 3  # of a case whose results differ
+BARE_REPEATS, BARE_SECONDS = 200, 60  # the most, where a case does not differ each time
 CLASSES = ("pass in all", "fail in all", "skipped", "over the limit bare", "varies bare",
            "differs")
 
@@ -163,8 +167,8 @@ def names(rows):
         if kind in ("pass in all", "skipped"):
             continue
         if len(row["rounds"]) > 1:
-            times = [classify(outcomes) for outcomes in row["rounds"]].count("differs")
-            kind += f" in {times} of {len(row['rounds'])} rounds"
+            found = [classify(outcomes) for outcomes in row["rounds"] if len(outcomes) > 1]
+            kind += f" in {found.count('differs')} of {len(found)} rounds"
         yield f"{kind}: {row['test']} ({row['unit']})"
         for mode, result in row["rounds"][0].items():
             if mode == "bare" or len(row["rounds"]) > 1:
@@ -172,6 +176,12 @@ def names(rows):
 
 
 # The programs.
+
+# A rule of a CMakeLists.txt that compiles code which cases load from their directory.
+CODE = re.compile(r"COMMAND \$\{CMAKE_CXX_COMPILER\}(?P<flags>[^)]*--genco[^)]*?)"
+                  r"\$\{CMAKE_CURRENT_SOURCE_DIR\}/(?P<source>\S+)\s+-o \S*?"
+                  r"(?P<name>[\w-]+\.code)\s")
+
 
 @dataclasses.dataclass
 class Tests:
@@ -189,13 +199,21 @@ class Tests:
         built = {name for line in lines for name in names.findall(line.partition("#")[0])}
         commented = re.compile(rf"\s*#\s*({names.pattern})\s*(?:#.*)?")
         left_out = {found[1] for line in lines if (found := commented.fullmatch(line))} - built
+        left_out |= {source for _, source, _ in self.codes(directory)}
         return [path for path in sorted(path.glob("*"))
                 if path.suffix in (".cc", ".cpp") and path.name != "standalone_main.cc" and
                 path.name not in left_out and
                 (path.name == "main.cc" or
                  not re.search(r"^int main\(", path.read_text(errors="replace"), re.M))]
 
-    def compile(self, source, target, label):
+    def codes(self, directory):
+        """Flags, source and name of each."""
+        path = self.checkout / "catch" / directory / "CMakeLists.txt"
+        text = path.read_text() if path.exists() else ""
+        return [(found["flags"].replace("${OFFLOAD_ARCH_STR}", "").split(), found["source"],
+                 found["name"]) for found in CODE.finditer(text)]
+
+    def compile(self, source, target, label, flags=("-c",)):
         """Whether the object is there."""
         log = target.with_suffix(".log")
         made = max((path.stat().st_mtime for path in (target, log) if path.exists()), default=0)
@@ -207,7 +225,7 @@ class Tests:
         result = self.place.run(
             "hipcc", *FLAGS, f"--offload-arch={self.part}",
             f'-DKERNELS_PATH="{self.checkout}/catch/kernels/"',
-            *(f"-Icatch/{path}" for path in INCLUDES), "-c", source.relative_to(self.checkout),
+            *(f"-Icatch/{path}" for path in INCLUDES), *flags, source.relative_to(self.checkout),
             "-o", part, directory=self.checkout, limit=time_limit(600))
         made = result.returncode == 0
         if made:
@@ -222,6 +240,9 @@ class Tests:
         (self.objects / unit).mkdir(parents=True, exist_ok=True)
         sources = self.sources(directory)
         targets = [self.objects / unit / f"{source.stem}.o" for source in sources]
+        for flags, source, name in self.codes(directory):
+            self.compile(self.checkout / "catch" / directory / source, self.objects / unit / name,
+                         unit, flags)
         return [target for number, (source, target) in enumerate(zip(sources, targets), 1)
                 if self.compile(source, target, f"{unit} [{number}/{len(sources)}]")]
 
@@ -243,7 +264,7 @@ class Tests:
 
     def cases(self, program):
         result = self.place.over_device(program, "--list-test-names-only",
-                                        directory=self.objects, limit=time_limit(60))
+                                        directory=program.parent, limit=time_limit(60))
         # The exit code is the number of cases, as far as it goes.
         found = listed(result.stdout)
         if not found or result.returncode is None or result.returncode < 0:
@@ -263,10 +284,12 @@ class Runs:
         policy = ["--daemon", "--socket", self.socket] if mode == "vitamind" else ["--policy", mode]
         return [self.vitamin, "run", *policy, "--"]
 
-    def run(self, command, limit, locks):
+    def run(self, program, command, limit, locks):
         directory = self.tests.objects / "run"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
+        for code in program.parent.glob("*.code"):
+            (directory / code.name).symlink_to(code)
         started = time.monotonic()
         result = self.tests.place.over_device(
             *command, directory=directory, limit=limit, HIP_CATCH_EXCLUDE_FILE="/nonexistent",
@@ -276,19 +299,34 @@ class Runs:
 
     def round(self, program, name):
         words = [program, as_filter(name), "--reporter", "compact"]
-        bare = self.run(words, time_limit(self.limit), None)
+        bare = self.run(program, words, time_limit(self.limit), None)
         outcomes = {"bare": bare}
         if bare["verdict"] != "limit":
             for mode in self.modes:
                 locks = self.socket.parent if mode == "vitamind" else None
                 limit = time_limit(self.limit) + 10 * bare["seconds"]
-                outcomes[mode] = self.run(self.wrapped(mode) + words, limit, locks)
+                outcomes[mode] = self.run(program, self.wrapped(mode) + words, limit, locks)
         return outcomes
+
+    def other_ends(self, program, name, usual):
+        """A bare run that does not end as usual, if one of many does not."""
+        end = time.monotonic() + BARE_SECONDS
+        for _ in range(BARE_REPEATS):
+            if time.monotonic() > end:
+                break
+            bare = self.run(program, [program, as_filter(name), "--reporter", "compact"],
+                            time_limit(self.limit), None)
+            if bare["verdict"] != usual["verdict"]:
+                return [{"bare": bare}]
+        return []
 
     def case(self, program, unit, name):
         rounds = [self.round(program, name)]
         if classify(rounds[0]) == "differs":
             rounds += [self.round(program, name) for _ in range(ROUNDS - 1)]
+        differ = [classify(outcomes) == "differs" for outcomes in rounds]
+        if any(differ) and not all(differ):
+            rounds += self.other_ends(program, name, rounds[0]["bare"])
         return {"unit": unit, "test": name, "rounds": rounds}
 
     @contextlib.contextmanager
@@ -430,6 +468,17 @@ def run_unit(runs, unit, only, results, rows):
         say(f"{class_of(row)}, {row['rounds'][0]['bare']['seconds']} s bare: {name}")
 
 
+@contextlib.contextmanager
+def alone(objects):
+    """Runs share the place where cases run, and its vitamind."""
+    with (objects / "lock").open("w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Stop(f"another run uses {objects}: wait for it, or name other --objects") from None
+        yield
+
+
 def run(arguments):
     place = (rocm.Chroot(arguments.chroot, arguments.build, arguments.part) if arguments.chroot
              else rocm.Here(arguments.build, arguments.part))
@@ -445,7 +494,7 @@ def run(arguments):
             for unit in arguments.units:
                 tests.program(unit)
             return 0
-        with runs.daemon():
+        with alone(arguments.objects), runs.daemon():
             for unit in arguments.units:
                 run_unit(runs, unit, arguments.only, results, rows)
     rows = rows.values()

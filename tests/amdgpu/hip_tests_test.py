@@ -20,7 +20,7 @@ from time_limit import time_limit, wait_until
 HIPCC = """
 case "$*" in *--version*) echo "HIP version: 5.2.1"; exit;; esac
 for word; do
-  case $last in -c) source=$word;; -o) target=$word;; esac
+  case $last in -c|--genco) source=$word;; -o) target=$word;; esac
   case $word in *.o) objects="$objects $word";; esac
   last=$word
 done
@@ -234,6 +234,37 @@ class OverFakes(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertIn("| stream (1) | 0 | 0 | 0 | 0 | 1 | 0 |", printed)
         self.assertIn("varies bare in 1 of 3 rounds: Unit_luck", printed)
+
+    def test_a_case_that_ends_otherwise_as_rarely_bare_varies(self):
+        seen, mark = self.directory / "seen", self.directory / "mark"
+        self.source("unit/stream/a", case("Unit_rare", f"""
+if [ -z "$MODE" ]; then echo >>{seen}; [ $(wc -l <{seen}) -lt 6 ]
+else [ -e {mark} ] || ! touch {mark}; fi"""))
+        code, printed = self.start()
+        self.assertEqual(code, 0)
+        self.assertIn("varies bare in 1 of 3 rounds: Unit_rare", printed)
+        self.assertIn("1 cases, 0 to run", self.start()[1])
+
+    def test_code_that_cases_load_is_compiled_and_lies_beside_them(self):
+        self.source("unit/stream/a", case("Unit_loads", "grep -q contents some.code"))
+        self.source("unit/stream/some_code", "contents")
+        lists = self.checkout / "catch/unit/stream/CMakeLists.txt"
+        lists.write_text("""add_custom_target(some.code
+    COMMAND ${CMAKE_CXX_COMPILER} -mcode-object-version=5 --genco ${OFFLOAD_ARCH_STR}
+    ${CMAKE_CURRENT_SOURCE_DIR}/some_code.cc
+    -o ${CMAKE_CURRENT_BINARY_DIR}/../../unit/module/some.code -Iinclude)""")
+        code, printed = self.start()
+        self.assertEqual(code, 0, printed)
+        self.assertIn("| stream (1) | 1 | 0 | 0 | 0 | 0 | 0 |", printed)
+
+    def test_objects_of_another_run_are_left_alone(self):
+        self.source("unit/stream/a", case("Unit_passes", "true"))
+        self.objects.mkdir()
+        with hip_tests.alone(self.objects):
+            code, printed = self.start()
+        self.assertEqual(code, 2)
+        self.assertIn(f"another run uses {self.objects}: wait for it, or name other", printed)
+        self.assertEqual(self.start()[0], 0)
 
     def test_started_again_it_runs_only_what_is_left(self):
         mark = self.directory / "mark"

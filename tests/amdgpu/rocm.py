@@ -2,6 +2,7 @@
 """Where HIP programs are built and run over the software AMD GPU: the ROCm of this machine, or that
 of Debian sid in a chroot."""
 import contextlib
+import ctypes
 import os
 import pathlib
 import re
@@ -95,6 +96,15 @@ def libraries_of(library):
     return [pathlib.Path(path) for path in re.findall(r"=> (/\S+)", lines)]
 
 
+def have_private_mounts():
+    """What this process mounts ends with it, however it ends. Removing the directory of a chroot
+    would remove what is still mounted in it."""
+    new_namespace = 0x20000  # CLONE_NEWNS
+    if ctypes.CDLL(None, use_errno=True).unshare(new_namespace) != 0:
+        raise OSError(ctypes.get_errno(), "no mount namespace of its own")
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+
+
 class Chroot(Here):
     """ROCm of Debian sid in a chroot of 1.6 GB, which is made if it is not there. Needs root,
     mmdebstrap and, to make it, network."""
@@ -129,13 +139,14 @@ class Chroot(Here):
 
     @contextlib.contextmanager
     def ready(self, *directories):
-        """Mounts the directories in it, under the paths that they have here."""
+        """Mounts the directories in it, under the paths that they have here, for this process and
+        those that it starts."""
+        have_private_mounts()
         with contextlib.ExitStack() as mounts:
             for source in ("/proc", "/dev", *map(str, directories)):
                 target = self.directory / source[1:]
                 target.mkdir(parents=True, exist_ok=True)
                 subprocess.run(["mount", "--bind", source, target], check=True)
-                # Also where another script runs a process there.
                 mounts.callback(subprocess.run, ["umount", "--lazy", target], check=True)
             yield
 

@@ -5,12 +5,13 @@ say and nothing else.
 
 Needs in the environment: CXX, HIP_INCLUDE, SOURCE, LIBRARY (libvitamin_hip.so) and RUNTIME
 (libamdhip64). HIP_INCLUDE_NEWER: where headers of a newer HIP are; they are held against the same
-tables.
+tables. newer_rocm_test.py does that with those of Debian sid.
 """
 import os
 import pathlib
 import re
 import subprocess
+import tempfile
 import unittest
 
 SOURCE = pathlib.Path(os.environ["SOURCE"])
@@ -21,11 +22,14 @@ PASSED = set(re.findall(r"VITAMIN_PASS\(\s*(\w+),", TABLE))
 
 def declared(include):
     """Every C function of the header, by name, with its parameters."""
-    text = subprocess.run(
-        [os.environ["CXX"], "-E", "-P", "-x", "c++", "-D__HIP_PLATFORM_AMD__",
-         "-I", include, "-"],
-        input="#include <hip/hip_runtime_api.h>\n", text=True, capture_output=True,
-        check=True).stdout
+    with tempfile.TemporaryDirectory() as directory:
+        # Those of another libc may be beside it.
+        (pathlib.Path(directory) / "hip").symlink_to(pathlib.Path(include) / "hip")
+        text = subprocess.run(
+            [os.environ["CXX"], "-E", "-P", "-x", "c++", "-D__HIP_PLATFORM_AMD__",
+             "-I", directory, "-"],
+            input="#include <hip/hip_runtime_api.h>\n", text=True, capture_output=True,
+            check=True).stdout
     found = re.findall(r"\b(hip[A-Z]\w*)\s*\(([^;{}]*)\)\s*;", " ".join(text.split()))
     return {name: parameters for name, parameters in found}
 
