@@ -15,6 +15,7 @@
 #include "interpose/context.h"
 #include "interpose/hook.h"
 #include "interpose/manual_overrides.h"
+#include "runtime/capture_safe_scope.h"
 #include "runtime/operation.h"
 #include "runtime/virtual_context.h"
 
@@ -130,12 +131,17 @@ ApiStatus copied(const Destination& destination, ApiStatus answer, Args... args)
 
 // A call that runs on the real default stream, in the place of `native`, which stands for it.
 template <class Call>
-ApiStatus on_default_stream(NativeStream native, Call call) {
+ApiStatus on_default_stream(runtime::VirtualContext& context, NativeStream native, Call call) {
   if constexpr (kLegacyIsReal) return call();
+  const auto wait_for = [&](NativeStream stream) {
+    // A capture forbids the program to wait, not us.
+    const runtime::CaptureSafeScope safe(context.device());
+    return synchronize_natively(stream);
+  };
   // The real one knows nothing of what `native` is behind, nor the other way round.
-  if (const ApiStatus answer = synchronize_natively(native); answer != kSuccess) return answer;
+  if (const ApiStatus answer = wait_for(native); answer != kSuccess) return answer;
   if (const ApiStatus answer = call(); answer != kSuccess) return answer;
-  return synchronize_natively(nullptr);
+  return wait_for(nullptr);
 }
 
 // --- on the program's own stream -------------------------------------------------------------
@@ -178,7 +184,8 @@ struct DefaultStream {
     if (destination.route == Route::kForeign) return entry.real(args...);
     auto operation = runtime::call(
         [&](void* native) {
-          return hal::NativeStatus(on_default_stream(static_cast<NativeStream>(native),
+          return hal::NativeStatus(on_default_stream(destination.context(),
+                                                     static_cast<NativeStream>(native),
                                                      [&] { return entry.real(args...); }));
         },
         Keep::kNo);
@@ -299,13 +306,15 @@ struct Copy {
 // --- without a stream ----------------------------------------------------------------------------
 
 // A call on the default stream that has a twin with a stream as its last argument: made as that,
-// then waited for. Where the runtime has no twin, as DefaultStream.
+// then waited for. Where the runtime has no twin, or something captures, as DefaultStream.
 template <class Real, class Treatment>
 struct Twin {
   template <class... Args>
   static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
     auto* twin = reinterpret_cast<ApiStatus (*)(Args..., NativeStream)>(Real::address());
-    if (twin == nullptr) return DefaultStream<Host::kMayBlock>::run(entry, args...);
+    // While any thread captures the vendor decides whether a call without a stream is allowed.
+    if (twin == nullptr || captures_open())
+      return DefaultStream<Host::kMayBlock>::run(entry, args...);
     const NativeStream stream = entry.per_thread ? kThreadStream : nullptr;
     const EntryPoint<ApiStatus(Args..., NativeStream)> there{twin, entry.per_thread};
     const ApiStatus answer = Treatment::run(there, args..., stream);

@@ -34,8 +34,8 @@ ONE_GPU = [
     *(f"null_stream {check}" for check in ("queries", "synchronisations", "events", "event_waits",
                                            "chains", "threads", "masked")),
     *(f"corners {check}" for check in (
-        "captured_graph", "built_graph", "asked_for_by_name", "last_error", "attachments",
-        "times_between_events", "devices", "other_processes")),
+        "captured_graph", "copies_in_captures", "built_graph", "asked_for_by_name", "last_error",
+        "attachments", "times_between_events", "devices", "other_processes")),
     "newer capture_to_graph", "newer proc_address", "newer launches_by_c_name",
     "obstacles own_mask", "obstacles unreadable_code", "masks try_masks",
 ]

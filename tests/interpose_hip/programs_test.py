@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import sys
 import unittest
 
 from hip_programs import VITAMIN, Programs, launches, read_trace, software_amd
@@ -166,6 +167,9 @@ class Corners(Programs):
 
     def test_captured_graphs_run_among_bound_launches(self):
         self.check("captured_graph", seen=40, captured=2)
+
+    def test_copies_and_fills_without_a_stream_answer_as_natively_while_a_stream_captures(self):
+        self.check("copies_in_captures", seen=9)
 
     def test_graphs_built_by_hand_are_as_natively(self):
         self.check("built_graph", seen=0)

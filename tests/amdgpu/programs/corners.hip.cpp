@@ -4,6 +4,9 @@
 // times between events, devices that are not there, events and memory of other processes.
 #include <dlfcn.h>
 
+#include <functional>
+#include <utility>
+
 #include "program.h"
 
 __device__ int symbol[16];  // the runtime finds it by its name
@@ -54,6 +57,34 @@ void captured_graph() {
          nodes == 2 && value.host()[0] == kRounds * 64 * (2 + 3 + 5 + 7));
   HIP_OK(hipGraphExecDestroy(ready));
   HIP_OK(hipGraphDestroy(graph));
+}
+
+// What a copy or a fill without a stream answers while a blocking stream captures, and what becomes
+// of the capture, are the runtime's to say: they differ between its versions.
+void copies_in_captures() {
+  hipStream_t stream = nullptr;
+  HIP_OK(hipStreamCreate(&stream));
+  DeviceArray<int> value(std::vector<int>(1));
+  int host = 3;
+  const std::pair<const char*, std::function<hipError_t()>> calls[] = {
+      {"a copy", [&] { return hipMemcpy(value.data(), &host, sizeof host, hipMemcpyDefault); }},
+      {"a fill", [&] { return hipMemset(value.data(), 0, sizeof host); }},
+      {"a copy within the device", [&] { return hipMemcpyDtoD(value.data(), value.data(), 4); }},
+  };
+  for (const auto mode :
+       {hipStreamCaptureModeGlobal, hipStreamCaptureModeThreadLocal, hipStreamCaptureModeRelaxed}) {
+    for (const auto& [name, call] : calls) {
+      add<<<1, 64>>>(value.data(), 1);
+      hipGraph_t graph = nullptr;
+      HIP_OK(hipStreamBeginCapture(stream, mode));
+      const hipError_t answer = call();
+      const hipError_t end = hipStreamEndCapture(stream, &graph);
+      std::printf("%s in a capture of mode %d: %d, its end: %d\n", name, mode, answer, end);
+      if (graph != nullptr) HIP_OK(hipGraphDestroy(graph));
+      HIP_OK(hipStreamSynchronize(nullptr));
+      (void)hipGetLastError();
+    }
+  }
 }
 
 // The same kernel by a graph that was built by hand.
@@ -300,6 +331,7 @@ void refused_wait() {
 
 int main(int count, char** arguments) {
   return run_checks({{"captured_graph", captured_graph},
+                     {"copies_in_captures", copies_in_captures},
                      {"built_graph", built_graph},
                      {"asked_for_by_name", asked_for_by_name},
                      {"last_error", last_error},
