@@ -196,6 +196,7 @@ Context* make_context_now(NativeContext handle, int ordinal) {
   options.dispatch.page = &counters;
   options.dispatch.audit = make_audit(ordinal);
   options.dispatch.blocking_covers_legacy = blocking_covers_legacy();
+  options.dispatch.ended_wait_covers_legacy = ended_wait_covers_legacy();
 
   auto device = open_device(ordinal, handle);
   if (!device) return degrade(device.error().message.c_str()), nullptr;

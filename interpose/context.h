@@ -86,6 +86,9 @@ hal::Result<NativeStream> legacy_stream(NativeContext handle);
 // By the vendor: whether a query of a blocking stream and a wait for it cover outstanding work of
 // the legacy default stream.
 bool blocking_covers_legacy();
+// By the vendor: whether a blocking stream comes behind outstanding work of the legacy default
+// stream by a wait for an event that has ended.
+bool ended_wait_covers_legacy();
 // By the vendor: the context that is current on this thread, managed or not.
 NativeContext native_current_context();
 // By the vendor: the context of a stream, of whatever kind; null: none, or not told.

@@ -305,6 +305,17 @@ NativeStatus VirtualContext::record(Stream& stream, EventState& event, Operation
   return pipeline_->submit(lock, stream, submission);
 }
 
+// Whether the vendor puts nothing onto the stream for this wait, not even what would bring the
+// stream behind the legacy one.
+bool VirtualContext::leaves_nothing(const Stream& stream, const Submission& wait) {
+  if (pipeline_->core().options.ended_wait_covers_legacy || stream.kind != StreamKind::kBlocking ||
+      pipeline_->ordering().default_streams().adds_nothing(stream) ||
+      !stream.deferral.operations.empty() || wait.version != nullptr)
+    return false;
+  return wait.marker ? pipeline_->core().markers.fired(wait.marker)
+                     : wait.native && !pipeline_->completion().waits_for(wait.native);
+}
+
 NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& wait) {
   Lock lock(pipeline_->mutex());
   Submission submission(OperationKind::kWait);
@@ -338,6 +349,7 @@ NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& 
     submission.operation = &wait;
     submission.must_not_defer = true;
   }
+  if (leaves_nothing(stream, submission)) return wait.submit(*stream.app_stream.queue);
   return pipeline_->submit(lock, stream, submission);
 }
 

@@ -207,6 +207,7 @@ class VirtualContext {
   explicit VirtualContext(std::unique_ptr<hal::Device> device) : device_(std::move(device)) {}
   // Until a record of the event that is deferred was submitted: it is flushed.
   void await_record(Lock& lock, EventState& event);
+  bool leaves_nothing(const Stream& stream, const Submission& wait);
 
   // Where the work of a stream ends, held on to while the lock is dropped.
   struct End {

@@ -41,4 +41,8 @@ bool success_replaces_last_error() { return !since(7, 0); }
 // they ask without that wait for every stream but the NULL stream itself.
 bool blocking_covers_legacy() { return !since(6, 0); }
 
+// Event::streamWait (hipamd, src/hip_event.cpp) asks for that queue, too, before it sees that there
+// is nothing to wait for. Debian's 6.4.3 leaves nothing on the stream then.
+bool ended_wait_covers_legacy() { return blocking_covers_legacy(); }
+
 }  // namespace vitamin::interpose

@@ -137,6 +137,7 @@ Context* known_current_context() {
 hal::Result<CUstream> legacy_stream(CUcontext) { return CU_STREAM_LEGACY; }
 
 bool blocking_covers_legacy() { return false; }
+bool ended_wait_covers_legacy() { return true; }
 
 std::optional<StreamFacts> stream_facts(CUstream stream) {
   CUcontext handle = nullptr;

@@ -73,6 +73,9 @@ struct DispatchOptions {
   // Whether a query of a blocking stream and a wait for it cover what is outstanding on the legacy
   // default stream, too. Versions of a vendor's runtime differ in it.
   bool blocking_covers_legacy = false;
+  // Whether a blocking stream comes behind what is outstanding on the legacy default stream by a
+  // wait for an event that has ended. Versions differ in it, too.
+  bool ended_wait_covers_legacy = true;
   bool thread = true;  // off: deferred work moves only while a call waits (deterministic tests)
   // Called, without the lock, by a call that waits and has nothing to do. Unset: spin, sleep. A
   // device in virtual time is moved on here.

@@ -47,6 +47,7 @@ struct FixtureOptions {
   std::shared_ptr<runtime::Audit> audit = {};
   runtime::MakeArbiter make_arbiter = {};  // instead of one in this process
   bool blocking_covers_legacy = false;
+  bool ended_wait_covers_legacy = true;
   bool markers_take_places = true;     // hal::DeviceInfo's
   std::function<void()> on_idle = {};  // the runtime has looked at all that it waits for
 };
@@ -76,6 +77,7 @@ class Fixture {
     dispatch.slots_stay = options.slots_stay;
     dispatch.graph_bytes = options.graph_bytes;
     dispatch.blocking_covers_legacy = options.blocking_covers_legacy;
+    dispatch.ended_wait_covers_legacy = options.ended_wait_covers_legacy;
     dispatch.thread = options.clock == soft::Clock::kReal;
     if (options.clock == soft::Clock::kVirtual)
       dispatch.idle = [this, on_idle = options.on_idle] {

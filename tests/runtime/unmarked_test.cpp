@@ -71,6 +71,30 @@ struct Sum {
   unsigned* address = &total;
 };
 
+TEST_CASE("a_wait_for_an_event_that_has_ended_covers_the_legacy_stream_where_the_vendor_says_so") {
+  for (const bool covers : {false, true}) {
+    CAPTURE(covers);
+    Fixture f({.ended_wait_covers_legacy = covers});
+    runtime::Stream& blocking = f.stream(StreamKind::kBlocking);
+    runtime::Stream& free = f.stream();
+    KnownEvent event(f);
+    soft::Gate* const gate = long_work(f, f.context->legacy());
+    event.record(free);
+    CHECK(f.context->synchronize(free) == 0);
+    event.wait(blocking);
+    const hal::NativeStatus outstanding = f.context->device().errors().not_ready();
+    CHECK(f.context->query(blocking) == (covers ? outstanding : hal::kNativeOk));
+    // What comes behind the wait is behind the legacy stream in any case.
+    unsigned total = 0, one = 1;
+    unsigned* address = &total;
+    REQUIRE(f.launch(blocking, VITAMIN_SOFT_KERNEL(unmarked_kernel), {&address, &one}) == 0);
+    CHECK(f.context->query(blocking) == outstanding);
+    f.engine->open_gate(gate);
+    CHECK(f.context->synchronize(blocking) == 0);
+    CHECK(total == 1);
+  }
+}
+
 TEST_CASE("Where nothing is deferred records, waits and host functions are one call each") {
   for (const char* policy : {"fifo", "static", "random"}) {
     CAPTURE(policy);
