@@ -41,7 +41,7 @@ TEST_CASE("the_program_brings_the_event_page_and_may_do_so_once") {
   CHECK(call(0x0b, id) == -EINVAL);
 }
 
-TEST_CASE("events_wake_who_waits_and_reset_themselves_when_told") {
+TEST_CASE("a_raised_event_ends_a_wait_and_an_automatic_one_is_reset_by_it") {
   kfd_ioctl_create_event_args automatic{}, manual{};
   automatic.auto_reset = 1;
   REQUIRE(call(0x08, automatic) == 0);
@@ -90,7 +90,7 @@ TEST_CASE("events_wake_who_waits_and_reset_themselves_when_told") {
 }
 
 TEST_CASE("a_wait_for_an_event_that_is_destroyed_meanwhile_fails") {
-  Answer answer = 0;
+  IoctlResult answer = 0;
   std::uint32_t result = 0;
   // Again where the event was gone before the wait began.
   for (int attempt = 0; attempt < 50 && answer != -EIO; ++attempt) {
@@ -274,7 +274,7 @@ TEST_CASE("a_gpu_has_as_many_copy_queues_as_the_topology_says") {
   std::vector<std::uint32_t> created;
   const auto create = [&](UserQueue& queue) {
     kfd_ioctl_create_queue_args a = queue.arguments();
-    const Answer answer = call(0x02, a);
+    const IoctlResult answer = call(0x02, a);
     if (answer == 0) created.push_back(a.queue_id);
     return answer;
   };

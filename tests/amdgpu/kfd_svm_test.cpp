@@ -38,8 +38,8 @@ struct Pages {
   }
   std::uint64_t first() const { return reinterpret_cast<std::uint64_t>(at); }
 
-  Answer set(std::initializer_list<Attribute> attributes, std::size_t page = 0,
-             std::size_t count = 0) const {
+  IoctlResult set(std::initializer_list<Attribute> attributes, std::size_t page = 0,
+                  std::size_t count = 0) const {
     auto a = call_of(KFD_IOCTL_SVM_OP_SET_ATTR, first() + page * kPage,
                      count == 0 ? bytes : count * kPage, attributes);
     return call(0x20, a);

@@ -25,7 +25,7 @@ struct DrmDevice {
   int descriptor = -1;
   unsigned users = 0;
 };
-DrmDevice devices[kfd::kGpusMax];
+DrmDevice devices[vitamin::soft::amdgpu::kGpusMax];
 constinit std::mutex users;
 
 // The beginning of libdrm's struct amdgpu_gpu_info, which is longer in every version; a caller that

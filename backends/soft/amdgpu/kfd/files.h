@@ -11,11 +11,16 @@
 #include <cstdint>
 #include <optional>
 
+#include "backends/soft/amdgpu/settings.h"
+
 namespace vitamin::soft::amdgpu::kfd {
 
 inline constexpr std::uint64_t kPageBytes = 4096;
+// Rounded up. Sizes within a page of 2^64 wrap around to 0.
+constexpr std::uint64_t whole_pages(std::uint64_t bytes) {
+  return (bytes + kPageBytes - 1) & ~(kPageBytes - 1);
+}
 inline constexpr std::uint64_t kDoorbellBytes = 8192;  // of one process on one GPU (gfx9 and later)
-inline constexpr unsigned kGpusMax = 8;
 inline constexpr unsigned kFirstMinor = 128;
 
 // Offsets in /dev/kfd. The lower half of a doorbell's offset is its place in the page, as in the

@@ -21,17 +21,17 @@ struct Entry {
   unsigned number = 0;
   const char* name = nullptr;
   std::size_t bytes = 0;
-  Answer (*call)(Driver&, void*) = nullptr;
-  Answer refusal = -EINVAL;  // where there is no call
-  bool by_linux = false;     // Linux refuses it as well: nothing is missing here
+  IoctlResult (*call)(Driver&, void*) = nullptr;
+  IoctlResult refusal = -EINVAL;  // where there is no call
+  bool by_linux = false;          // Linux refuses it as well: nothing is missing here
 };
 
 template <class Arguments>
-constexpr std::size_t size_of(Answer (Driver::*)(Arguments&)) {
+constexpr std::size_t size_of(IoctlResult (Driver::*)(Arguments&)) {
   return sizeof(Arguments);
 }
 template <class Arguments>
-Answer apply(Driver& driver, Answer (Driver::*handler)(Arguments&), void* bytes) {
+IoctlResult apply(Driver& driver, IoctlResult (Driver::*handler)(Arguments&), void* bytes) {
   return (driver.*handler)(*static_cast<Arguments*>(bytes));
 }
 template <auto kHandler>
@@ -39,11 +39,11 @@ constexpr Entry served(unsigned number, const char* name) {
   return {number, name, size_of(kHandler),
           [](Driver& driver, void* bytes) { return apply(driver, kHandler, bytes); }};
 }
-constexpr Entry refused(unsigned number, const char* name, Answer refusal) {
+constexpr Entry refused(unsigned number, const char* name, IoctlResult refusal) {
   return {number, name, 0, nullptr, refusal};
 }
 // Where Linux 6.1 gives the same answer.
-constexpr Entry refused_by_linux(unsigned number, const char* name, Answer refusal) {
+constexpr Entry refused_by_linux(unsigned number, const char* name, IoctlResult refusal) {
   return {number, name, 0, nullptr, refusal, true};
 }
 
@@ -106,7 +106,7 @@ void say_once(std::atomic<bool>& before, const char* format, Values... values) {
   std::fputc('\n', stderr);
 }
 
-Answer refuse_unknown(unsigned number, std::size_t bytes) {
+IoctlResult refuse_unknown(unsigned number, std::size_t bytes) {
   say_once(said[number % 256],
            "software AMD GPU: the ioctl %#04x (%zu bytes) is not known here (EINVAL): this ROCm is "
            "newer than version %u.%u of the driver, which it was told",
@@ -114,7 +114,7 @@ Answer refuse_unknown(unsigned number, std::size_t bytes) {
   return -EINVAL;
 }
 
-Answer refuse(Machine& machine, const Entry& entry, std::size_t bytes) {
+IoctlResult refuse(Machine& machine, const Entry& entry, std::size_t bytes) {
   if (!said[entry.number].load())
     machine.trace.line("refused call=%s number=%#04x errno=%ld", entry.name, entry.number,
                        -entry.refusal);
@@ -156,7 +156,7 @@ Driver& Driver::instance() {
 
 Driver::Driver() : machine_(machine()) { note_opened(machine_); }
 
-Answer Driver::ioctl(unsigned number, std::size_t bytes, void* argument) {
+IoctlResult Driver::ioctl(unsigned number, std::size_t bytes, void* argument) {
   if (is_of_parent()) {
     say_once(said_fork,
              "software AMD GPU: process %d is a child of a fork and calls the driver through a "
@@ -164,7 +164,7 @@ Answer Driver::ioctl(unsigned number, std::size_t bytes, void* argument) {
              ::getpid());
     return -EBADF;
   }
-  const Inside inside;
+  const DriverScope scope;
   const auto entry = std::find_if(std::begin(kEntries), std::end(kEntries),
                                   [&](const Entry& each) { return each.number == number; });
   if (entry == std::end(kEntries)) return refuse_unknown(number, bytes);
@@ -175,7 +175,7 @@ Answer Driver::ioctl(unsigned number, std::size_t bytes, void* argument) {
   const auto user = reinterpret_cast<std::uint64_t>(argument);
   const std::size_t used = std::min(bytes, arguments.size());
   if (!copy_in(arguments.data(), user, used)) return -EFAULT;
-  const Answer answer = entry->call(*this, arguments.data());
+  const IoctlResult answer = entry->call(*this, arguments.data());
   if (!copy_out(user, arguments.data(), used)) return -EFAULT;
   return answer;
 }

@@ -56,7 +56,7 @@ unsigned mode_of(int flags, std::va_list list) {
 int answer(int descriptor, unsigned long request, void* argument) {
   const unsigned type = _IOC_TYPE(request), number = _IOC_NR(request);
   if (type == AMDKFD_IOCTL_BASE && DeviceFiles::instance().is_kfd(descriptor)) {
-    const Answer result = Driver::instance().ioctl(number, _IOC_SIZE(request), argument);
+    const IoctlResult result = Driver::instance().ioctl(number, _IOC_SIZE(request), argument);
     if (result >= 0) return static_cast<int>(result);
     errno = static_cast<int>(-result);
     return -1;

@@ -15,8 +15,8 @@ constexpr std::size_t kQueuesMax = kDoorbellBytes / sizeof(std::uint64_t);
 constexpr std::uint32_t kMaskBitsMax = 1024;  // the kernel drops what is beyond
 
 // What creating and updating check alike.
-Answer check(std::uint32_t percentage, std::uint32_t priority, std::uint64_t ring,
-             std::uint32_t bytes) {
+IoctlResult check(std::uint32_t percentage, std::uint32_t priority, std::uint64_t ring,
+                  std::uint32_t bytes) {
   if (percentage > KFD_MAX_QUEUE_PERCENTAGE || priority > KFD_MAX_QUEUE_PRIORITY) return -EINVAL;
   if (!may_be_user(ring)) return -EFAULT;
   return bytes != 0 && !std::has_single_bit(bytes) ? -EINVAL : 0;
@@ -24,9 +24,9 @@ Answer check(std::uint32_t percentage, std::uint32_t priority, std::uint64_t rin
 
 }  // namespace
 
-Answer Driver::create_queue(kfd_ioctl_create_queue_args& a) {
+IoctlResult Driver::create_queue(kfd_ioctl_create_queue_args& a) {
   // The upper bytes of the percentage say on which XCC's target a queue is, since 1.14.
-  if (const Answer answer =
+  if (const IoctlResult answer =
           check(a.queue_percentage & 0xff, a.queue_priority, a.ring_base_address, a.ring_size);
       answer != 0)
     return answer;
@@ -39,7 +39,7 @@ Answer Driver::create_queue(kfd_ioctl_create_queue_args& a) {
   Gpu* const gpu = find_gpu(a.gpu_id);
   if (gpu == nullptr) return -EINVAL;
   const std::lock_guard lock(mutex_);
-  if (const Answer answer = bound(*gpu, -ESRCH); answer != 0) return answer;
+  if (const IoctlResult answer = bound(*gpu, -ESRCH); answer != 0) return answer;
   if (queues_.size() + 1 >= kQueuesMax) return -ENOMEM;
   const auto copy_queues = std::count_if(queues_.begin(), queues_.end(), [&](const auto& entry) {
     return entry.second.copy && entry.second.gpu == gpu->number;
@@ -66,7 +66,7 @@ Answer Driver::create_queue(kfd_ioctl_create_queue_args& a) {
   return 0;
 }
 
-Answer Driver::destroy_queue(kfd_ioctl_destroy_queue_args& a) {
+IoctlResult Driver::destroy_queue(kfd_ioctl_destroy_queue_args& a) {
   {
     const std::lock_guard lock(mutex_);
     if (queues_.erase(a.queue_id) == 0) return -EINVAL;
@@ -76,15 +76,15 @@ Answer Driver::destroy_queue(kfd_ioctl_destroy_queue_args& a) {
   return 0;
 }
 
-Answer Driver::update_queue(kfd_ioctl_update_queue_args& a) {
-  if (const Answer answer =
+IoctlResult Driver::update_queue(kfd_ioctl_update_queue_args& a) {
+  if (const IoctlResult answer =
           check(a.queue_percentage, a.queue_priority, a.ring_base_address, a.ring_size);
       answer != 0)
     return answer;
   return machine_.queues.update(a.queue_id) ? 0 : -EFAULT;
 }
 
-Answer Driver::set_cu_mask(kfd_ioctl_set_cu_mask_args& a) {
+IoctlResult Driver::set_cu_mask(kfd_ioctl_set_cu_mask_args& a) {
   if (a.num_cu_mask == 0 || a.num_cu_mask % 32 != 0) return -EINVAL;
   std::vector<std::uint32_t> mask(std::min(a.num_cu_mask, kMaskBitsMax) / 32);
   if (!copy_in(mask.data(), a.cu_mask_ptr, mask.size() * sizeof mask[0])) return -EFAULT;
@@ -98,7 +98,7 @@ Answer Driver::set_cu_mask(kfd_ioctl_set_cu_mask_args& a) {
   }
 }
 
-Answer Driver::alloc_queue_gws(kfd_ioctl_alloc_queue_gws_args& a) {
+IoctlResult Driver::alloc_queue_gws(kfd_ioctl_alloc_queue_gws_args& a) {
   const std::lock_guard lock(mutex_);
   if (!queues_.contains(a.queue_id)) return -EINVAL;
   a.first_gws = 0;
