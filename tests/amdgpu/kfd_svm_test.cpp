@@ -133,6 +133,16 @@ TEST_CASE("attributes_end_with_the_mapping") {
   CHECK(!soft::amdgpu::machine().memory.find(half));
 }
 
+TEST_CASE("an_unmap_beyond_the_addresses_of_a_process_leaves_the_attributes") {
+  const Pages pages(2);
+  REQUIRE(pages.set({{KFD_IOCTL_SVM_ATTR_PREFERRED_LOC, kGpu}}) == 0);
+  for (const std::uint64_t bytes :
+       {0 - 3 * kPage, 0 - pages.first(), std::uint64_t{0} - 1, std::uint64_t{1} << 47})
+    Driver::unmapped(pages.first(), bytes);
+  Driver::unmapped(1ull << 47, kPage);
+  CHECK(pages.get(KFD_IOCTL_SVM_ATTR_PREFERRED_LOC).value == kGpu);
+}
+
 TEST_CASE("calls_that_linux_refuses_are_refused_and_change_nothing") {
   acquire();
   Pages pages(4);
@@ -171,6 +181,33 @@ TEST_CASE("calls_that_linux_refuses_are_refused_and_change_nothing") {
   const Buffer buffer(kPage);
   REQUIRE(map_memory(buffer.alloc.handle) == 0);
   CHECK(answer(buffer.alloc.va_addr, kPage, KFD_IOCTL_SVM_OP_SET_ATTR) == -EADDRINUSE);
+}
+
+TEST_CASE("no_buffer_is_allocated_where_memory_has_attributes") {
+  acquire();
+  Pages pages(4);
+  REQUIRE(pages.set({{KFD_IOCTL_SVM_ATTR_GRANULARITY, 3}}, 1, 2) == 0);
+  const auto allocate = [&](std::size_t page, std::uint64_t bytes) {
+    kfd_ioctl_alloc_memory_of_gpu_args a{};
+    a.va_addr = pages.first() + page * kPage;
+    a.size = bytes;
+    a.gpu_id = kGpu;
+    a.flags = KFD_IOC_ALLOC_MEM_FLAGS_GTT;
+    const IoctlResult answer = call(0x16, a);
+    kfd_ioctl_free_memory_of_gpu_args free{.handle = a.handle};
+    if (answer == 0) CHECK(call(0x17, free) == 0);
+    return answer;
+  };
+  CHECK(allocate(0, 2 * kPage) == -EADDRINUSE);
+  CHECK(allocate(0, kPage + 1) == -EADDRINUSE);
+  CHECK(allocate(2, 8 * kPage) == -EADDRINUSE);
+  CHECK(allocate(0, kPage) == 0);
+  CHECK(allocate(3, kPage) == 0);
+  CHECK(pages.get(KFD_IOCTL_SVM_ATTR_GRANULARITY, 0, 1, 2).value == 3);
+  // Addresses that the program keeps for a buffer, in place of the memory.
+  REQUIRE(::mmap(pages.at, pages.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+                 0) == pages.at);
+  CHECK(allocate(0, 4 * kPage) == 0);
 }
 
 }  // namespace

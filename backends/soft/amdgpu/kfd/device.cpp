@@ -40,7 +40,7 @@ Gpu* Driver::find_gpu(std::uint32_t id) const {
 }
 
 IoctlResult Driver::bound(const Gpu& gpu, IoctlResult otherwise) const {
-  return (acquired_ >> gpu.number & 1) != 0 ? 0 : otherwise;
+  return render_files_.contains(gpu.number) ? 0 : otherwise;
 }
 
 IoctlResult Driver::get_version(kfd_ioctl_get_version_args& a) {
@@ -115,13 +115,14 @@ IoctlResult Driver::set_trap_handler(kfd_ioctl_set_trap_handler_args& a) {
   return bound(*gpu, -ESRCH);
 }
 
+// A process has one VM on a GPU, that of the first open file. kfd_chardev.c, kfd_ioctl_acquire_vm.
 IoctlResult Driver::acquire_vm(kfd_ioctl_acquire_vm_args& a) {
   const Gpu* const gpu = find_gpu(a.gpu_id);
-  const auto minor = DeviceFiles::instance().render_minor(static_cast<int>(a.drm_fd));
-  if (gpu == nullptr || minor != kFirstMinor + gpu->number) return -EINVAL;
+  const auto file = DeviceFiles::instance().render_file(static_cast<int>(a.drm_fd));
+  if (gpu == nullptr || !file || file->minor != kFirstMinor + gpu->number) return -EINVAL;
   const std::lock_guard lock(mutex_);
-  acquired_ |= 1u << gpu->number;
-  return 0;
+  return render_files_.emplace(gpu->number, file->number).first->second == file->number ? 0
+                                                                                        : -EBUSY;
 }
 
 // No GPU here retries faults; asking (below zero) and leaving it off is allowed.

@@ -26,7 +26,8 @@ using IoctlResult = long;  // of an ioctl: 0 or -errno
 inline constexpr std::uint32_t kFirstGpuId = 1001;
 constexpr std::uint32_t gpu_id(unsigned gpu) { return kFirstGpuId + gpu; }
 
-// Copy engines of each GPU. They are not over-subscribed: each queue has a place of its own.
+// Copy engines of each GPU for PCI Express; those for XGMI are the part's. They are not
+// over-subscribed: each queue has a place of its own.
 inline constexpr unsigned kCopyEngines = 2, kQueuesPerCopyEngine = 8;
 
 // A buffer object. Its place in a file is what is mapped at `va` when a GPU maps it.
@@ -44,7 +45,8 @@ struct Buffer {
 
 struct QueueRecord {
   unsigned gpu = 0;
-  bool copy = false;
+  std::uint32_t type = 0;  // KFD_IOC_QUEUE_TYPE_
+  bool gws = false;        // has the GPU's global wave synchronisation
 };
 
 // What is known of a range of the process's memory; the defaults are the kernel's.
@@ -134,6 +136,7 @@ class Driver {
 
   Driver();
   Gpu* find_gpu(std::uint32_t id) const;  // null: the driver has no such GPU
+  std::size_t count_queues(unsigned gpu, std::optional<std::uint32_t> type = {}) const;
   // 0 when the process has a VM on the GPU, else what the kernel answers.
   IoctlResult bound(const Gpu& gpu, IoctlResult otherwise) const;
   Buffer* find_buffer(std::uint64_t handle);
@@ -151,6 +154,7 @@ class Driver {
 
   IoctlResult set_svm(const SvmCall& a);
   IoctlResult get_svm(SvmCall& a);
+  bool has_attributes(std::uint64_t begin, std::uint64_t bytes);
   IoctlResult svm_range_answer(std::uint64_t begin, std::uint64_t bytes) const;
   std::optional<std::uint32_t> gpu_named_by(const kfd_ioctl_svm_attribute& attribute) const;
   std::pair<SvmRanges::iterator, SvmRanges::iterator> split_at(std::uint64_t begin,
@@ -160,7 +164,8 @@ class Driver {
   Machine& machine_;
   const pid_t process_ = ::getpid();
   mutable std::mutex mutex_;
-  std::uint32_t acquired_ = 0;               // a bit for each GPU on which the process has a VM
+  // By GPU on which the process has a VM: the open file of the render node that it was acquired by.
+  std::map<unsigned, std::uint64_t> render_files_;
   std::map<std::uint64_t, Buffer> buffers_;  // by handle
   std::uint32_t next_buffer_ = 1;
   // Of the file behind the render nodes. No buffer lies at its beginning: 0 is no mmap offset.

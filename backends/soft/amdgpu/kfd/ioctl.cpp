@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From the number of an ioctl to its answer.
+#include <linux/capability.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -24,6 +26,7 @@ struct Entry {
   IoctlResult (*call)(Driver&, void*) = nullptr;
   IoctlResult refusal = -EINVAL;  // where there is no call
   bool by_linux = false;          // Linux refuses it as well: nothing is missing here
+  bool privileged = false;        // Linux refuses it to others with EACCES
 };
 
 template <class Arguments>
@@ -41,6 +44,11 @@ constexpr Entry served(unsigned number, const char* name) {
 }
 constexpr Entry refused(unsigned number, const char* name, IoctlResult refusal) {
   return {number, name, 0, nullptr, refusal};
+}
+// For callers with CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN. kfd_chardev.c, kfd_ioctl.
+constexpr Entry privileged(Entry entry) {
+  entry.privileged = true;
+  return entry;
 }
 // Where Linux 6.1 gives the same answer.
 constexpr Entry refused_by_linux(unsigned number, const char* name, IoctlResult refusal) {
@@ -81,7 +89,7 @@ constexpr Entry kEntries[] = {
     refused(0x1f, "SMI_EVENTS", -EINVAL),
     served<&Driver::svm>(0x20, "SVM"),
     served<&Driver::set_xnack_mode>(0x21, "SET_XNACK_MODE"),
-    refused(0x22, "CRIU_OP", -EPERM),
+    privileged(refused(0x22, "CRIU_OP", -EINVAL)),
     served<&Driver::available_memory>(0x23, "AVAILABLE_MEMORY"),
     served<&Driver::export_dmabuf>(0x24, "EXPORT_DMABUF"),
     refused(0x25, "RUNTIME_ENABLE", -EINVAL),  // newer than the version that GET_VERSION tells
@@ -104,6 +112,16 @@ void say_once(std::atomic<bool>& before, const char* format, Values... values) {
   if (before.exchange(true)) return;
   std::fprintf(stderr, format, values...);
   std::fputc('\n', stderr);
+}
+
+// Of the calling thread, as capable() in the kernel but for the namespace.
+bool may_checkpoint() {
+  constexpr unsigned kSysAdmin = 21, kCheckpointRestore = 40;  // linux/capability.h
+  __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3]{};
+  if (::syscall(SYS_capget, &header, data) != 0) return false;
+  return (data[0].effective >> kSysAdmin & 1) != 0 ||
+         (data[1].effective >> (kCheckpointRestore - 32) & 1) != 0;
 }
 
 IoctlResult refuse_unknown(unsigned number, std::size_t bytes) {
@@ -168,6 +186,7 @@ IoctlResult Driver::ioctl(unsigned number, std::size_t bytes, void* argument) {
   const auto entry = std::find_if(std::begin(kEntries), std::end(kEntries),
                                   [&](const Entry& each) { return each.number == number; });
   if (entry == std::end(kEntries)) return refuse_unknown(number, bytes);
+  if (entry->privileged && !may_checkpoint()) return -EACCES;
   if (entry->call == nullptr) return refuse(machine_, *entry, bytes);
   alignas(8) std::array<std::uint8_t, 512> arguments{};
   static_assert(sizeof(kfd_ioctl_get_process_apertures_args) <= arguments.size() &&

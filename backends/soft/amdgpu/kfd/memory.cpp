@@ -74,6 +74,8 @@ bool Driver::has_room_for(const Buffer& buffer) {
 
 IoctlResult Driver::alloc_memory(kfd_ioctl_alloc_memory_of_gpu_args& a) {
   if (a.size == 0) return -EINVAL;
+  const std::lock_guard lock(mutex_);
+  if (has_attributes(a.va_addr, a.size)) return -EADDRINUSE;
   const Gpu* const gpu = find_gpu(a.gpu_id);
   if (gpu == nullptr) return -EINVAL;
   Buffer buffer{.gpu = gpu->number, .flags = a.flags, .va = a.va_addr, .bytes = a.size};
@@ -85,7 +87,6 @@ IoctlResult Driver::alloc_memory(kfd_ioctl_alloc_memory_of_gpu_args& a) {
     if (a.size != kPageBytes) return -EINVAL;
     mmap_offset = registers_of(gpu->number);
   }
-  const std::lock_guard lock(mutex_);
   if (const IoctlResult answer = bound(*gpu, -ENODEV); answer != 0) return answer;
   const bool ours = buffer.has(kVram) || buffer.has(kGtt);
   // Half of it twice, for queues whose packets may wrap around.

@@ -62,7 +62,7 @@ int answer(int descriptor, unsigned long request, void* argument) {
     return -1;
   }
   constexpr unsigned kDrm = 'd';
-  if (type == kDrm && DeviceFiles::instance().render_minor(descriptor)) {
+  if (type == kDrm && DeviceFiles::instance().render_file(descriptor)) {
     std::fprintf(stderr, "software AMD GPU: the DRM ioctl %#04x is not served\n", number);
     errno = ENOTTY;
     return -1;

@@ -62,6 +62,8 @@ void apply(SvmRange& range, const kfd_ioctl_svm_attribute& attribute, std::uint3
 
 void Driver::unmapped(std::uint64_t begin, std::uint64_t bytes) {
   if (!has_ranges.load(std::memory_order_relaxed) || bytes == 0 || begin % kPageBytes != 0) return;
+  // The kernel unmaps nothing (EINVAL) when the range goes beyond the process's addresses.
+  if (!may_be_user(begin) || bytes > kUserEnd - begin) return;
   // An allocator under the driver's own maps may unmap: what it gives back has no attributes.
   if (DriverScope::active()) return;
   const DriverScope scope;
@@ -89,6 +91,23 @@ std::pair<Driver::SvmRanges::iterator, Driver::SvmRanges::iterator> Driver::spli
     machine_.memory.split(at);
   }
   return {svm_.lower_bound(begin), svm_.lower_bound(end)};
+}
+
+// Whether memory has attributes, so that no buffer may be there. kfd_chardev.c,
+// kfd_ioctl_alloc_memory_of_gpu. Attributes of memory that cannot be read are dropped: the program
+// has replaced it by addresses that it keeps for a buffer, which the driver is not told of.
+bool Driver::has_attributes(std::uint64_t begin, std::uint64_t bytes) {
+  if (svm_.empty() || !may_be_user(begin)) return false;
+  const std::uint64_t first = begin & ~(kPageBytes - 1);
+  const std::uint64_t end = whole_pages(begin + std::min(bytes, kUserEnd - begin));
+  auto [range, last] = split_at(first, end);
+  while (range != last) {
+    std::uint8_t byte;
+    if (copy_in(&byte, range->first, 1)) return true;
+    machine_.memory.remove(range->first);
+    range = svm_.erase(range);
+  }
+  return false;
 }
 
 // Whether the call may name this range: 0, or the kernel's answer.
