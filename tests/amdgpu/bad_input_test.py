@@ -222,6 +222,33 @@ print(os.path.isdir("/dev"), os.path.isdir("/tmp"), os.path.exists("/dev/null"))
         self.assertEqual(len(answers), 2 * 11 + 2 + 4 + 8 + 3)
 
 
+    def test_tools_that_list_and_describe_files_find_the_device_files(self):
+        environment = self.environment(VITAMIN_SOFT_AMDGPU_COUNT="2", LC_ALL="C")
+        def lines(*command):
+            result = subprocess.run(command, text=True, capture_output=True, env=environment,
+                                    timeout=time_limit(60))
+            self.assertEqual((result.returncode, result.stderr), (0, ""), command)
+            return result.stdout.splitlines()
+        self.assertRegex(lines("ls", "-l", "/dev/kfd")[0], r"^crw-rw-rw-.* /dev/kfd$")
+        self.assertIn("character special file", lines("stat", "/dev/kfd")[1])
+        self.assertEqual(lines("stat", "-c", "%t:%T", "/dev/dri/renderD129"), ["e2:81"])
+        self.assertEqual(lines("ls", "-l", "/sys/class/kfd/kfd/topology/nodes")[1][:1], "d")
+
+    @unittest.skipIf(os.path.exists("/dev/dri"), "this machine has the directory")
+    def test_the_directory_of_render_nodes_lists_one_for_each_gpu(self):
+        answers, said = self.python("""
+import ctypes, glob, os
+print(*sorted(os.listdir("/dev/dri")), len(list(os.scandir("/dev/dri"))), os.path.isdir("/dev/dri"))
+print(*sorted(glob.glob("/dev/dri/renderD*")), os.path.exists("/dev/dri/renderD130"))
+names = ctypes.c_void_p()
+print(ctypes.CDLL(None).scandir(b"/dev/dri", ctypes.byref(names), None, None))
+""", VITAMIN_SOFT_AMDGPU_COUNT="2")
+        self.assertEqual(said, [])
+        self.assertEqual(answers, [
+            "renderD128", "renderD129", "2", "True", "/dev/dri/renderD128", "/dev/dri/renderD129",
+            "False", "4"])
+
+
 class Libdrm(Direct):
     """Its functions that ROCm calls, which the driver answers itself."""
 
