@@ -171,14 +171,16 @@ print(answer([0xff, 0]), answer([0x3, 0x80000000]), answer([0x7, 0]), answer([0x
 import ctypes, mmap
 libc = ctypes.CDLL(None, use_errno=True)
 libc.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
-pages = mmap.mmap(-1, 8192)
-at = ctypes.addressof(ctypes.c_char.from_buffer(pages))
-print(call_with(0x20, struct.pack("QQIIII", at, 8192, 0, 1, 7, 3))[0])
-print(libc.munmap(at, 2 ** 64 - 0x3000), ctypes.get_errno())
-error, data = call_with(0x20, struct.pack("QQIIII", at, 8192, 1, 1, 7, 0))
+pages = mmap.mmap(-1, 3 * 4096)
+first = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+third = first + 2 * 4096
+for at in first, third:
+    print(call_with(0x20, struct.pack("2Q4I", at, 4096, 0, 1, 7, 3))[0])
+print(libc.munmap(third, 2 ** 64 - 0x3000), ctypes.get_errno())
+error, data = call_with(0x20, struct.pack("2Q4I", third, 4096, 1, 1, 7, 0))
 print(error, struct.unpack_from("I", data, 28)[0])
 """)
-        self.assertEqual(answers, ["0", "-1", str(EINVAL), "0", "3"])
+        self.assertEqual(answers, ["0", "0", "-1", str(EINVAL), "0", "3"])
 
 
 class Paths(Direct):

@@ -133,14 +133,18 @@ TEST_CASE("attributes_end_with_the_mapping") {
   CHECK(!soft::amdgpu::machine().memory.find(half));
 }
 
+// An end that wraps around lies before the range that the unmap begins with.
 TEST_CASE("an_unmap_beyond_the_addresses_of_a_process_leaves_the_attributes") {
-  const Pages pages(2);
-  REQUIRE(pages.set({{KFD_IOCTL_SVM_ATTR_PREFERRED_LOC, kGpu}}) == 0);
+  const Pages pages(3);
+  REQUIRE(pages.set({{KFD_IOCTL_SVM_ATTR_GRANULARITY, 3}}, 0, 1) == 0);
+  REQUIRE(pages.set({{KFD_IOCTL_SVM_ATTR_GRANULARITY, 5}}, 2, 1) == 0);
+  const std::uint64_t begin = pages.first() + 2 * kPage;
   for (const std::uint64_t bytes :
-       {0 - 3 * kPage, 0 - pages.first(), std::uint64_t{0} - 1, std::uint64_t{1} << 47})
-    Driver::unmapped(pages.first(), bytes);
+       {0 - 3 * kPage, 0 - begin, std::uint64_t{0} - 1, std::uint64_t{1} << 47})
+    Driver::unmapped(begin, bytes);
   Driver::unmapped(1ull << 47, kPage);
-  CHECK(pages.get(KFD_IOCTL_SVM_ATTR_PREFERRED_LOC).value == kGpu);
+  CHECK(pages.get(KFD_IOCTL_SVM_ATTR_GRANULARITY, 0, 0, 1).value == 3);
+  CHECK(pages.get(KFD_IOCTL_SVM_ATTR_GRANULARITY, 0, 2, 1).value == 5);
 }
 
 TEST_CASE("calls_that_linux_refuses_are_refused_and_change_nothing") {
