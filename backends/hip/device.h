@@ -27,7 +27,9 @@ namespace vitamin::hip {
 struct DeviceOptions {
   int ordinal = 0;  // as hipSetDevice counts
   // Compute queues that this process may hold on the device, the application's own included. A GPU
-  // has 21 (gfx90a) to 24 (gfx942) for all processes before the driver begins to take turns.
+  // has 24 hardware queues for all processes, one of RDNA 2 or 3 has eight; more queues than that
+  // take turns. Linux: kfd_device_queue_manager.c, get_cp_queues_num; amdgpu_amdkfd.c,
+  // amdgpu_amdkfd_device_init. Measured on an MI250: 21 (mpirun_check.sh).
   unsigned queue_budget = 8;
   // And all processes together, for which they keep a file in this directory (queue_ledger.h);
   // empty: each process knows of itself only.

@@ -5,6 +5,7 @@ Needs in the environment what software_amd.py says.
 """
 import collections
 import subprocess
+import sys
 import time
 import unittest
 
@@ -13,6 +14,30 @@ from software_amd import launches, read_trace
 from time_limit import time_limit
 
 INSTRUCTIONS_PER_SECOND = 10e6
+# For Python: a word of memory is written through each of 30 streams, each with a queue of its own.
+MANY_QUEUES = """
+import ctypes
+hip = ctypes.CDLL("libamdhip64.so.5")
+mask = (ctypes.c_uint32 * 4)(0xff)
+streams = [ctypes.c_void_p() for _ in range(30)]
+memory = ctypes.c_void_p()
+errors = [hip.hipMalloc(ctypes.byref(memory), 4 * len(streams))]
+for stream in streams:
+    errors.append(hip.hipExtStreamCreateWithCUMask(ctypes.byref(stream), 4, mask))
+for at, stream in enumerate(streams):
+    errors.append(hip.hipMemsetD32Async(ctypes.c_void_p(memory.value + 4 * at), at, 1, stream))
+errors.append(hip.hipDeviceSynchronize())
+words = (ctypes.c_uint32 * len(streams))()
+errors.append(hip.hipMemcpy(words, memory, ctypes.sizeof(words), 2))
+print(set(errors), list(words) == list(range(len(streams))))
+"""
+# For Python: the link between two GPUs, and how many hops it has.
+LINK = """
+import ctypes
+kind, hops = ctypes.c_uint32(), ctypes.c_uint32()
+print(ctypes.CDLL("libamdhip64.so.5").hipExtGetLinkTypeAndHopCount(
+    0, 1, ctypes.byref(kind), ctypes.byref(hops)), kind.value, hops.value)
+"""
 
 
 class Programs(software_amd.Programs):
@@ -211,6 +236,20 @@ class Masks(Programs):
         self.assertEqual(int(summary["masks"]), 1)
 
 
+    def test_more_queues_than_the_gpu_has_hardware_queues_take_turns(self):
+        result, trace = self.traced(sys.executable, "-c", MANY_QUEUES, _HOLD_US="100000")
+        self.assertEqual((result.returncode, result.stdout), (0, "{0} True\n"), result.stderr)
+        summary = trace[-1]
+        self.assertEqual((summary["hardware_queues"], summary["most_mapped"]), ("24", "24"))
+        self.assertGreater(int(summary["turns"]), 0)
+
+    def test_as_many_queues_as_the_gpu_has_hardware_queues_keep_theirs(self):
+        result, trace = self.traced(sys.executable, "-c", MANY_QUEUES.replace("30", "20"),
+                                    _HOLD_US="100000")
+        self.assertEqual((result.returncode, result.stdout), (0, "{0} True\n"), result.stderr)
+        self.assertEqual(trace[-1]["turns"], "0")
+
+
 class Several(Programs):
     """Several GPUs in one process, several processes on one GPU's memory."""
     CHECKS = ("alone_on_each", "threads_on_each", "events_between", "copies_between",
@@ -236,6 +275,12 @@ class Several(Programs):
         result, trace = self.traced("several", "alone_on_each", _COUNT="2", _FAULTS="device_lost@9")
         self.assertLess(result.returncode, 0, result.stdout)
         self.assertEqual(len([line for line in trace if line[""] == "lost"]), 1)
+
+    def test_the_runtime_finds_xgmi_between_gpus_of_a_part_that_has_it(self):
+        xgmi, pci_express = 4, 2  # hsa_amd_link_info_type_t
+        for part, kind in (("gfx90a", xgmi), ("gfx1030", pci_express)):
+            result = self.run_program(sys.executable, "-c", LINK, **{"": part, "_COUNT": "2"})
+            self.assertEqual(result.stdout.split()[:2], ["0", str(kind)], result.stderr)
 
     def test_processes_share_memory_and_events(self):
         self.check("several", "memory_of_two_processes", "event_of_two_processes", lines=2)

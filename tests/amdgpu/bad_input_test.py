@@ -25,7 +25,29 @@ def call(number, size=16):
         return error.errno
 """
 OPEN = PRELUDE + 'kfd = os.open("/dev/kfd", os.O_RDWR)\n'
-EBADF, EPERM, EINVAL, ENODEV = 9, 1, 22, 19
+EPERM, EBADF, EACCES, ENODEV, EINVAL, ENOSPC = 1, 9, 13, 19, 22, 28
+# Compute queues over memory of the program's own. create_queue() is the errno, or below zero the
+# queue's number.
+QUEUES = OPEN + """
+import array, struct
+def call_with(number, data):
+    data = bytearray(data)
+    try:
+        fcntl.ioctl(kfd, 3 << 30 | len(data) << 16 | ord("K") << 8 | number, data)
+        return 0, data
+    except OSError as error:
+        return error.errno, data
+memory = array.array("Q", [0] * 1024)
+address = memory.buffer_info()[0]
+def acquire(gpu):
+    node = os.open(f"/dev/dri/renderD{128 + gpu}", os.O_RDWR)
+    return call_with(0x15, struct.pack("II", node, 1001 + gpu))[0]
+def create_queue(gpu):
+    error, data = call_with(0x02, struct.pack(
+        "4Q6I3Q2I", address + 4096, address, address + 8, 0, 4096, 1001 + gpu, 2, 100, 7, 0, 0, 0,
+        0, 0, 0))
+    return error or -struct.unpack_from("I", data, 52)[0]
+"""
 
 
 class Direct(SoftwareAmd):
@@ -47,14 +69,25 @@ class BadInput(Direct):
 
     def test_an_ioctl_that_is_not_served_is_named_once_and_refused_as_linux_does(self):
         trace = self.new_file("trace")
-        answers, said = self.python(OPEN + "print(call(0x1b), call(0x1b), call(0x22))",
+        answers, said = self.python(OPEN + "print(call(0x1b), call(0x1b), call(0x1f))",
                                     VITAMIN_SOFT_AMDGPU_TRACE=str(trace))
-        self.assertEqual(answers, [str(EINVAL), str(EINVAL), str(EPERM)])
+        self.assertEqual(answers, [str(EINVAL)] * 3)
         self.assertEqual(said, [
             "software AMD GPU: the ioctl GET_QUEUE_WAVE_STATE (0x1b, 16 bytes) is not served",
-            "software AMD GPU: the ioctl CRIU_OP (0x22, 16 bytes) is not served"])
+            "software AMD GPU: the ioctl SMI_EVENTS (0x1f, 16 bytes) is not served"])
         refused = [line["call"] for line in read_trace(trace) if line[""] == "refused"]
-        self.assertEqual(refused, ["GET_QUEUE_WAVE_STATE", "CRIU_OP"])
+        self.assertEqual(refused, ["GET_QUEUE_WAVE_STATE", "SMI_EVENTS"])
+
+    @unittest.skipIf(os.geteuid() != 0, "only root can give its capabilities away")
+    def test_a_checkpoint_needs_a_capability_as_in_linux(self):
+        answers, said = self.python(OPEN + """
+print(call(0x22))
+os.seteuid(65534)
+print(call(0x22))
+""")
+        self.assertEqual(answers, [str(EINVAL), str(EACCES)])
+        self.assertEqual(said, [
+            "software AMD GPU: the ioctl CRIU_OP (0x22, 16 bytes) is not served"])
 
     def test_an_ioctl_that_linux_refuses_too_is_named_on_request(self):
         program = OPEN + "print(call(0x0d), call(0x82, 40))"
@@ -88,6 +121,50 @@ class BadInput(Direct):
         self.assertEqual(result.stderr.splitlines(), [
             "software AMD GPU: VITAMIN_SOFT_AMDGPU=gfx90a,gfx1030 is not understood; it takes one "
             "part, which all GPUs of the process are: gfx90a, gfx908, gfx942, gfx1030, gfx1100"])
+
+
+class Queues(Direct):
+    def test_a_process_has_127_queues_on_each_gpu(self):
+        answers, said = self.python(QUEUES + """
+print(acquire(0), acquire(1))
+made = [create_queue(0) for _ in range(127)]
+print(all(answer < 0 for answer in made), create_queue(0), create_queue(1) < 0)
+print(call_with(0x03, struct.pack("II", -made[0], 0))[0], create_queue(0) < 0, create_queue(0))
+""", VITAMIN_SOFT_AMDGPU_COUNT="2")
+        self.assertEqual(answers, ["0", "0", "True", str(ENOSPC), "True", "0", "True", str(ENOSPC)])
+        self.assertEqual(said, [])
+
+    def test_a_mask_has_both_cus_of_a_workgroup_processor_or_neither(self):
+        program = QUEUES + """
+acquire(0)
+queue = -create_queue(0)
+def answer(words):
+    mask = array.array("I", words)
+    return call_with(0x1a, struct.pack("IIQ", queue, 32 * len(words), mask.buffer_info()[0]))[0]
+print(answer([0xff, 0]), answer([0x3, 0x80000000]), answer([0x7, 0]), answer([0x6, 0]),
+      answer([0, 0]))
+"""
+        for part in ("gfx1030", "gfx1100"):
+            answers, _ = self.python(program, VITAMIN_SOFT_AMDGPU=part)
+            self.assertEqual(answers, ["0", *[str(EINVAL)] * 3, "0"], part)
+        answers, _ = self.python(program)
+        self.assertEqual(answers, ["0"] * 5)
+
+    def test_an_unmap_beyond_all_addresses_leaves_the_attributes_of_memory(self):
+        answers, _ = self.python(QUEUES + """
+import ctypes, mmap
+libc = ctypes.CDLL(None, use_errno=True)
+libc.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
+pages = mmap.mmap(-1, 3 * 4096)
+first = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+third = first + 2 * 4096
+for at in first, third:
+    print(call_with(0x20, struct.pack("2Q4I", at, 4096, 0, 1, 7, 3))[0])
+print(libc.munmap(third, 2 ** 64 - 0x3000), ctypes.get_errno())
+error, data = call_with(0x20, struct.pack("2Q4I", third, 4096, 1, 1, 7, 0))
+print(error, struct.unpack_from("I", data, 28)[0])
+""")
+        self.assertEqual(answers, ["0", "0", "-1", str(EINVAL), "0", "3"])
 
 
 class Paths(Direct):
@@ -129,6 +206,33 @@ print(os.path.isdir("/dev"), os.path.isdir("/tmp"), os.path.exists("/dev/null"))
 """)
         self.assertEqual((set(answers), said), ({"True"}, []))
         self.assertEqual(len(answers), 2 * 11 + 2 + 4 + 8 + 3)
+
+
+    def test_tools_that_list_and_describe_files_find_the_device_files(self):
+        environment = self.environment(VITAMIN_SOFT_AMDGPU_COUNT="2", LC_ALL="C")
+        def lines(*command):
+            result = subprocess.run(command, text=True, capture_output=True, env=environment,
+                                    timeout=time_limit(60))
+            self.assertEqual((result.returncode, result.stderr), (0, ""), command)
+            return result.stdout.splitlines()
+        self.assertRegex(lines("ls", "-l", "/dev/kfd")[0], r"^crw-rw-rw-.* /dev/kfd$")
+        self.assertIn("character special file", lines("stat", "/dev/kfd")[1])
+        self.assertEqual(lines("stat", "-c", "%t:%T", "/dev/dri/renderD129"), ["e2:81"])
+        self.assertEqual(lines("ls", "-l", "/sys/class/kfd/kfd/topology/nodes")[1][:1], "d")
+
+    @unittest.skipIf(os.path.exists("/dev/dri"), "this machine has the directory")
+    def test_the_directory_of_render_nodes_lists_one_for_each_gpu(self):
+        answers, said = self.python("""
+import ctypes, glob, os
+print(*sorted(os.listdir("/dev/dri")), len(list(os.scandir("/dev/dri"))), os.path.isdir("/dev/dri"))
+print(*sorted(glob.glob("/dev/dri/renderD*")), os.path.exists("/dev/dri/renderD130"))
+names = ctypes.c_void_p()
+print(ctypes.CDLL(None).scandir(b"/dev/dri", ctypes.byref(names), None, None))
+""", VITAMIN_SOFT_AMDGPU_COUNT="2")
+        self.assertEqual(said, [])
+        self.assertEqual(answers, [
+            "renderD128", "renderD129", "2", "True", "/dev/dri/renderD128", "/dev/dri/renderD129",
+            "False", "4"])
 
 
 class Libdrm(Direct):
@@ -206,7 +310,8 @@ class Tables(unittest.TestCase):
     """Tables of documents against what they are about."""
     ROOT = pathlib.Path(__file__).parents[2]
     KFD = ROOT / "backends/soft/amdgpu/kfd"
-    ENTRY = re.compile(r'^    (served|refused|refused_by_linux)[<(].*"(\w+)"(?:, -(E\w+))?\)', re.M)
+    ENTRY = re.compile(r'^    (?:privileged\()?(served|refused|refused_by_linux)[<(].*"(\w+)"'
+                       r'(?:, -(E\w+))?\)', re.M)
     ROW = re.compile(r"^\| (served|refused(?: by Linux 6\.1 too,)?)(?:: [^|]*| with (E\w+)) "
                      r"\| (.*) \|$", re.M)
 

@@ -155,9 +155,13 @@ class Device {
   }
 
   Machine machine_;
-  std::array<std::uint64_t, 2> doorbells_{};
+  std::array<std::uint64_t, 2> doorbells_{}, indices_{};
   Queue queue_{*machine_.gpus[0], 1, Queue::Kind::kCompute,
-               QueueMemory{.doorbells = doorbells_.data(), .doorbell_count = 2}};
+               QueueMemory{.ring = {.packets = nullptr, .bytes = 0, .active = true},
+                           .read_index = &indices_[0],
+                           .write_index = &indices_[1],
+                           .doorbells = doorbells_.data(),
+                           .doorbell_count = doorbells_.size()}};
   amd_queue_t shared_{};
 };
 

@@ -16,14 +16,14 @@
 namespace vitamin::tests {
 
 namespace kfd = soft::amdgpu::kfd;
-using kfd::Answer;
 using kfd::DeviceFiles;
 using kfd::Driver;
+using kfd::IoctlResult;
 
 inline constexpr std::uint32_t kGpu = kfd::kFirstGpuId, kNoGpu = 7;
 
 template <class Arguments>
-Answer call(unsigned number, Arguments& arguments) {
+IoctlResult call(unsigned number, Arguments& arguments) {
   return Driver::instance().ioctl(number, sizeof arguments, &arguments);
 }
 
@@ -44,7 +44,7 @@ inline void* reserve(std::size_t bytes) {
   return at;
 }
 
-inline Answer map_memory(std::uint64_t handle, std::uint32_t gpu = kGpu) {
+inline IoctlResult map_memory(std::uint64_t handle, std::uint32_t gpu = kGpu) {
   kfd_ioctl_map_memory_to_gpu_args map{
       .handle = handle,
       .device_ids_array_ptr = reinterpret_cast<std::uint64_t>(&gpu),
@@ -65,8 +65,8 @@ struct Buffer {
     alloc.flags = flags;
     REQUIRE(call(0x16, alloc) == 0);
   }
-  Answer map(std::uint32_t gpu = kGpu) const { return map_memory(alloc.handle, gpu); }
-  Answer unmap(std::uint32_t gpu = kGpu) const {
+  IoctlResult map(std::uint32_t gpu = kGpu) const { return map_memory(alloc.handle, gpu); }
+  IoctlResult unmap(std::uint32_t gpu = kGpu) const {
     kfd_ioctl_unmap_memory_from_gpu_args unmap{
         .handle = alloc.handle,
         .device_ids_array_ptr = reinterpret_cast<std::uint64_t>(&gpu),
@@ -74,7 +74,7 @@ struct Buffer {
         .n_success = 0};
     return call(0x19, unmap);
   }
-  Answer free() const {
+  IoctlResult free() const {
     kfd_ioctl_free_memory_of_gpu_args free{.handle = alloc.handle};
     return call(0x17, free);
   }

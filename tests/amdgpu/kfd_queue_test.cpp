@@ -41,7 +41,7 @@ TEST_CASE("the_program_brings_the_event_page_and_may_do_so_once") {
   CHECK(call(0x0b, id) == -EINVAL);
 }
 
-TEST_CASE("events_wake_who_waits_and_reset_themselves_when_told") {
+TEST_CASE("a_raised_event_ends_a_wait_and_an_automatic_one_is_reset_by_it") {
   kfd_ioctl_create_event_args automatic{}, manual{};
   automatic.auto_reset = 1;
   REQUIRE(call(0x08, automatic) == 0);
@@ -90,7 +90,7 @@ TEST_CASE("events_wake_who_waits_and_reset_themselves_when_told") {
 }
 
 TEST_CASE("a_wait_for_an_event_that_is_destroyed_meanwhile_fails") {
-  Answer answer = 0;
+  IoctlResult answer = 0;
   std::uint32_t result = 0;
   // Again where the event was gone before the wait began.
   for (int attempt = 0; attempt < 50 && answer != -EIO; ++attempt) {
@@ -205,14 +205,42 @@ TEST_CASE("a_copy_queue_runs_what_its_doorbell_announces") {
   kfd_ioctl_update_queue_args update{};
   update.queue_id = a.queue_id;
   CHECK(call(0x07, update) == 0);
-  kfd_ioctl_alloc_queue_gws_args gws{};
-  gws.queue_id = a.queue_id;
-  gws.first_gws = 9;
-  CHECK(call(0x1e, gws) == 0);
-  CHECK(gws.first_gws == 0);
   kfd_ioctl_destroy_queue_args destroy{.queue_id = a.queue_id, .pad = 0};
   CHECK(call(0x03, destroy) == 0);
   CHECK(call(0x03, destroy) == -EINVAL);
+}
+
+TEST_CASE("one_queue_of_a_gpu_at_a_time_has_global_wave_synchronisation") {
+  acquire();
+  UserQueue memory[2];
+  std::uint32_t ids[2];
+  for (int each = 0; each < 2; ++each) {
+    kfd_ioctl_create_queue_args a = memory[each].arguments();
+    REQUIRE(call(0x02, a) == 0);
+    ids[each] = a.queue_id;
+  }
+  const auto assign = [&](std::uint32_t queue, std::uint32_t count) {
+    kfd_ioctl_alloc_queue_gws_args gws{};
+    gws.queue_id = queue;
+    gws.num_gws = count;
+    gws.first_gws = 9;
+    const IoctlResult answer = call(0x1e, gws);
+    if (answer == 0) CHECK(gws.first_gws == 0);
+    return answer;
+  };
+  const auto destroy = [](std::uint32_t queue) {
+    kfd_ioctl_destroy_queue_args a{.queue_id = queue, .pad = 0};
+    CHECK(call(0x03, a) == 0);
+  };
+  CHECK(assign(ids[0], 0) == -EINVAL);  // it has none
+  CHECK(assign(ids[0], 64) == 0);
+  CHECK(assign(ids[0], 64) == -EBUSY);
+  CHECK(assign(ids[1], 64) == -EBUSY);
+  CHECK(assign(ids[0], 0) == 0);
+  CHECK(assign(ids[1], 64) == 0);
+  destroy(ids[1]);
+  CHECK(assign(ids[0], 64) == 0);
+  destroy(ids[0]);
 }
 
 // A copy queue that was created, its packets and its doorbell.
@@ -274,7 +302,7 @@ TEST_CASE("a_gpu_has_as_many_copy_queues_as_the_topology_says") {
   std::vector<std::uint32_t> created;
   const auto create = [&](UserQueue& queue) {
     kfd_ioctl_create_queue_args a = queue.arguments();
-    const Answer answer = call(0x02, a);
+    const IoctlResult answer = call(0x02, a);
     if (answer == 0) created.push_back(a.queue_id);
     return answer;
   };
@@ -286,6 +314,27 @@ TEST_CASE("a_gpu_has_as_many_copy_queues_as_the_topology_says") {
   CHECK(create(queues.back()) == 0);
   for (const std::uint32_t id : created) {
     destroy.queue_id = id;
+    CHECK(call(0x03, destroy) == 0);
+  }
+}
+
+TEST_CASE("links_between_gpus_have_copy_queues_of_their_own") {
+  acquire();
+  std::vector<UserQueue> queues(machine().part.xgmi_copy_engines * kfd::kQueuesPerCopyEngine + 1);
+  std::vector<std::uint32_t> created;
+  for (UserQueue& queue : queues) {
+    kfd_ioctl_create_queue_args a = queue.arguments();
+    a.queue_type = KFD_IOC_QUEUE_TYPE_SDMA_XGMI;
+    if (&queue == &queues.back()) {
+      CHECK(call(0x02, a) == -ENOMEM);
+      continue;
+    }
+    REQUIRE(call(0x02, a) == 0);
+    created.push_back(a.queue_id);
+  }
+  CHECK(created.size() == 24);
+  for (const std::uint32_t id : created) {
+    kfd_ioctl_destroy_queue_args destroy{.queue_id = id, .pad = 0};
     CHECK(call(0x03, destroy) == 0);
   }
 }
@@ -379,6 +428,148 @@ TEST_CASE("cu_masks_are_whole_words_of_a_queue_that_is_there") {
   CHECK(call(0x1a, mask) == -EFAULT);
   kfd_ioctl_destroy_queue_args destroy{.queue_id = a.queue_id, .pad = 0};
   CHECK(call(0x03, destroy) == 0);
+}
+
+// A compute queue over memory of the test's own, with barrier packets of AMD's.
+class ComputeQueue {
+ public:
+  explicit ComputeQueue(std::uint32_t percentage = 100) {
+    arguments_ = memory_.arguments();
+    arguments_.queue_type = KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
+    arguments_.queue_percentage = percentage;
+    arguments_.read_pointer_address = reinterpret_cast<std::uint64_t>(&shared_.read_dispatch_id);
+    arguments_.write_pointer_address = reinterpret_cast<std::uint64_t>(&shared_.write_dispatch_id);
+    REQUIRE(call(0x02, arguments_) == 0);
+  }
+  ~ComputeQueue() {
+    kfd_ioctl_destroy_queue_args destroy{.queue_id = arguments_.queue_id, .pad = 0};
+    CHECK(call(0x03, destroy) == 0);
+  }
+  // A packet that waits until `condition` is 0 and then decrements `completion`.
+  void add(const amd_signal_t& condition, const amd_signal_t& completion) {
+    std::uint8_t* const packet = memory_.ring + written_ % 64 * 64;
+    const auto waited = reinterpret_cast<std::uint64_t>(&condition),
+               done = reinterpret_cast<std::uint64_t>(&completion), mask = ~std::uint64_t{0};
+    packet[2] = 2;  // a barrier on a value: equal to 0
+    std::memcpy(packet + 8, &waited, sizeof waited);
+    std::memcpy(packet + 24, &mask, sizeof mask);
+    std::memcpy(packet + 56, &done, sizeof done);
+    auto* const index = const_cast<std::uint64_t*>(&shared_.write_dispatch_id);
+    __atomic_store_n(index, ++written_, __ATOMIC_RELEASE);
+  }
+  IoctlResult update(std::uint32_t percentage, std::uint32_t bytes) {
+    kfd_ioctl_update_queue_args a{};
+    a.queue_id = arguments_.queue_id;
+    a.ring_base_address = arguments_.ring_base_address;
+    a.ring_size = bytes;
+    a.queue_percentage = percentage;
+    return call(0x07, a);
+  }
+
+ private:
+  UserQueue memory_;
+  amd_queue_t shared_{};
+  kfd_ioctl_create_queue_args arguments_{};
+  std::uint64_t written_ = 0;
+};
+
+std::int64_t value_of(const amd_signal_t& signal) {
+  return __atomic_load_n(const_cast<const std::int64_t*>(&signal.value), __ATOMIC_ACQUIRE);
+}
+
+void wait_for(const amd_signal_t& signal, std::int64_t value) {
+  while (value_of(signal) != value) std::this_thread::yield();
+}
+
+void sleep_ms(int milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+}
+
+TEST_CASE("a_queue_without_percentage_or_ring_runs_nothing_until_it_is_updated") {
+  acquire();
+  amd_signal_t open{}, done{};
+  done.value = 3;
+  ComputeQueue queue(0);
+  queue.add(open, done);
+  sleep_ms(20);
+  CHECK(value_of(done) == 3);
+  REQUIRE(queue.update(100, UserQueue::kBytes) == 0);
+  wait_for(done, 2);
+  for (const auto& [percentage, bytes] : {std::pair{0u, UserQueue::kBytes}, std::pair{100u, 0u}}) {
+    const std::int64_t before = value_of(done);
+    REQUIRE(queue.update(percentage, bytes) == 0);
+    queue.add(open, done);
+    sleep_ms(20);
+    CHECK(value_of(done) == before);
+    REQUIRE(queue.update(100, UserQueue::kBytes) == 0);
+    wait_for(done, before - 1);
+  }
+}
+
+TEST_CASE("a_packet_of_a_queue_that_becomes_inactive_rests") {
+  acquire();
+  amd_signal_t closed{}, done{};
+  closed.value = 1;
+  done.value = 1;
+  ComputeQueue queue;
+  queue.add(closed, done);
+  sleep_ms(5);
+  REQUIRE(queue.update(0, UserQueue::kBytes) == 0);
+  sleep_ms(5);
+  __atomic_store_n(const_cast<std::int64_t*>(&closed.value), 0, __ATOMIC_RELEASE);
+  REQUIRE(queue.update(100, UserQueue::kBytes) == 0);
+  wait_for(done, 0);
+}
+
+TEST_CASE("a_queue_whose_ring_or_pointers_hold_no_packet_runs_nothing") {
+  acquire();
+  struct Shape {
+    std::uint32_t type, bytes;
+    bool ring, read, write;
+  };
+  for (const Shape& shape : {Shape{KFD_IOC_QUEUE_TYPE_COMPUTE_AQL, 0, true, true, true},
+                             Shape{KFD_IOC_QUEUE_TYPE_COMPUTE_AQL, 32, true, true, true},
+                             Shape{KFD_IOC_QUEUE_TYPE_COMPUTE_AQL, 4096, false, true, true},
+                             Shape{KFD_IOC_QUEUE_TYPE_COMPUTE_AQL, 4096, true, false, true},
+                             Shape{KFD_IOC_QUEUE_TYPE_COMPUTE_AQL, 4096, true, true, false},
+                             Shape{KFD_IOC_QUEUE_TYPE_SDMA, 0, true, true, true},
+                             Shape{KFD_IOC_QUEUE_TYPE_SDMA, 4096, true, false, true}}) {
+    UserQueue memory;
+    memory.write = 1;
+    kfd_ioctl_create_queue_args a = memory.arguments();
+    a.queue_type = shape.type;
+    a.ring_size = shape.bytes;
+    if (!shape.ring) a.ring_base_address = 4096;
+    if (!shape.read) a.read_pointer_address = 0;
+    if (!shape.write) a.write_pointer_address = 0;
+    REQUIRE(call(0x02, a) == 0);
+    const std::uint64_t slot = (a.doorbell_offset & 0xffffffff) / sizeof(std::uint64_t);
+    __atomic_store_n(&DeviceFiles::instance().doorbells(0)[slot], 4, __ATOMIC_RELEASE);
+    sleep_ms(5);
+    CHECK(memory.read == 0);
+    kfd_ioctl_destroy_queue_args destroy{.queue_id = a.queue_id, .pad = 0};
+    CHECK(call(0x03, destroy) == 0);
+  }
+}
+
+TEST_CASE("queues_beyond_the_hardware_queues_take_turns") {
+  acquire();
+  const auto& gpu = *machine().gpus[0];
+  CHECK(gpu.hardware_queues.count() == 24);
+  constexpr std::size_t kQueues = 40;
+  std::vector<ComputeQueue> queues(kQueues);
+  std::vector<amd_signal_t> opened(kQueues + 1);
+  const std::uint64_t turns = gpu.turns;
+  // Each waits for the one created after it, so that those which have a hardware queue at first
+  // wait for those which have none.
+  for (amd_signal_t& signal : opened) signal.value = 1;
+  for (std::size_t at = 0; at < kQueues; ++at) queues[at].add(opened[at + 1], opened[at]);
+  sleep_ms(20);
+  CHECK(value_of(opened[0]) == 1);
+  __atomic_store_n(const_cast<std::int64_t*>(&opened[kQueues].value), 0, __ATOMIC_RELEASE);
+  wait_for(opened[0], 0);
+  CHECK(gpu.turns > turns);
+  CHECK(gpu.hardware_queues.most_mapped() == 24);
 }
 
 }  // namespace

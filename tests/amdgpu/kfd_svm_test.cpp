@@ -38,8 +38,8 @@ struct Pages {
   }
   std::uint64_t first() const { return reinterpret_cast<std::uint64_t>(at); }
 
-  Answer set(std::initializer_list<Attribute> attributes, std::size_t page = 0,
-             std::size_t count = 0) const {
+  IoctlResult set(std::initializer_list<Attribute> attributes, std::size_t page = 0,
+                  std::size_t count = 0) const {
     auto a = call_of(KFD_IOCTL_SVM_OP_SET_ATTR, first() + page * kPage,
                      count == 0 ? bytes : count * kPage, attributes);
     return call(0x20, a);
@@ -133,6 +133,20 @@ TEST_CASE("attributes_end_with_the_mapping") {
   CHECK(!soft::amdgpu::machine().memory.find(half));
 }
 
+// An end that wraps around lies before the range that the unmap begins with.
+TEST_CASE("an_unmap_beyond_the_addresses_of_a_process_leaves_the_attributes") {
+  const Pages pages(3);
+  REQUIRE(pages.set({{KFD_IOCTL_SVM_ATTR_GRANULARITY, 3}}, 0, 1) == 0);
+  REQUIRE(pages.set({{KFD_IOCTL_SVM_ATTR_GRANULARITY, 5}}, 2, 1) == 0);
+  const std::uint64_t begin = pages.first() + 2 * kPage;
+  for (const std::uint64_t bytes :
+       {0 - 3 * kPage, 0 - begin, std::uint64_t{0} - 1, std::uint64_t{1} << 47})
+    Driver::unmapped(begin, bytes);
+  Driver::unmapped(1ull << 47, kPage);
+  CHECK(pages.get(KFD_IOCTL_SVM_ATTR_GRANULARITY, 0, 0, 1).value == 3);
+  CHECK(pages.get(KFD_IOCTL_SVM_ATTR_GRANULARITY, 0, 2, 1).value == 5);
+}
+
 TEST_CASE("calls_that_linux_refuses_are_refused_and_change_nothing") {
   acquire();
   Pages pages(4);
@@ -171,6 +185,33 @@ TEST_CASE("calls_that_linux_refuses_are_refused_and_change_nothing") {
   const Buffer buffer(kPage);
   REQUIRE(map_memory(buffer.alloc.handle) == 0);
   CHECK(answer(buffer.alloc.va_addr, kPage, KFD_IOCTL_SVM_OP_SET_ATTR) == -EADDRINUSE);
+}
+
+TEST_CASE("no_buffer_is_allocated_where_memory_has_attributes") {
+  acquire();
+  Pages pages(4);
+  REQUIRE(pages.set({{KFD_IOCTL_SVM_ATTR_GRANULARITY, 3}}, 1, 2) == 0);
+  const auto allocate = [&](std::size_t page, std::uint64_t bytes) {
+    kfd_ioctl_alloc_memory_of_gpu_args a{};
+    a.va_addr = pages.first() + page * kPage;
+    a.size = bytes;
+    a.gpu_id = kGpu;
+    a.flags = KFD_IOC_ALLOC_MEM_FLAGS_GTT;
+    const IoctlResult answer = call(0x16, a);
+    kfd_ioctl_free_memory_of_gpu_args free{.handle = a.handle};
+    if (answer == 0) CHECK(call(0x17, free) == 0);
+    return answer;
+  };
+  CHECK(allocate(0, 2 * kPage) == -EADDRINUSE);
+  CHECK(allocate(0, kPage + 1) == -EADDRINUSE);
+  CHECK(allocate(2, 8 * kPage) == -EADDRINUSE);
+  CHECK(allocate(0, kPage) == 0);
+  CHECK(allocate(3, kPage) == 0);
+  CHECK(pages.get(KFD_IOCTL_SVM_ATTR_GRANULARITY, 0, 1, 2).value == 3);
+  // Addresses that the program keeps for a buffer, in place of the memory.
+  REQUIRE(::mmap(pages.at, pages.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+                 0) == pages.at);
+  CHECK(allocate(0, 4 * kPage) == 0);
 }
 
 }  // namespace

@@ -65,33 +65,47 @@ bool value_reached(const BarrierValuePacket& packet) {
 }
 
 template <class Open>
-void wait_until(const Queue& queue, Open&& open) {
+void wait_until(Queue& queue, Open&& open) {
   Backoff backoff;
-  while (!queue.stopped() && !open()) backoff.wait();
+  while (!queue.stopped() && !open()) {
+    backoff.wait();
+    if (queue.turn_is_over()) queue.end_turn();
+  }
 }
 
 }  // namespace
 
 void Queue::run_compute(Machine& machine) {
-  const std::uint64_t capacity = bytes_ / kPacketBytes;
   Backoff backoff;
   while (!stopped()) {
+    if (gpu_.lost && !abandoned_) abandon(kHardwareException);
+    const PacketRing ring = this->ring();
+    // A ring without room for one packet, which Linux takes, can hold none.
+    const std::uint64_t capacity = ring.bytes / kPacketBytes;
+    if (!ring.active || capacity == 0 || abandoned_) {
+      unmap();
+      backoff.wait();
+      continue;
+    }
     const std::uint64_t index = __atomic_load_n(read_index_, __ATOMIC_ACQUIRE);
-    std::uint8_t* const packet = ring_ + index % capacity * kPacketBytes;
+    std::uint8_t* const packet = ring.packets + index % capacity * kPacketBytes;
     auto* const header = reinterpret_cast<std::uint16_t*>(packet);
     const bool written =
         index < __atomic_load_n(write_index_, __ATOMIC_ACQUIRE) &&
         (__atomic_load_n(header, __ATOMIC_ACQUIRE) & 0xff) != HSA_PACKET_TYPE_INVALID;
-    if (gpu_.lost && !inactive_) abandon(kHardwareException);
-    if (!written || inactive_) {
+    if (!written) {
+      unmap();
       backoff.wait();
       continue;
     }
     backoff.reset();
+    if (mapped_ && turn_is_over()) end_turn();
+    if (!mapped_ && !map()) break;
     if (!run_packet(machine, packet)) continue;
     __atomic_store_n(header, static_cast<std::uint16_t>(HSA_PACKET_TYPE_INVALID), __ATOMIC_RELEASE);
     __atomic_store_n(read_index_, index + 1, __ATOMIC_RELEASE);
   }
+  unmap();
 }
 
 // False: the packet stays where it is, and so does the queue.

@@ -147,7 +147,8 @@ class Grid {
         slots_(make_slots(machine, dispatch, cus, total_)),
         order_(turn_order(slots_, cus)) {}
 
-  DispatchOutcome run(const Queue& queue) {
+  // Its waves leave the CUs while the queue is not mapped to a hardware queue.
+  DispatchOutcome run(Queue& queue) {
     const std::vector<unsigned> held = held_cus(slots_);
     gpu_.occupancy.enter(held);
     DispatchOutcome outcome = DispatchOutcome::kDone;
@@ -157,6 +158,10 @@ class Grid {
           outcome = DispatchOutcome::kHung;
         else
           take_turns();
+        if (!queue.turn_is_over()) continue;
+        gpu_.occupancy.leave(held);
+        queue.end_turn();
+        gpu_.occupancy.enter(held);
       }
     } catch (...) {
       gpu_.occupancy.leave(held);
@@ -227,8 +232,11 @@ std::uint64_t cpu_ns() {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-void hold(std::uint64_t start, std::uint64_t microseconds, const Queue& queue) {
-  while (!queue.stopped() && now_ns() - start < microseconds * 1000) ::usleep(20);
+void hold(std::uint64_t start, std::uint64_t microseconds, Queue& queue) {
+  while (!queue.stopped() && now_ns() - start < microseconds * 1000) {
+    ::usleep(20);
+    if (queue.turn_is_over()) queue.end_turn();
+  }
 }
 
 }  // namespace
@@ -258,7 +266,10 @@ DispatchOutcome run_dispatch(Machine& machine, Queue& queue, const amd_queue_t& 
   }
   if (cus.empty()) {
     Backoff backoff;
-    while (!queue.stopped()) backoff.wait();
+    while (!queue.stopped()) {
+      backoff.wait();
+      if (queue.turn_is_over()) queue.end_turn();
+    }
     return DispatchOutcome::kHung;
   }
   const std::uint64_t start = now_ns(), cpu_start = cpu_ns();

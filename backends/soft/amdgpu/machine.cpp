@@ -22,7 +22,9 @@ std::string ledger_of(const Settings& settings, unsigned number) {
 }  // namespace
 
 Gpu::Gpu(unsigned its_number, const Settings& settings)
-    : number(its_number), occupancy(ledger_of(settings, its_number), settings.part->cus()) {}
+    : number(its_number),
+      occupancy(ledger_of(settings, its_number), settings.part->cus()),
+      hardware_queues(settings.part->hardware_queues) {}
 
 Machine::Machine(Settings from_environment)
     : settings(std::move(from_environment)),
@@ -99,12 +101,14 @@ __attribute__((destructor)) void summarise() {
   for (const auto& gpu : machine().gpus)
     machine().trace.line(
         "summary gpu=%u dispatches=%llu instructions=%llu queues=%llu masks=%llu preemptions=%llu "
-        "shared_cus=%u",
+        "shared_cus=%u hardware_queues=%u most_mapped=%u turns=%llu",
         gpu->number, static_cast<unsigned long long>(gpu->dispatches.load()),
         static_cast<unsigned long long>(gpu->instructions.load()),
         static_cast<unsigned long long>(gpu->queues.load()),
         static_cast<unsigned long long>(gpu->masks.load()),
-        static_cast<unsigned long long>(gpu->preemptions.load()), gpu->occupancy.shared_cus());
+        static_cast<unsigned long long>(gpu->preemptions.load()), gpu->occupancy.shared_cus(),
+        gpu->hardware_queues.count(), gpu->hardware_queues.most_mapped(),
+        static_cast<unsigned long long>(gpu->turns.load()));
 }
 
 }  // namespace

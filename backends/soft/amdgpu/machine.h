@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backends/soft/amdgpu/event.h"
+#include "backends/soft/amdgpu/hardware_queues.h"
 #include "backends/soft/amdgpu/isa/code.h"
 #include "backends/soft/amdgpu/kernel_info.h"
 #include "backends/soft/amdgpu/memory.h"
@@ -29,14 +30,17 @@ constexpr std::uint64_t kSystemBytes = 16ull << 30, kVideoBytes = 8ull << 30;
 struct Gpu {
   Gpu(unsigned its_number, const Settings& settings);
 
-  // Creating, destroying or masking one queue unmaps every user queue of the GPU on parts without
-  // a micro-engine scheduler, which are all that this device stands for.
+  // Creating, destroying or masking one queue unmaps every user queue of the GPU, on parts before
+  // gfx11. On gfx11 Linux schedules queues by the micro-engine scheduler (MES), which unmaps that
+  // queue only; the calls are counted alike.
   std::uint64_t count_preemption() { return preemptions.fetch_add(1) + 1; }
 
   const unsigned number;  // from 0; its node is one more
   Occupancy occupancy;
   isa::GridBarrier barrier;  // one resource of the GPU; grids that use it run one at a time
+  HardwareQueues hardware_queues;
   std::atomic<bool> lost{false};
+  std::atomic<std::uint64_t> turns{0};  // that ended although there was more to run
   std::atomic<std::uint64_t> preemptions{0}, queues{0}, masks{0}, dispatches{0}, instructions{0};
 };
 

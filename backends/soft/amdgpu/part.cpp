@@ -6,6 +6,13 @@ namespace vitamin::soft::amdgpu {
 const std::vector<Part>& known_parts() {
   // Never destroyed: queues read their part until the process has ended.
   static const auto& parts = *new const std::vector<Part>{
+      // Counts of CUs: rocm.docs.amd.com, "AMD GPU specifications". Numbers of devices:
+      // amdgpu_drv.c, pciidlist. Linux reads from each card which CUs it has (amdgpu_gfx.c); of a
+      // part that has fewer than its engines have room for, this model chooses them.
+      //
+      // MI210, and a die of an MI250: 104 of 112 CUs, here 13 of the 14 of each engine. A die of an
+      // MI250X has 110. Its five copy engines: kfd_device.c; two are for PCI Express
+      // (kfd_get_num_sdma_engines).
       {.name = "gfx90a",
        .processor = "gfx90a",
        .major = 9,
@@ -22,7 +29,9 @@ const std::vector<Part>& known_parts() {
        .preserves_halves = false,
        .architected_scratch = false,
        .family = "aldebaran",
-       .device_id = 0x740f},
+       .device_id = 0x740f,
+       .hardware_queues = 24,
+       .xgmi_copy_engines = 3},
       // MI100, with 15 of the 16 CUs of each engine. Its number: kfd_device.c.
       {.name = "gfx908",
        .processor = "gfx908",
@@ -40,8 +49,11 @@ const std::vector<Part>& known_parts() {
        .preserves_halves = false,
        .architected_scratch = false,
        .family = "arcturus",
-       .device_id = 0x738c},
-      // MI300X. LLVM 15 knows gfx940, whose instructions are those of gfx942.
+       .device_id = 0x738c,
+       .hardware_queues = 24,
+       .xgmi_copy_engines = 0},
+      // MI300X: 38 of the 40 CUs of each XCC, here one less in two of the four engines, and 16
+      // copy engines. LLVM 15 knows gfx940, whose instructions are those of gfx942.
       {.name = "gfx942",
        .processor = "gfx940",
        .major = 9,
@@ -58,7 +70,10 @@ const std::vector<Part>& known_parts() {
        .preserves_halves = false,
        .architected_scratch = true,
        .family = "ip discovery",
-       .device_id = 0x74a1},
+       .device_id = 0x74a1,
+       .hardware_queues = 24,
+       .xgmi_copy_engines = 14},
+      // Radeon RX 6900 XT. Linux reads the counts of engines and arrays from the card.
       {.name = "gfx1030",
        .processor = "gfx1030",
        .major = 10,
@@ -75,10 +90,13 @@ const std::vector<Part>& known_parts() {
        .preserves_halves = true,
        .architected_scratch = false,
        .family = "sienna_cichlid",
-       .device_id = 0x73bf},
+       .device_id = 0x73bf,
+       .hardware_queues = 8,
+       .xgmi_copy_engines = 0},
       // Radeon RX 7900 XTX. Linux reads the counts from the card (amdgpu_discovery.c, of
       // GC 11.0.0); they and the device's number are what rocminfo prints there
       // (github.com/ollama/ollama, issue 3158). The version: kfd_device.c.
+      // MES has two queues of each pipe (amdgpu_mes.c, compute_hqd_mask).
       {.name = "gfx1100",
        .processor = "gfx1100",
        .major = 11,
@@ -95,7 +113,9 @@ const std::vector<Part>& known_parts() {
        .preserves_halves = true,
        .architected_scratch = true,
        .family = "ip discovery",
-       .device_id = 0x744c},
+       .device_id = 0x744c,
+       .hardware_queues = 8,
+       .xgmi_copy_engines = 0},
   };
   return parts;
 }

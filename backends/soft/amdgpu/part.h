@@ -27,6 +27,13 @@ struct Part {
   bool architected_scratch;  // see isa::Dispatch
   const char* family;
   std::uint16_t device_id;  // on the PCI bus
+  // For compute (HQDs), of all processes: those of the four pipes of the first MEC, eight each
+  // (gfx_v9_0.c) or four (gfx_v10_0.c of GC 10.3, gfx_v11_0.c), less one for each of the eight
+  // rings of amdgpu. amdgpu_amdkfd.c, amdgpu_amdkfd_device_init; amdgpu_gfx.c.
+  std::uint32_t hardware_queues;
+  // For links between GPUs (XGMI), which all GPUs of a process then have with each other. 0: they
+  // have PCI Express only.
+  std::uint32_t xgmi_copy_engines;
 
   std::uint32_t cus_of_array(std::uint32_t engine) const {
     return cus_per_array - (engine + engines_with_fewer >= engines ? 1 : 0);

@@ -6,9 +6,10 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <bit>
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "backends/soft/amdgpu/machine.h"
 
@@ -26,6 +27,17 @@ std::string hex(const std::vector<std::uint32_t>& mask) {
 }
 
 unsigned long long wide(std::uint64_t value) { return value; }
+
+// Chosen for this model: the quantum of the firmware is not known.
+constexpr std::uint64_t kQuantumNs = 1'000'000;
+
+// Whether the mask has both CUs of each workgroup processor or neither, as Linux demands since GC
+// 10.0.0 (kfd_process_queue_manager.c, pqm_update_mqd).
+bool is_pairwise(const std::vector<std::uint32_t>& mask) {
+  constexpr std::uint32_t kFirsts = 0x55555555;
+  return std::all_of(mask.begin(), mask.end(),
+                     [](std::uint32_t word) { return (word & kFirsts) == (word >> 1 & kFirsts); });
+}
 
 const char* caller() { return ::gettid() == ::getpid() ? "main" : "other"; }
 
@@ -55,11 +67,11 @@ Queue::Queue(Gpu& gpu, std::uint32_t id, Kind kind, const QueueMemory& memory)
     : gpu_(gpu),
       id_(id),
       kind_(kind),
-      ring_(static_cast<std::uint8_t*>(memory.ring)),
-      bytes_(memory.bytes),
       read_index_(memory.read_index),
       write_index_(memory.write_index),
-      doorbell_(memory.doorbells + id) {}
+      doorbell_(memory.doorbells + id) {
+  set_ring(memory.ring);
+}
 
 Queue::~Queue() {
   stop_ = true;
@@ -75,14 +87,49 @@ void Queue::start(Machine& machine) {
   });
 }
 
+void Queue::set_ring(const PacketRing& ring) {
+  const std::lock_guard lock(mutex_);
+  ring_ = ring;
+  ring_.active = ring.active && read_index_ != nullptr && write_index_ != nullptr;
+  active_ = ring_.active;
+}
+
+PacketRing Queue::ring() const {
+  const std::lock_guard lock(mutex_);
+  return ring_;
+}
+
+bool Queue::map() {
+  mapped_ = mapped_ || gpu_.hardware_queues.map(stop_);
+  mapped_ns_ = now_ns();
+  return mapped_;
+}
+
+void Queue::unmap() {
+  if (std::exchange(mapped_, false)) gpu_.hardware_queues.unmap();
+}
+
+bool Queue::turn_is_over() const {
+  if (!active_) return true;
+  return gpu_.hardware_queues.oversubscribed() && now_ns() - mapped_ns_ >= kQuantumNs;
+}
+
+void Queue::end_turn() {
+  unmap();
+  gpu_.turns.fetch_add(1);
+  Backoff backoff;
+  while (!active_ && !stopped() && !gpu_.lost) backoff.wait();
+  map();
+}
+
 void Queue::set_mask(std::vector<std::uint32_t> mask) {
-  const std::lock_guard lock(mask_mutex_);
+  const std::lock_guard lock(mutex_);
   masked_ = true;
   mask_ = std::move(mask);
 }
 
 std::vector<unsigned> Queue::allowed_cus(const Machine& machine) const {
-  const std::lock_guard lock(mask_mutex_);
+  const std::lock_guard lock(mutex_);
   std::vector<unsigned> allowed;
   for (unsigned bit = 0; bit < machine.cus.size(); ++bit) {
     const bool named = bit / 32 < mask_.size() && (mask_[bit / 32] >> (bit % 32) & 1) != 0;
@@ -93,7 +140,8 @@ std::vector<unsigned> Queue::allowed_cus(const Machine& machine) const {
 
 // The runtime watches this signal of a compute queue; its value says what went wrong.
 void Queue::abandon(std::uint32_t error) {
-  inactive_ = true;
+  abandoned_ = true;
+  if (write_index_ == nullptr) return;
   auto* const shared = reinterpret_cast<amd_queue_t*>(
       reinterpret_cast<std::uint8_t*>(write_index_) - offsetof(amd_queue_t, write_dispatch_id));
   auto* const signal = reinterpret_cast<amd_signal_t*>(shared->queue_inactive_signal.handle);
@@ -145,10 +193,11 @@ bool Queues::destroy(Machine& machine, std::uint64_t id) {
   return true;
 }
 
-bool Queues::update(std::uint64_t id) {
+bool Queues::update(std::uint64_t id, const PacketRing& ring) {
   const std::lock_guard lock(mutex_);
   const auto found = queues_.find(id);
   if (found == queues_.end()) return false;
+  found->second->set_ring(ring);
   found->second->gpu().count_preemption();
   return true;
 }
@@ -159,6 +208,7 @@ QueueStatus Queues::set_mask(Machine& machine, std::uint64_t id, std::vector<std
   if (found == queues_.end()) return QueueStatus::kNoQueue;
   Gpu& gpu = found->second->gpu();
   if (gpu.lost) return QueueStatus::kLost;
+  if (machine.part.cu_pairs && !is_pairwise(mask)) return QueueStatus::kUnpaired;
   if (machine.fails(FaultPoint::kSetMask)) {
     machine.trace.line("refused call=set_mask queue=%llu", wide(id));
     return QueueStatus::kLost;

@@ -27,12 +27,18 @@ class Backoff {
   unsigned rounds_ = 0;
 };
 
+// The packets of a queue. An inactive queue runs none.
+struct PacketRing {
+  std::uint8_t* packets = nullptr;
+  std::uint64_t bytes = 0;
+  bool active = false;
+};
+
 // Where a queue's packets and indices lie. Doorbells are one for each queue of the GPU and process,
 // by the queue's number.
 struct QueueMemory {
-  void* ring = nullptr;
-  std::uint64_t bytes = 0;
-  std::uint64_t* read_index = nullptr;
+  PacketRing ring;
+  std::uint64_t* read_index = nullptr;  // null, as the next: the queue is never active
   std::uint64_t* write_index = nullptr;
   std::uint64_t* doorbells = nullptr;
   std::size_t doorbell_count = 0;
@@ -52,9 +58,20 @@ class Queue {
   std::uint32_t id() const { return id_; }
   Kind kind() const { return kind_; }
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
+  void set_ring(const PacketRing& ring);
   void set_mask(std::vector<std::uint32_t> mask);
   // Indices of the CUs that the mask allows, in mask order.
   std::vector<unsigned> allowed_cus(const Machine& machine) const;
+
+  // A compute queue is mapped to a hardware queue while it runs packets. False: it was stopped.
+  bool map();
+  void unmap();
+  // At any point where a packet may be interrupted: whether the queue's turn is over, because
+  // others wait for a hardware queue and it has had one for a quantum, or because it became
+  // inactive.
+  bool turn_is_over() const;
+  // Gives the hardware queue back and waits for the next turn.
+  void end_turn();
 
   // The packet processors, aql.cpp and sdma.cpp.
   void run_compute(Machine& machine);
@@ -64,19 +81,21 @@ class Queue {
   bool run_packet(Machine& machine, std::uint8_t* packet);
   bool refuse_packet(const char* what, unsigned number);                         // false
   std::uint32_t run_copy_packet(Machine& machine, const std::uint32_t* packet);  // dwords
-  void abandon(std::uint32_t error);  // marks the queue inactive and signals `error` to the runtime
+  void abandon(std::uint32_t error);  // runs no more packets and signals `error` to the runtime
+  PacketRing ring() const;
 
   Gpu& gpu_;
   std::uint32_t id_;
   Kind kind_;
-  std::uint8_t* ring_;
-  std::uint64_t bytes_;
   std::uint64_t* read_index_ = nullptr;
   std::uint64_t* write_index_ = nullptr;
   std::uint64_t* doorbell_ = nullptr;
-  std::atomic<bool> stop_{false};
-  bool inactive_ = false;
-  mutable std::mutex mask_mutex_;
+  std::atomic<bool> stop_{false}, active_{false};
+  bool abandoned_ = false;
+  bool mapped_ = false;
+  std::uint64_t mapped_ns_ = 0;  // since when
+  mutable std::mutex mutex_;     // of what callers may change
+  PacketRing ring_;
   bool masked_ = false;
   std::vector<std::uint32_t> mask_;
   std::thread thread_;
@@ -86,6 +105,7 @@ enum class QueueStatus : std::uint8_t {
   kDone,
   kNoResources,  // there are no more doorbells, or a fault of the settings
   kNoQueue,      // there is no such queue
+  kUnpaired,     // the mask has one CU of a workgroup processor without the other
   kLost,         // the GPU is lost, or a fault of the settings
 };
 
@@ -95,8 +115,8 @@ class Queues {
                      std::uint32_t& id, std::uint64_t& doorbell);
   bool destroy(Machine& machine, std::uint64_t id);
   QueueStatus set_mask(Machine& machine, std::uint64_t id, std::vector<std::uint32_t> mask);
-  // A new ring size or priority: counted as a preemption, otherwise ignored. False: no such queue.
-  bool update(std::uint64_t id);
+  // False: no such queue.
+  bool update(std::uint64_t id, const PacketRing& ring);
 
  private:
   std::mutex mutex_;

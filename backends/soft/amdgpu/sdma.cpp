@@ -90,15 +90,16 @@ bool holds(std::uint32_t relation, std::uint32_t value, std::uint32_t reference)
 void Queue::run_copies(Machine& machine) {
   Backoff backoff;
   while (!stopped()) {
-    std::uint64_t read = *read_index_;
+    const PacketRing ring = this->ring();
+    std::uint64_t read = ring.active ? *read_index_ : 0;
     const std::uint64_t written = __atomic_load_n(doorbell_, __ATOMIC_ACQUIRE);
-    if (read >= written || gpu_.lost) {
+    if (!ring.active || read >= written || gpu_.lost) {
       backoff.wait();
       continue;
     }
     backoff.reset();
-    while (read < written && !stopped() && !gpu_.lost) {
-      const auto* packet = reinterpret_cast<const std::uint32_t*>(ring_ + read % bytes_);
+    while (read < written && !stopped() && !gpu_.lost && active_) {
+      const auto* packet = reinterpret_cast<const std::uint32_t*>(ring.packets + read % ring.bytes);
       read += std::uint64_t{run_copy_packet(machine, packet)} * sizeof(std::uint32_t);
       __atomic_store_n(read_index_, read, __ATOMIC_RELEASE);
     }

@@ -12,8 +12,6 @@
 namespace vitamin::soft::amdgpu {
 namespace {
 
-constexpr std::uint64_t kGpusMax = 8;
-
 [[noreturn]] void refuse(const char* variable, std::string_view value, const std::string& wanted) {
   std::fprintf(stderr, "software AMD GPU: %s=%.*s is not understood; it takes %s\n", variable,
                static_cast<int>(value.size()), value.data(), wanted.c_str());

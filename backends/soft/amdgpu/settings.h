@@ -12,6 +12,8 @@
 
 namespace vitamin::soft::amdgpu {
 
+inline constexpr unsigned kGpusMax = 8;  // of a process
+
 // Calls that can be made to fail, by their number counted from 1.
 enum class FaultPoint : std::uint8_t {
   kCreateQueue,  // a compute queue cannot be created

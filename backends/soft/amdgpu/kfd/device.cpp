@@ -39,17 +39,17 @@ Gpu* Driver::find_gpu(std::uint32_t id) const {
   return nullptr;
 }
 
-Answer Driver::bound(const Gpu& gpu, Answer otherwise) const {
-  return (acquired_ >> gpu.number & 1) != 0 ? 0 : otherwise;
+IoctlResult Driver::bound(const Gpu& gpu, IoctlResult otherwise) const {
+  return render_files_.contains(gpu.number) ? 0 : otherwise;
 }
 
-Answer Driver::get_version(kfd_ioctl_get_version_args& a) {
+IoctlResult Driver::get_version(kfd_ioctl_get_version_args& a) {
   a.major_version = kMajorVersion;
   a.minor_version = kMinorVersion;
   return 0;
 }
 
-Answer Driver::set_memory_policy(kfd_ioctl_set_memory_policy_args& a) {
+IoctlResult Driver::set_memory_policy(kfd_ioctl_set_memory_policy_args& a) {
   if (!is_policy(a.default_policy) || !is_policy(a.alternate_policy)) return -EINVAL;
   const Gpu* const gpu = find_gpu(a.gpu_id);
   if (gpu == nullptr) return -EINVAL;
@@ -58,7 +58,7 @@ Answer Driver::set_memory_policy(kfd_ioctl_set_memory_policy_args& a) {
 }
 
 // A node without a GPU has CPU counters only.
-Answer Driver::get_clock_counters(kfd_ioctl_get_clock_counters_args& a) {
+IoctlResult Driver::get_clock_counters(kfd_ioctl_get_clock_counters_args& a) {
   const std::uint64_t now = now_ns();
   a.gpu_clock_counter = find_gpu(a.gpu_id) != nullptr ? now : 0;
   a.cpu_clock_counter = a.system_clock_counter = now;
@@ -66,7 +66,7 @@ Answer Driver::get_clock_counters(kfd_ioctl_get_clock_counters_args& a) {
   return 0;
 }
 
-Answer Driver::get_apertures(kfd_ioctl_get_process_apertures_args& a) {
+IoctlResult Driver::get_apertures(kfd_ioctl_get_process_apertures_args& a) {
   a.num_of_nodes = static_cast<std::uint32_t>(
       std::min<std::size_t>(machine_.gpus.size(), NUM_OF_SUPPORTED_GPUS));
   for (std::uint32_t gpu = 0; gpu < a.num_of_nodes; ++gpu)
@@ -75,7 +75,7 @@ Answer Driver::get_apertures(kfd_ioctl_get_process_apertures_args& a) {
 }
 
 // Asked with no room, the number of GPUs; else as many of them as there is room for.
-Answer Driver::get_apertures_new(kfd_ioctl_get_process_apertures_new_args& a) {
+IoctlResult Driver::get_apertures_new(kfd_ioctl_get_process_apertures_new_args& a) {
   const auto gpus = static_cast<std::uint32_t>(machine_.gpus.size());
   if (a.num_of_nodes == 0) {
     a.num_of_nodes = gpus;
@@ -91,7 +91,7 @@ Answer Driver::get_apertures_new(kfd_ioctl_get_process_apertures_new_args& a) {
 }
 
 // No tables of tiling modes, as gfx9 and later have none.
-Answer Driver::get_tile_config(kfd_ioctl_get_tile_config_args& a) {
+IoctlResult Driver::get_tile_config(kfd_ioctl_get_tile_config_args& a) {
   if (find_gpu(a.gpu_id) == nullptr) return -EINVAL;
   a.num_tile_configs = a.num_macro_tile_configs = 0;
   a.gb_addr_config = 0x2a114042;
@@ -100,7 +100,7 @@ Answer Driver::get_tile_config(kfd_ioctl_get_tile_config_args& a) {
 }
 
 // Private memory of waves is the interpreter's own, wherever its backing would lie.
-Answer Driver::set_scratch_backing(kfd_ioctl_set_scratch_backing_va_args& a) {
+IoctlResult Driver::set_scratch_backing(kfd_ioctl_set_scratch_backing_va_args& a) {
   const Gpu* const gpu = find_gpu(a.gpu_id);
   if (gpu == nullptr) return -EINVAL;
   const std::lock_guard lock(mutex_);
@@ -108,24 +108,25 @@ Answer Driver::set_scratch_backing(kfd_ioctl_set_scratch_backing_va_args& a) {
 }
 
 // No wave ever traps: what cannot be executed breaks its queue.
-Answer Driver::set_trap_handler(kfd_ioctl_set_trap_handler_args& a) {
+IoctlResult Driver::set_trap_handler(kfd_ioctl_set_trap_handler_args& a) {
   const Gpu* const gpu = find_gpu(a.gpu_id);
   if (gpu == nullptr) return -EINVAL;
   const std::lock_guard lock(mutex_);
   return bound(*gpu, -ESRCH);
 }
 
-Answer Driver::acquire_vm(kfd_ioctl_acquire_vm_args& a) {
+// A process has one VM on a GPU, that of the first open file. kfd_chardev.c, kfd_ioctl_acquire_vm.
+IoctlResult Driver::acquire_vm(kfd_ioctl_acquire_vm_args& a) {
   const Gpu* const gpu = find_gpu(a.gpu_id);
-  const auto minor = DeviceFiles::instance().render_minor(static_cast<int>(a.drm_fd));
-  if (gpu == nullptr || minor != kFirstMinor + gpu->number) return -EINVAL;
+  const auto file = DeviceFiles::instance().render_file(static_cast<int>(a.drm_fd));
+  if (gpu == nullptr || !file || file->minor != kFirstMinor + gpu->number) return -EINVAL;
   const std::lock_guard lock(mutex_);
-  acquired_ |= 1u << gpu->number;
-  return 0;
+  return render_files_.emplace(gpu->number, file->number).first->second == file->number ? 0
+                                                                                        : -EBUSY;
 }
 
 // No GPU here retries faults; asking (below zero) and leaving it off is allowed.
-Answer Driver::set_xnack_mode(kfd_ioctl_set_xnack_mode_args& a) {
+IoctlResult Driver::set_xnack_mode(kfd_ioctl_set_xnack_mode_args& a) {
   const std::lock_guard lock(mutex_);
   if (a.xnack_enabled >= 0 && !queues_.empty()) return -EBUSY;
   if (a.xnack_enabled > 0) return -EPERM;
@@ -133,7 +134,7 @@ Answer Driver::set_xnack_mode(kfd_ioctl_set_xnack_mode_args& a) {
   return 0;
 }
 
-Answer Driver::available_memory(kfd_ioctl_get_available_memory_args& a) {
+IoctlResult Driver::available_memory(kfd_ioctl_get_available_memory_args& a) {
   const Gpu* const gpu = find_gpu(a.gpu_id);
   if (gpu == nullptr) return -EINVAL;
   const std::lock_guard lock(mutex_);

@@ -20,13 +20,14 @@
 
 namespace vitamin::soft::amdgpu::kfd {
 
-using Answer = long;
+using IoctlResult = long;  // of an ioctl: 0 or -errno
 
 // GPU n has this number in sysfs and in every ioctl.
 inline constexpr std::uint32_t kFirstGpuId = 1001;
 constexpr std::uint32_t gpu_id(unsigned gpu) { return kFirstGpuId + gpu; }
 
-// Copy engines of each GPU. They are not over-subscribed: each queue has a place of its own.
+// Copy engines of each GPU for PCI Express; those for XGMI are the part's. They are not
+// over-subscribed: each queue has a place of its own.
 inline constexpr unsigned kCopyEngines = 2, kQueuesPerCopyEngine = 8;
 
 // A buffer object. Its place in a file is what is mapped at `va` when a GPU maps it.
@@ -44,7 +45,8 @@ struct Buffer {
 
 struct QueueRecord {
   unsigned gpu = 0;
-  bool copy = false;
+  std::uint32_t type = 0;  // KFD_IOC_QUEUE_TYPE_
+  bool gws = false;        // has the GPU's global wave synchronisation
 };
 
 // What is known of a range of the process's memory; the defaults are the kernel's.
@@ -56,17 +58,18 @@ struct SvmRange {
   std::uint8_t granularity = 9;  // of a migration: 2^N pages
 };
 
-// While it lives, this thread is within the driver and may hold its lock.
-class Inside {
+// While one lives, this thread runs the driver's code and may hold the driver's lock: a function of
+// libc that it calls must not enter the driver again.
+class DriverScope {
  public:
-  Inside() : before_(driver_) { driver_ = true; }
-  ~Inside() { driver_ = before_; }
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
-  static bool driver() { return driver_; }
+  DriverScope() : before_(active_) { active_ = true; }
+  ~DriverScope() { active_ = before_; }
+  DriverScope(const DriverScope&) = delete;
+  DriverScope& operator=(const DriverScope&) = delete;
+  static bool active() { return active_; }
 
  private:
-  static inline thread_local bool driver_ = false;
+  static inline thread_local bool active_ = false;
   bool before_;
 };
 
@@ -80,61 +83,62 @@ class Driver {
 
   // One ioctl, with the size that the caller's number names: structures grow at their ends, so less
   // is filled up with zeros and more is ignored.
-  Answer ioctl(unsigned number, std::size_t bytes, void* argument);
+  IoctlResult ioctl(unsigned number, std::size_t bytes, void* argument);
 
   // device.cpp
-  Answer get_version(kfd_ioctl_get_version_args& a);
-  Answer set_memory_policy(kfd_ioctl_set_memory_policy_args& a);
-  Answer get_clock_counters(kfd_ioctl_get_clock_counters_args& a);
-  Answer get_apertures(kfd_ioctl_get_process_apertures_args& a);
-  Answer get_apertures_new(kfd_ioctl_get_process_apertures_new_args& a);
-  Answer get_tile_config(kfd_ioctl_get_tile_config_args& a);
-  Answer set_scratch_backing(kfd_ioctl_set_scratch_backing_va_args& a);
-  Answer set_trap_handler(kfd_ioctl_set_trap_handler_args& a);
-  Answer acquire_vm(kfd_ioctl_acquire_vm_args& a);
-  Answer set_xnack_mode(kfd_ioctl_set_xnack_mode_args& a);
-  Answer available_memory(kfd_ioctl_get_available_memory_args& a);
+  IoctlResult get_version(kfd_ioctl_get_version_args& a);
+  IoctlResult set_memory_policy(kfd_ioctl_set_memory_policy_args& a);
+  IoctlResult get_clock_counters(kfd_ioctl_get_clock_counters_args& a);
+  IoctlResult get_apertures(kfd_ioctl_get_process_apertures_args& a);
+  IoctlResult get_apertures_new(kfd_ioctl_get_process_apertures_new_args& a);
+  IoctlResult get_tile_config(kfd_ioctl_get_tile_config_args& a);
+  IoctlResult set_scratch_backing(kfd_ioctl_set_scratch_backing_va_args& a);
+  IoctlResult set_trap_handler(kfd_ioctl_set_trap_handler_args& a);
+  IoctlResult acquire_vm(kfd_ioctl_acquire_vm_args& a);
+  IoctlResult set_xnack_mode(kfd_ioctl_set_xnack_mode_args& a);
+  IoctlResult available_memory(kfd_ioctl_get_available_memory_args& a);
 
   // memory.cpp
-  Answer alloc_memory(kfd_ioctl_alloc_memory_of_gpu_args& a);
-  Answer free_memory(kfd_ioctl_free_memory_of_gpu_args& a);
-  Answer map_memory(kfd_ioctl_map_memory_to_gpu_args& a);
-  Answer unmap_memory(kfd_ioctl_unmap_memory_from_gpu_args& a);
+  IoctlResult alloc_memory(kfd_ioctl_alloc_memory_of_gpu_args& a);
+  IoctlResult free_memory(kfd_ioctl_free_memory_of_gpu_args& a);
+  IoctlResult map_memory(kfd_ioctl_map_memory_to_gpu_args& a);
+  IoctlResult unmap_memory(kfd_ioctl_unmap_memory_from_gpu_args& a);
 
   // svm.cpp
-  Answer svm(SvmCall& a);
+  IoctlResult svm(SvmCall& a);
   // The process is about to unmap memory: its attributes end with it. No effect before the first
   // attribute, nor within a call of the driver's.
   static void unmapped(std::uint64_t begin, std::uint64_t bytes);
 
   // sharing.cpp
-  Answer get_dmabuf_info(kfd_ioctl_get_dmabuf_info_args& a);
-  Answer import_dmabuf(kfd_ioctl_import_dmabuf_args& a);
-  Answer export_dmabuf(ExportDmabuf& a);
-  Answer ipc_import(IpcImportHandle& a);
-  Answer ipc_export(IpcExportHandle& a);
+  IoctlResult get_dmabuf_info(kfd_ioctl_get_dmabuf_info_args& a);
+  IoctlResult import_dmabuf(kfd_ioctl_import_dmabuf_args& a);
+  IoctlResult export_dmabuf(ExportDmabuf& a);
+  IoctlResult ipc_import(IpcImportHandle& a);
+  IoctlResult ipc_export(IpcExportHandle& a);
 
   // queues.cpp
-  Answer create_queue(kfd_ioctl_create_queue_args& a);
-  Answer destroy_queue(kfd_ioctl_destroy_queue_args& a);
-  Answer update_queue(kfd_ioctl_update_queue_args& a);
-  Answer set_cu_mask(kfd_ioctl_set_cu_mask_args& a);
-  Answer alloc_queue_gws(kfd_ioctl_alloc_queue_gws_args& a);
+  IoctlResult create_queue(kfd_ioctl_create_queue_args& a);
+  IoctlResult destroy_queue(kfd_ioctl_destroy_queue_args& a);
+  IoctlResult update_queue(kfd_ioctl_update_queue_args& a);
+  IoctlResult set_cu_mask(kfd_ioctl_set_cu_mask_args& a);
+  IoctlResult alloc_queue_gws(kfd_ioctl_alloc_queue_gws_args& a);
 
   // events.cpp
-  Answer create_event(kfd_ioctl_create_event_args& a);
-  Answer destroy_event(kfd_ioctl_destroy_event_args& a);
-  Answer set_event(kfd_ioctl_set_event_args& a);
-  Answer reset_event(kfd_ioctl_reset_event_args& a);
-  Answer wait_events(kfd_ioctl_wait_events_args& a);
+  IoctlResult create_event(kfd_ioctl_create_event_args& a);
+  IoctlResult destroy_event(kfd_ioctl_destroy_event_args& a);
+  IoctlResult set_event(kfd_ioctl_set_event_args& a);
+  IoctlResult reset_event(kfd_ioctl_reset_event_args& a);
+  IoctlResult wait_events(kfd_ioctl_wait_events_args& a);
 
  private:
   using SvmRanges = std::map<std::uint64_t, SvmRange>;  // by beginning; they do not overlap
 
   Driver();
   Gpu* find_gpu(std::uint32_t id) const;  // null: the driver has no such GPU
+  std::size_t count_queues(unsigned gpu, std::optional<std::uint32_t> type = {}) const;
   // 0 when the process has a VM on the GPU, else what the kernel answers.
-  Answer bound(const Gpu& gpu, Answer otherwise) const;
+  IoctlResult bound(const Gpu& gpu, IoctlResult otherwise) const;
   Buffer* find_buffer(std::uint64_t handle);
   std::uint64_t add_buffer(const Buffer& buffer);
   // The count that the buffer is charged to; null: to none.
@@ -142,15 +146,16 @@ class Driver {
   bool has_room_for(const Buffer& buffer);
   // More of the file behind the render nodes: where it begins. Nothing: there is no more.
   std::optional<std::uint64_t> add_memory(std::uint64_t bytes);
-  Answer map(Buffer& buffer, unsigned gpu);
+  IoctlResult map(Buffer& buffer, unsigned gpu);
   void unmap(Buffer& buffer, unsigned gpu);
   // The GPUs that a call to map or unmap names.
-  Answer devices(std::uint64_t handle, std::uint64_t array, std::uint32_t count, std::uint32_t done,
-                 std::vector<std::uint32_t>& ids) const;
+  IoctlResult devices(std::uint64_t handle, std::uint64_t array, std::uint32_t count,
+                      std::uint32_t done, std::vector<std::uint32_t>& ids) const;
 
-  Answer set_svm(const SvmCall& a);
-  Answer get_svm(SvmCall& a);
-  Answer svm_range_answer(std::uint64_t begin, std::uint64_t bytes) const;
+  IoctlResult set_svm(const SvmCall& a);
+  IoctlResult get_svm(SvmCall& a);
+  bool has_attributes(std::uint64_t begin, std::uint64_t bytes);
+  IoctlResult svm_range_answer(std::uint64_t begin, std::uint64_t bytes) const;
   std::optional<std::uint32_t> gpu_named_by(const kfd_ioctl_svm_attribute& attribute) const;
   std::pair<SvmRanges::iterator, SvmRanges::iterator> split_at(std::uint64_t begin,
                                                                std::uint64_t end);
@@ -159,7 +164,8 @@ class Driver {
   Machine& machine_;
   const pid_t process_ = ::getpid();
   mutable std::mutex mutex_;
-  std::uint32_t acquired_ = 0;               // a bit for each GPU on which the process has a VM
+  // By GPU on which the process has a VM: the open file of the render node that it was acquired by.
+  std::map<unsigned, std::uint64_t> render_files_;
   std::map<std::uint64_t, Buffer> buffers_;  // by handle
   std::uint32_t next_buffer_ = 1;
   // Of the file behind the render nodes. No buffer lies at its beginning: 0 is no mmap offset.

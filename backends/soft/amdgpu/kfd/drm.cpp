@@ -25,7 +25,7 @@ struct DrmDevice {
   int descriptor = -1;
   unsigned users = 0;
 };
-DrmDevice devices[kfd::kGpusMax];
+DrmDevice devices[vitamin::soft::amdgpu::kGpusMax];
 constinit std::mutex users;
 
 // The beginning of libdrm's struct amdgpu_gpu_info, which is longer in every version; a caller that
@@ -43,11 +43,11 @@ constexpr std::uint32_t kFamilyArcticIslands = 141, kFamilyNavi = 143, kFamilyGc
 
 VITAMIN_EXPORT int amdgpu_device_initialize(int descriptor, std::uint32_t* major,
                                             std::uint32_t* minor, DrmDevice** device) {
-  const auto node = kfd::DeviceFiles::instance().render_minor(descriptor);
+  const auto node = kfd::DeviceFiles::instance().render_file(descriptor);
   if (!node) return -EINVAL;
   *major = 3;
   *minor = 49;  // of Linux 6.1
-  *device = &devices[*node - kfd::kFirstMinor];
+  *device = &devices[node->minor - kfd::kFirstMinor];
   const std::lock_guard lock(users);
   if ((*device)->users++ == 0) (*device)->descriptor = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   return 0;

@@ -16,7 +16,7 @@ constexpr std::size_t kEventsOfWaitMax = kKernelArrayBytes / kWaiterBytes;
 
 }  // namespace
 
-Answer Driver::create_event(kfd_ioctl_create_event_args& a) {
+IoctlResult Driver::create_event(kfd_ioctl_create_event_args& a) {
   const std::lock_guard lock(mutex_);
   if (a.event_page_offset != 0) {
     const Buffer* const page = find_buffer(a.event_page_offset);
@@ -36,19 +36,19 @@ Answer Driver::create_event(kfd_ioctl_create_event_args& a) {
   return 0;
 }
 
-Answer Driver::destroy_event(kfd_ioctl_destroy_event_args& a) {
+IoctlResult Driver::destroy_event(kfd_ioctl_destroy_event_args& a) {
   return machine_.events.destroy(a.event_id) ? 0 : -EINVAL;
 }
 
-Answer Driver::set_event(kfd_ioctl_set_event_args& a) {
+IoctlResult Driver::set_event(kfd_ioctl_set_event_args& a) {
   return machine_.events.raise(a.event_id) ? 0 : -EINVAL;
 }
 
-Answer Driver::reset_event(kfd_ioctl_reset_event_args& a) {
+IoctlResult Driver::reset_event(kfd_ioctl_reset_event_args& a) {
   return machine_.events.reset(a.event_id) ? 0 : -EINVAL;
 }
 
-Answer Driver::wait_events(kfd_ioctl_wait_events_args& a) {
+IoctlResult Driver::wait_events(kfd_ioctl_wait_events_args& a) {
   if (a.num_events > kEventsOfWaitMax) return -ENOMEM;
   std::vector<kfd_event_data> data(a.num_events);
   if (!copy_in(data.data(), a.events_ptr, data.size() * sizeof data[0])) return -EFAULT;

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -16,6 +17,7 @@
 namespace vitamin::soft::amdgpu::kfd {
 namespace {
 
+constexpr std::uint64_t kMinors = 1024;  // more than a DRM minor can be
 constexpr std::uint64_t kKfdBytes = kEventPage + kEventPageBytes;
 
 [[noreturn]] void give_up(const char* what) {
@@ -61,7 +63,9 @@ int DeviceFiles::open_kfd(int flags) const { return reopen(kfd_, flags); }
 
 int DeviceFiles::open_render(unsigned minor, int flags) const {
   const int descriptor = reopen(memory_, flags);
-  if (descriptor >= 0) ::lseek(descriptor, static_cast<off_t>(minor), SEEK_SET);
+  static std::atomic<std::uint64_t> opened;
+  const std::uint64_t position = opened.fetch_add(1) * kMinors + minor;
+  if (descriptor >= 0) ::lseek(descriptor, static_cast<off_t>(position), SEEK_SET);
   return descriptor;
 }
 
@@ -75,9 +79,11 @@ bool DeviceFiles::is(int descriptor, std::uint64_t inode) {
   return ::fstat(descriptor, &status) == 0 && status.st_ino == inode && status.st_dev == device;
 }
 
-std::optional<unsigned> DeviceFiles::render_minor(int descriptor) const {
+std::optional<RenderFile> DeviceFiles::render_file(int descriptor) const {
   if (!is(descriptor, memory_inode_)) return std::nullopt;
-  return static_cast<unsigned>(::lseek(descriptor, 0, SEEK_CUR));
+  const auto position = static_cast<std::uint64_t>(::lseek(descriptor, 0, SEEK_CUR));
+  return RenderFile{.minor = static_cast<unsigned>(position % kMinors),
+                    .number = position / kMinors};
 }
 
 }  // namespace vitamin::soft::amdgpu::kfd

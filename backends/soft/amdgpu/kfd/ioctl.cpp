@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From the number of an ioctl to its answer.
+#include <linux/capability.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -21,17 +23,18 @@ struct Entry {
   unsigned number = 0;
   const char* name = nullptr;
   std::size_t bytes = 0;
-  Answer (*call)(Driver&, void*) = nullptr;
-  Answer refusal = -EINVAL;  // where there is no call
-  bool by_linux = false;     // Linux refuses it as well: nothing is missing here
+  IoctlResult (*call)(Driver&, void*) = nullptr;
+  IoctlResult refusal = -EINVAL;  // where there is no call
+  bool by_linux = false;          // Linux refuses it as well: nothing is missing here
+  bool privileged = false;        // Linux refuses it to others with EACCES
 };
 
 template <class Arguments>
-constexpr std::size_t size_of(Answer (Driver::*)(Arguments&)) {
+constexpr std::size_t size_of(IoctlResult (Driver::*)(Arguments&)) {
   return sizeof(Arguments);
 }
 template <class Arguments>
-Answer apply(Driver& driver, Answer (Driver::*handler)(Arguments&), void* bytes) {
+IoctlResult apply(Driver& driver, IoctlResult (Driver::*handler)(Arguments&), void* bytes) {
   return (driver.*handler)(*static_cast<Arguments*>(bytes));
 }
 template <auto kHandler>
@@ -39,11 +42,16 @@ constexpr Entry served(unsigned number, const char* name) {
   return {number, name, size_of(kHandler),
           [](Driver& driver, void* bytes) { return apply(driver, kHandler, bytes); }};
 }
-constexpr Entry refused(unsigned number, const char* name, Answer refusal) {
+constexpr Entry refused(unsigned number, const char* name, IoctlResult refusal) {
   return {number, name, 0, nullptr, refusal};
 }
+// For callers with CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN. kfd_chardev.c, kfd_ioctl.
+constexpr Entry privileged(Entry entry) {
+  entry.privileged = true;
+  return entry;
+}
 // Where Linux 6.1 gives the same answer.
-constexpr Entry refused_by_linux(unsigned number, const char* name, Answer refusal) {
+constexpr Entry refused_by_linux(unsigned number, const char* name, IoctlResult refusal) {
   return {number, name, 0, nullptr, refusal, true};
 }
 
@@ -81,7 +89,7 @@ constexpr Entry kEntries[] = {
     refused(0x1f, "SMI_EVENTS", -EINVAL),
     served<&Driver::svm>(0x20, "SVM"),
     served<&Driver::set_xnack_mode>(0x21, "SET_XNACK_MODE"),
-    refused(0x22, "CRIU_OP", -EPERM),
+    privileged(refused(0x22, "CRIU_OP", -EINVAL)),
     served<&Driver::available_memory>(0x23, "AVAILABLE_MEMORY"),
     served<&Driver::export_dmabuf>(0x24, "EXPORT_DMABUF"),
     refused(0x25, "RUNTIME_ENABLE", -EINVAL),  // newer than the version that GET_VERSION tells
@@ -106,7 +114,17 @@ void say_once(std::atomic<bool>& before, const char* format, Values... values) {
   std::fputc('\n', stderr);
 }
 
-Answer refuse_unknown(unsigned number, std::size_t bytes) {
+// Of the calling thread, as capable() in the kernel but for the namespace.
+bool may_checkpoint() {
+  constexpr unsigned kSysAdmin = 21, kCheckpointRestore = 40;  // linux/capability.h
+  __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3]{};
+  if (::syscall(SYS_capget, &header, data) != 0) return false;
+  return (data[0].effective >> kSysAdmin & 1) != 0 ||
+         (data[1].effective >> (kCheckpointRestore - 32) & 1) != 0;
+}
+
+IoctlResult refuse_unknown(unsigned number, std::size_t bytes) {
   say_once(said[number % 256],
            "software AMD GPU: the ioctl %#04x (%zu bytes) is not known here (EINVAL): this ROCm is "
            "newer than version %u.%u of the driver, which it was told",
@@ -114,7 +132,7 @@ Answer refuse_unknown(unsigned number, std::size_t bytes) {
   return -EINVAL;
 }
 
-Answer refuse(Machine& machine, const Entry& entry, std::size_t bytes) {
+IoctlResult refuse(Machine& machine, const Entry& entry, std::size_t bytes) {
   if (!said[entry.number].load())
     machine.trace.line("refused call=%s number=%#04x errno=%ld", entry.name, entry.number,
                        -entry.refusal);
@@ -156,7 +174,7 @@ Driver& Driver::instance() {
 
 Driver::Driver() : machine_(machine()) { note_opened(machine_); }
 
-Answer Driver::ioctl(unsigned number, std::size_t bytes, void* argument) {
+IoctlResult Driver::ioctl(unsigned number, std::size_t bytes, void* argument) {
   if (is_of_parent()) {
     say_once(said_fork,
              "software AMD GPU: process %d is a child of a fork and calls the driver through a "
@@ -164,10 +182,11 @@ Answer Driver::ioctl(unsigned number, std::size_t bytes, void* argument) {
              ::getpid());
     return -EBADF;
   }
-  const Inside inside;
+  const DriverScope scope;
   const auto entry = std::find_if(std::begin(kEntries), std::end(kEntries),
                                   [&](const Entry& each) { return each.number == number; });
   if (entry == std::end(kEntries)) return refuse_unknown(number, bytes);
+  if (entry->privileged && !may_checkpoint()) return -EACCES;
   if (entry->call == nullptr) return refuse(machine_, *entry, bytes);
   alignas(8) std::array<std::uint8_t, 512> arguments{};
   static_assert(sizeof(kfd_ioctl_get_process_apertures_args) <= arguments.size() &&
@@ -175,7 +194,7 @@ Answer Driver::ioctl(unsigned number, std::size_t bytes, void* argument) {
   const auto user = reinterpret_cast<std::uint64_t>(argument);
   const std::size_t used = std::min(bytes, arguments.size());
   if (!copy_in(arguments.data(), user, used)) return -EFAULT;
-  const Answer answer = entry->call(*this, arguments.data());
+  const IoctlResult answer = entry->call(*this, arguments.data());
   if (!copy_out(user, arguments.data(), used)) return -EFAULT;
   return answer;
 }

@@ -25,10 +25,6 @@ constexpr std::uint32_t kVram = KFD_IOC_ALLOC_MEM_FLAGS_VRAM, kGtt = KFD_IOC_ALL
                         kRegisters = KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP,
                         kAqlQueue = KFD_IOC_ALLOC_MEM_FLAGS_AQL_QUEUE_MEM;
 
-std::uint64_t whole_pages(std::uint64_t bytes) {
-  return (bytes + kPageBytes - 1) & ~(kPageBytes - 1);
-}
-
 bool map_at(std::uint64_t address, std::uint64_t bytes, int file, std::uint64_t offset) {
   void* const at = reinterpret_cast<void*>(address);
   if (::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file,
@@ -76,8 +72,10 @@ bool Driver::has_room_for(const Buffer& buffer) {
          buffer.bytes <= (buffer.has(kVram) ? kVideoBytes : kSystemBytes) - *used;
 }
 
-Answer Driver::alloc_memory(kfd_ioctl_alloc_memory_of_gpu_args& a) {
+IoctlResult Driver::alloc_memory(kfd_ioctl_alloc_memory_of_gpu_args& a) {
   if (a.size == 0) return -EINVAL;
+  const std::lock_guard lock(mutex_);
+  if (has_attributes(a.va_addr, a.size)) return -EADDRINUSE;
   const Gpu* const gpu = find_gpu(a.gpu_id);
   if (gpu == nullptr) return -EINVAL;
   Buffer buffer{.gpu = gpu->number, .flags = a.flags, .va = a.va_addr, .bytes = a.size};
@@ -89,8 +87,7 @@ Answer Driver::alloc_memory(kfd_ioctl_alloc_memory_of_gpu_args& a) {
     if (a.size != kPageBytes) return -EINVAL;
     mmap_offset = registers_of(gpu->number);
   }
-  const std::lock_guard lock(mutex_);
-  if (const Answer answer = bound(*gpu, -ENODEV); answer != 0) return answer;
+  if (const IoctlResult answer = bound(*gpu, -ENODEV); answer != 0) return answer;
   const bool ours = buffer.has(kVram) || buffer.has(kGtt);
   // Half of it twice, for queues whose packets may wrap around.
   if (ours && buffer.has(kAqlQueue)) buffer.bytes /= 2;
@@ -117,7 +114,7 @@ Answer Driver::alloc_memory(kfd_ioctl_alloc_memory_of_gpu_args& a) {
   return 0;
 }
 
-Answer Driver::free_memory(kfd_ioctl_free_memory_of_gpu_args& a) {
+IoctlResult Driver::free_memory(kfd_ioctl_free_memory_of_gpu_args& a) {
   if (find_gpu(gpu_id_of(a.handle)) == nullptr) return -EINVAL;
   const std::lock_guard lock(mutex_);
   Buffer* const buffer = find_buffer(a.handle);
@@ -135,8 +132,8 @@ Answer Driver::free_memory(kfd_ioctl_free_memory_of_gpu_args& a) {
   return 0;
 }
 
-Answer Driver::devices(std::uint64_t handle, std::uint64_t array, std::uint32_t count,
-                       std::uint32_t done, std::vector<std::uint32_t>& ids) const {
+IoctlResult Driver::devices(std::uint64_t handle, std::uint64_t array, std::uint32_t count,
+                            std::uint32_t done, std::vector<std::uint32_t>& ids) const {
   if (find_gpu(gpu_id_of(handle)) == nullptr || count == 0 || done > count) return -EINVAL;
   if (count > kKernelArrayBytes / sizeof ids[0]) return -ENOMEM;
   ids.resize(count);
@@ -144,9 +141,9 @@ Answer Driver::devices(std::uint64_t handle, std::uint64_t array, std::uint32_t 
 }
 
 // `n_success` counts what was done, and a call that failed is made again with it.
-Answer Driver::map_memory(kfd_ioctl_map_memory_to_gpu_args& a) {
+IoctlResult Driver::map_memory(kfd_ioctl_map_memory_to_gpu_args& a) {
   std::vector<std::uint32_t> ids;
-  if (const Answer answer =
+  if (const IoctlResult answer =
           devices(a.handle, a.device_ids_array_ptr, a.n_devices, a.n_success, ids);
       answer != 0)
     return answer;
@@ -156,15 +153,15 @@ Answer Driver::map_memory(kfd_ioctl_map_memory_to_gpu_args& a) {
   for (; a.n_success < a.n_devices; ++a.n_success) {
     const Gpu* const gpu = find_gpu(ids[a.n_success]);
     if (gpu == nullptr) return -EINVAL;
-    if (const Answer answer = bound(*gpu, -ENODEV); answer != 0) return answer;
-    if (const Answer answer = map(*buffer, gpu->number); answer != 0) return answer;
+    if (const IoctlResult answer = bound(*gpu, -ENODEV); answer != 0) return answer;
+    if (const IoctlResult answer = map(*buffer, gpu->number); answer != 0) return answer;
   }
   return 0;
 }
 
-Answer Driver::unmap_memory(kfd_ioctl_unmap_memory_from_gpu_args& a) {
+IoctlResult Driver::unmap_memory(kfd_ioctl_unmap_memory_from_gpu_args& a) {
   std::vector<std::uint32_t> ids;
-  if (const Answer answer =
+  if (const IoctlResult answer =
           devices(a.handle, a.device_ids_array_ptr, a.n_devices, a.n_success, ids);
       answer != 0)
     return answer;
@@ -180,7 +177,7 @@ Answer Driver::unmap_memory(kfd_ioctl_unmap_memory_from_gpu_args& a) {
 }
 
 // All GPUs reach what one of them maps.
-Answer Driver::map(Buffer& buffer, unsigned gpu) {
+IoctlResult Driver::map(Buffer& buffer, unsigned gpu) {
   if (buffer.mapped == 0 && buffer.file >= 0) {
     if (!map_at(buffer.va, buffer.bytes, buffer.file, buffer.offset) ||
         (buffer.has(kAqlQueue) &&

@@ -42,11 +42,12 @@ int open_device(const char* path, int flags) {
   return DeviceFiles::instance().open_kfd(flags);
 }
 
+// `real`: libc's own function with the caller's other arguments, of a path.
 template <class Real>
-int open_any(Real real, const char* path, int flags, unsigned mode) {
-  if (!may_be_ours(path)) return real(path, flags, mode);
+int open_any(Real real, const char* path, int flags) {
+  if (!may_be_ours(path)) return real(path);
   const int device = open_device(path, flags);
-  return device != kElsewhere ? device : real(redirected(path).c_str(), flags, mode);
+  return device != kElsewhere ? device : real(redirected(path).c_str());
 }
 
 unsigned mode_of(int flags, std::va_list list) {
@@ -56,13 +57,13 @@ unsigned mode_of(int flags, std::va_list list) {
 int answer(int descriptor, unsigned long request, void* argument) {
   const unsigned type = _IOC_TYPE(request), number = _IOC_NR(request);
   if (type == AMDKFD_IOCTL_BASE && DeviceFiles::instance().is_kfd(descriptor)) {
-    const Answer result = Driver::instance().ioctl(number, _IOC_SIZE(request), argument);
+    const IoctlResult result = Driver::instance().ioctl(number, _IOC_SIZE(request), argument);
     if (result >= 0) return static_cast<int>(result);
     errno = static_cast<int>(-result);
     return -1;
   }
   constexpr unsigned kDrm = 'd';
-  if (type == kDrm && DeviceFiles::instance().render_minor(descriptor)) {
+  if (type == kDrm && DeviceFiles::instance().render_file(descriptor)) {
     std::fprintf(stderr, "software AMD GPU: the DRM ioctl %#04x is not served\n", number);
     errno = ENOTTY;
     return -1;
@@ -75,77 +76,50 @@ int answer(int descriptor, unsigned long request, void* argument) {
 
 namespace kfd = vitamin::soft::amdgpu::kfd;
 
-using Open = int(const char*, int, ...);
-using OpenAt = int(int, const char*, int, ...);
+// open and openat, and what they become with _FORTIFY_SOURCE where there is no mode.
+#define VITAMIN_OPEN(name)                                                                      \
+  VITAMIN_EXPORT int name(const char* path, int flags, ...) {                                   \
+    static auto* const real = kfd::next<int(const char*, int, ...)>(#name);                     \
+    std::va_list list;                                                                          \
+    va_start(list, flags);                                                                      \
+    const unsigned mode = kfd::mode_of(flags, list);                                            \
+    va_end(list);                                                                               \
+    return kfd::open_any([&](const char* its) { return real(its, flags, mode); }, path, flags); \
+  }                                                                                             \
+  static_assert(true)
+#define VITAMIN_OPEN_AT(name)                                                                      \
+  VITAMIN_EXPORT int name(int directory, const char* path, int flags, ...) {                       \
+    static auto* const real = kfd::next<int(int, const char*, int, ...)>(#name);                   \
+    std::va_list list;                                                                             \
+    va_start(list, flags);                                                                         \
+    const unsigned mode = kfd::mode_of(flags, list);                                               \
+    va_end(list);                                                                                  \
+    return kfd::open_any([&](const char* its) { return real(directory, its, flags, mode); }, path, \
+                         flags);                                                                   \
+  }                                                                                                \
+  static_assert(true)
+#define VITAMIN_OPEN_2(name)                                                              \
+  VITAMIN_EXPORT int name(const char* path, int flags) {                                  \
+    static auto* const real = kfd::next<int(const char*, int)>(#name);                    \
+    return kfd::open_any([&](const char* its) { return real(its, flags); }, path, flags); \
+  }                                                                                       \
+  static_assert(true)
+#define VITAMIN_OPEN_AT_2(name)                                                              \
+  VITAMIN_EXPORT int name(int directory, const char* path, int flags) {                      \
+    static auto* const real = kfd::next<int(int, const char*, int)>(#name);                  \
+    return kfd::open_any([&](const char* its) { return real(directory, its, flags); }, path, \
+                         flags);                                                             \
+  }                                                                                          \
+  static_assert(true)
 
-static int open_at(OpenAt* real, int directory, const char* path, int flags, unsigned mode) {
-  return kfd::open_any([=](const char* name, int with,
-                           unsigned its_mode) { return real(directory, name, with, its_mode); },
-                       path, flags, mode);
-}
-
-VITAMIN_EXPORT int open(const char* path, int flags, ...) {
-  static Open* const real = kfd::next<Open>("open");
-  std::va_list list;
-  va_start(list, flags);
-  const unsigned mode = kfd::mode_of(flags, list);
-  va_end(list);
-  return kfd::open_any(real, path, flags, mode);
-}
-
-VITAMIN_EXPORT int open64(const char* path, int flags, ...) {
-  static Open* const real = kfd::next<Open>("open64");
-  std::va_list list;
-  va_start(list, flags);
-  const unsigned mode = kfd::mode_of(flags, list);
-  va_end(list);
-  return kfd::open_any(real, path, flags, mode);
-}
-
-VITAMIN_EXPORT int openat(int directory, const char* path, int flags, ...) {
-  static OpenAt* const real = kfd::next<OpenAt>("openat");
-  std::va_list list;
-  va_start(list, flags);
-  const unsigned mode = kfd::mode_of(flags, list);
-  va_end(list);
-  return open_at(real, directory, path, flags, mode);
-}
-
-VITAMIN_EXPORT int openat64(int directory, const char* path, int flags, ...) {
-  static OpenAt* const real = kfd::next<OpenAt>("openat64");
-  std::va_list list;
-  va_start(list, flags);
-  const unsigned mode = kfd::mode_of(flags, list);
-  va_end(list);
-  return open_at(real, directory, path, flags, mode);
-}
-
-// What the names above become with _FORTIFY_SOURCE where there is no mode.
-VITAMIN_EXPORT int __open_2(const char* path, int flags) {
-  static auto* const real = kfd::next<int(const char*, int)>("__open_2");
-  return kfd::open_any([](const char* name, int with, unsigned) { return real(name, with); }, path,
-                       flags, 0);
-}
-
-VITAMIN_EXPORT int __open64_2(const char* path, int flags) {
-  static auto* const real = kfd::next<int(const char*, int)>("__open64_2");
-  return kfd::open_any([](const char* name, int with, unsigned) { return real(name, with); }, path,
-                       flags, 0);
-}
-
-VITAMIN_EXPORT int __openat_2(int directory, const char* path, int flags) {
-  static auto* const real = kfd::next<int(int, const char*, int)>("__openat_2");
-  return kfd::open_any(
-      [directory](const char* name, int with, unsigned) { return real(directory, name, with); },
-      path, flags, 0);
-}
-
-VITAMIN_EXPORT int __openat64_2(int directory, const char* path, int flags) {
-  static auto* const real = kfd::next<int(int, const char*, int)>("__openat64_2");
-  return kfd::open_any(
-      [directory](const char* name, int with, unsigned) { return real(directory, name, with); },
-      path, flags, 0);
-}
+VITAMIN_OPEN(open);
+VITAMIN_OPEN(open64);
+VITAMIN_OPEN_AT(openat);
+VITAMIN_OPEN_AT(openat64);
+VITAMIN_OPEN_2(__open_2);
+VITAMIN_OPEN_2(__open64_2);
+VITAMIN_OPEN_AT_2(__openat_2);
+VITAMIN_OPEN_AT_2(__openat64_2);
 
 VITAMIN_EXPORT FILE* fopen(const char* path, const char* mode) {
   static auto* const real = kfd::next<FILE*(const char*, const char*)>("fopen");
@@ -161,6 +135,17 @@ VITAMIN_EXPORT DIR* opendir(const char* path) {
   static auto* const real = kfd::next<DIR*(const char*)>("opendir");
   return kfd::may_be_ours(path) ? real(kfd::redirected(path).c_str()) : real(path);
 }
+
+#define VITAMIN_SCANDIR(name, type)                                                            \
+  VITAMIN_EXPORT int name(const char* path, type*** list, int (*filter)(const type*),          \
+                          int (*compare)(const type**, const type**)) {                        \
+    static auto* const real = kfd::next<decltype(name)>(#name);                                \
+    return kfd::may_be_ours(path) ? real(kfd::redirected(path).c_str(), list, filter, compare) \
+                                  : real(path, list, filter, compare);                         \
+  }                                                                                            \
+  static_assert(true)
+VITAMIN_SCANDIR(scandir, struct dirent);
+VITAMIN_SCANDIR(scandir64, struct dirent64);
 
 // Memory that libc takes back by itself has no attributes.
 VITAMIN_EXPORT int munmap(void* begin, std::size_t bytes) noexcept {

@@ -72,7 +72,7 @@ bool import_piece(const Piece& piece, Buffer& buffer) {
 
 }  // namespace
 
-Answer Driver::export_dmabuf(ExportDmabuf& a) {
+IoctlResult Driver::export_dmabuf(ExportDmabuf& a) {
   const std::lock_guard lock(mutex_);
   Buffer* const buffer = find_buffer(a.handle);
   if (buffer == nullptr || buffer->file < 0) return -EINVAL;
@@ -91,7 +91,7 @@ Answer Driver::export_dmabuf(ExportDmabuf& a) {
   return 0;
 }
 
-Answer Driver::get_dmabuf_info(kfd_ioctl_get_dmabuf_info_args& a) {
+IoctlResult Driver::get_dmabuf_info(kfd_ioctl_get_dmabuf_info_args& a) {
   const auto record = read_record(a.dmabuf_fd);
   if (!record) return -EINVAL;
   a.size = record->piece.pages * kPageBytes;
@@ -101,19 +101,19 @@ Answer Driver::get_dmabuf_info(kfd_ioctl_get_dmabuf_info_args& a) {
   return 0;
 }
 
-Answer Driver::import_dmabuf(kfd_ioctl_import_dmabuf_args& a) {
+IoctlResult Driver::import_dmabuf(kfd_ioctl_import_dmabuf_args& a) {
   const Gpu* const gpu = find_gpu(a.gpu_id);
   const auto record = read_record(a.dmabuf_fd);
   if (gpu == nullptr || !record) return -EINVAL;
   const std::lock_guard lock(mutex_);
-  if (const Answer answer = bound(*gpu, -ENODEV); answer != 0) return answer;
+  if (const IoctlResult answer = bound(*gpu, -ENODEV); answer != 0) return answer;
   Buffer buffer{.gpu = gpu->number, .flags = record->flags, .va = a.va_addr};
   if (!import_piece(record->piece, buffer)) return -EINVAL;
   a.handle = add_buffer(buffer);
   return 0;
 }
 
-Answer Driver::ipc_export(IpcExportHandle& a) {
+IoctlResult Driver::ipc_export(IpcExportHandle& a) {
   const std::lock_guard lock(mutex_);
   Buffer* const buffer = find_buffer(a.handle);
   if (buffer == nullptr || buffer->file < 0) return -EINVAL;
@@ -126,13 +126,13 @@ Answer Driver::ipc_export(IpcExportHandle& a) {
 // The piece lies in another file than the render node's, so the mmap offset names a place there
 // that nothing else has: the piece itself is mapped when a GPU maps it. Without an offset the thunk
 // would not say to which node the memory belongs.
-Answer Driver::ipc_import(IpcImportHandle& a) {
+IoctlResult Driver::ipc_import(IpcImportHandle& a) {
   const Gpu* const gpu = find_gpu(a.gpu_id);
   if (gpu == nullptr) return -EINVAL;
   Piece piece{};
   std::memcpy(&piece, a.share_handle, sizeof piece);
   const std::lock_guard lock(mutex_);
-  if (const Answer answer = bound(*gpu, -ENODEV); answer != 0) return answer;
+  if (const IoctlResult answer = bound(*gpu, -ENODEV); answer != 0) return answer;
   Buffer buffer{.gpu = gpu->number, .flags = KFD_IOC_ALLOC_MEM_FLAGS_VRAM, .va = a.va_addr};
   if (!import_piece(piece, buffer)) return -EINVAL;
   const auto place = add_memory(buffer.bytes);

@@ -56,20 +56,46 @@ int access_any(Real real, const char* path, int mode) {
                                           : real(redirected(path).c_str(), mode);
 }
 
-// `Status`: struct stat or stat64, which are alike on x86-64.
+// struct stat or stat64, which are alike on x86-64.
+template <class Status>
+void fill(Status& status, const DeviceNode& device) {
+  status = {};
+  status.st_mode = kDeviceMode;
+  status.st_nlink = 1;
+  status.st_ino = major_of(device);
+  status.st_rdev = makedev(major_of(device), device.minor);
+  status.st_blksize = static_cast<decltype(status.st_blksize)>(kPageBytes);
+}
+
+void fill(struct statx& status, const DeviceNode& device) {
+  status = {};
+  status.stx_mask = STATX_BASIC_STATS;
+  status.stx_mode = kDeviceMode;
+  status.stx_nlink = 1;
+  status.stx_ino = major_of(device);
+  status.stx_rdev_major = major_of(device);
+  status.stx_rdev_minor = device.minor;
+  status.stx_blksize = static_cast<std::uint32_t>(kPageBytes);
+}
+
+// `Status`: struct stat, stat64 or statx.
 template <class Status, class Real>
 int status_any(Real real, const char* path, Status* status) {
   if (!may_be_ours(path)) return real(path, status);
   const DeviceNode device = device_of(path);
   if (device.kind == DeviceFile::kNone) return real(redirected(path).c_str(), status);
   if (device.kind == DeviceFile::kAbsent) return errno = device.error, -1;
-  *status = {};
-  status->st_mode = kDeviceMode;
-  status->st_nlink = 1;
-  status->st_ino = major_of(device);
-  status->st_rdev = makedev(major_of(device), device.minor);
-  status->st_blksize = static_cast<decltype(status->st_blksize)>(kPageBytes);
+  fill(*status, device);
   return 0;
+}
+
+template <class Real>
+ssize_t getxattr_any(Real real, const char* path) {
+  if (!may_be_ours(path)) return real(path);
+  const DeviceNode device = device_of(path);
+  if (device.kind == DeviceFile::kNone) return real(redirected(path).c_str());
+  errno = device.kind == DeviceFile::kAbsent ? device.error : ENODATA;
+  return -1;
 }
 
 }  // namespace
@@ -87,6 +113,19 @@ VITAMIN_EXPORT int faccessat(int directory, const char* path, int mode, int flag
   return kfd::access_any(
       [&](const char* name, int its) { return real(directory, name, its, flags); }, path, mode);
 }
+
+// ls asks for access control lists, which no file of the driver's has.
+#define VITAMIN_GETXATTR(name)                                                                    \
+  VITAMIN_EXPORT ssize_t name(const char* path, const char* attribute, void* value,               \
+                              std::size_t bytes) noexcept {                                       \
+    static auto* const real =                                                                     \
+        kfd::next<ssize_t(const char*, const char*, void*, std::size_t)>(#name);                  \
+    return kfd::getxattr_any([&](const char* its) { return real(its, attribute, value, bytes); }, \
+                             path);                                                               \
+  }                                                                                               \
+  static_assert(true)
+VITAMIN_GETXATTR(getxattr);
+VITAMIN_GETXATTR(lgetxattr);
 
 // stat and lstat, and what programs call that were linked with a glibc older than 2.33.
 #define VITAMIN_STATUS(name, type)                                       \
@@ -109,6 +148,14 @@ VITAMIN_EXPORT int faccessat(int directory, const char* path, int mode, int flag
                            path, status);                                                     \
   }                                                                                           \
   static_assert(true)
+
+VITAMIN_EXPORT int statx(int directory, const char* path, int flags, unsigned mask,
+                         struct statx* status) noexcept {
+  static auto* const real = kfd::next<int(int, const char*, int, unsigned, struct statx*)>("statx");
+  return kfd::status_any(
+      [&](const char* its, struct statx* to) { return real(directory, its, flags, mask, to); },
+      path, status);
+}
 
 VITAMIN_STATUS(stat, struct stat);
 VITAMIN_STATUS(stat64, struct stat64);

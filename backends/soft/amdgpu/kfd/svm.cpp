@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "backends/soft/amdgpu/kfd/driver.h"
+#include "backends/soft/amdgpu/kfd/files.h"
 #include "backends/soft/amdgpu/kfd/sysfs.h"
 
 namespace vitamin::soft::amdgpu::kfd {
@@ -61,14 +62,15 @@ void apply(SvmRange& range, const kfd_ioctl_svm_attribute& attribute, std::uint3
 
 void Driver::unmapped(std::uint64_t begin, std::uint64_t bytes) {
   if (!has_ranges.load(std::memory_order_relaxed) || bytes == 0 || begin % kPageBytes != 0) return;
+  // The kernel unmaps nothing (EINVAL) when the range goes beyond the process's addresses.
+  if (!may_be_user(begin) || bytes > kUserEnd - begin) return;
   // An allocator under the driver's own maps may unmap: what it gives back has no attributes.
-  if (Inside::driver()) return;
-  const Inside inside;
+  if (DriverScope::active()) return;
+  const DriverScope scope;
   Driver& driver = instance();
   if (driver.is_of_parent()) return;  // the lock may be held by a thread that is not here
   const std::lock_guard lock(driver.mutex_);
-  const auto [first, last] =
-      driver.split_at(begin, begin + ((bytes + kPageBytes - 1) & ~std::uint64_t{kPageBytes - 1}));
+  const auto [first, last] = driver.split_at(begin, begin + whole_pages(bytes));
   for (auto range = first; range != last; ++range) driver.machine_.memory.remove(range->first);
   driver.svm_.erase(first, last);
 }
@@ -91,8 +93,25 @@ std::pair<Driver::SvmRanges::iterator, Driver::SvmRanges::iterator> Driver::spli
   return {svm_.lower_bound(begin), svm_.lower_bound(end)};
 }
 
+// Whether memory has attributes, so that no buffer may be there. kfd_chardev.c,
+// kfd_ioctl_alloc_memory_of_gpu. Attributes of memory that cannot be read are dropped: the program
+// has replaced it by addresses that it keeps for a buffer, which the driver is not told of.
+bool Driver::has_attributes(std::uint64_t begin, std::uint64_t bytes) {
+  if (svm_.empty() || !may_be_user(begin)) return false;
+  const std::uint64_t first = begin & ~(kPageBytes - 1);
+  const std::uint64_t end = whole_pages(begin + std::min(bytes, kUserEnd - begin));
+  auto [range, last] = split_at(first, end);
+  while (range != last) {
+    std::uint8_t byte;
+    if (copy_in(&byte, range->first, 1)) return true;
+    machine_.memory.remove(range->first);
+    range = svm_.erase(range);
+  }
+  return false;
+}
+
 // Whether the call may name this range: 0, or the kernel's answer.
-Answer Driver::svm_range_answer(std::uint64_t begin, std::uint64_t bytes) const {
+IoctlResult Driver::svm_range_answer(std::uint64_t begin, std::uint64_t bytes) const {
   if (begin % kPageBytes != 0 || bytes % kPageBytes != 0 || begin == 0 || bytes == 0)
     return -EINVAL;
   if (!may_be_user(begin) || !may_be_user(begin + bytes) || !is_there(begin, bytes)) return -EFAULT;
@@ -129,10 +148,10 @@ std::optional<std::uint32_t> Driver::gpu_named_by(const kfd_ioctl_svm_attribute&
   return 1u << gpu->number;
 }
 
-Answer Driver::set_svm(const SvmCall& a) {
+IoctlResult Driver::set_svm(const SvmCall& a) {
   for (std::uint32_t i = 0; i < a.nattr; ++i)
     if (!gpu_named_by(a.attributes[i])) return -EINVAL;
-  if (const Answer answer = svm_range_answer(a.start, a.size); answer != 0) return answer;
+  if (const IoctlResult answer = svm_range_answer(a.start, a.size); answer != 0) return answer;
   const std::uint64_t end = a.start + a.size;
   auto [range, last] = split_at(a.start, end);
   for (std::uint64_t at = a.start; at < end; ++range) {  // what has no attributes yet gets its own
@@ -175,8 +194,8 @@ SvmRange Driver::common_svm(std::uint64_t begin, std::uint64_t end, std::uint32_
   return common;
 }
 
-Answer Driver::get_svm(SvmCall& a) {
-  if (const Answer answer = svm_range_answer(a.start, a.size); answer != 0) return answer;
+IoctlResult Driver::get_svm(SvmCall& a) {
+  if (const IoctlResult answer = svm_range_answer(a.start, a.size); answer != 0) return answer;
   std::uint32_t all_flags = 0;
   const SvmRange common = common_svm(a.start, a.start + a.size, all_flags);
   for (std::uint32_t i = 0; i < a.nattr; ++i) {
@@ -212,7 +231,7 @@ Answer Driver::get_svm(SvmCall& a) {
   return 0;
 }
 
-Answer Driver::svm(SvmCall& a) {
+IoctlResult Driver::svm(SvmCall& a) {
   if (a.nattr > std::size(a.attributes)) return -EINVAL;
   const std::lock_guard lock(mutex_);
   if (a.op == KFD_IOCTL_SVM_OP_SET_ATTR) return set_svm(a);

@@ -2,6 +2,7 @@
 #include "backends/soft/amdgpu/kfd/sysfs.h"
 
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@ namespace {
 
 constexpr std::string_view kTopology = "devices/virtual/kfd/kfd/topology";
 constexpr std::string_view kModule = "module/amdgpu";
+constexpr std::string_view kDri = "dev/dri";
 constexpr std::uint64_t kFirstGpuProcessor = 0x80000000, kProcessorsOfGpu = 0x1000;
 constexpr std::uint64_t kLocation = 0x300, kNextLocation = 0x100;  // PCI bus in the upper byte
 
@@ -29,7 +31,9 @@ constexpr std::uint64_t kQueueSizePowerOfTwo = 0x8, kDoorbell64 = 0x2000, kMemor
                         kSharedVirtualMemory = 1 << 27;  // capabilities
 constexpr std::uint64_t kHeapSystem = 0, kHeapVideo = 1;
 constexpr std::uint64_t kCacheData = 0x1, kCacheOfCus = 0x8;
-constexpr std::uint64_t kLinkPciExpress = 2, kLinkEnabled = 1;
+constexpr std::uint64_t kLinkPciExpress = 2, kLinkXgmi = 11, kLinkEnabled = 1;
+constexpr std::uint64_t kWeightOfXgmiHop = 15;
+constexpr std::uint64_t kHive = 0x6d19f0b5a2c4e377;  // any number but 0, which all GPUs of it have
 
 using Properties = std::initializer_list<std::pair<const char*, std::uint64_t>>;
 
@@ -77,7 +81,14 @@ std::string cpu_properties(unsigned links) {
                 {"max_engine_clk_ccompute", 2000}});
 }
 
-std::string gpu_properties(const Part& part, unsigned gpu, unsigned links) {
+// Whether the GPUs are one hive: linked by XGMI, as the two of an MI250 and the eight of a board
+// with MI300X are.
+bool is_hive(const Settings& settings) {
+  return settings.gpus >= 2 && settings.part->xgmi_copy_engines != 0;
+}
+
+std::string gpu_properties(const Settings& settings, unsigned gpu, unsigned links) {
+  const Part& part = *settings.part;
   return lines({{"cpu_cores_count", 0},
                 {"simd_count", part.cus() * part.simds_per_cu()},
                 {"mem_banks_count", 1},
@@ -102,11 +113,11 @@ std::string gpu_properties(const Part& part, unsigned gpu, unsigned links) {
                 {"location_id", kLocation + gpu * kNextLocation},
                 {"domain", 0},
                 {"drm_render_minor", kFirstMinor + gpu},
-                {"hive_id", 0},
+                {"hive_id", is_hive(settings) ? kHive : 0},
                 {"num_sdma_engines", kCopyEngines},
-                {"num_sdma_xgmi_engines", 0},
+                {"num_sdma_xgmi_engines", part.xgmi_copy_engines},
                 {"num_sdma_queues_per_engine", kQueuesPerCopyEngine},
-                {"num_cp_queues", 24},
+                {"num_cp_queues", part.hardware_queues},
                 {"max_engine_clk_fcompute", 1700},
                 {"local_mem_size", 0},  // always, since the banks tell it
                 {"fw_version", 60},
@@ -139,14 +150,17 @@ std::string cache(unsigned gpu, unsigned level, unsigned kilobytes) {
                 {"sibling_map", 1}});
 }
 
-std::string link(unsigned from, unsigned to) {
-  const bool between_gpus = from != 0 && to != 0;
-  return lines({{"type", kLinkPciExpress},
+// Types and weights: kfd_crat.c, kfd_create_vcrat_image_gpu and kfd_parse_subtype_iolink.
+std::string link(unsigned from, unsigned to, bool hive) {
+  const bool between_gpus = from != 0 && to != 0, xgmi = between_gpus && hive;
+  return lines({{"type", xgmi ? kLinkXgmi : kLinkPciExpress},
                 {"version_major", 0},
                 {"version_minor", 0},
                 {"node_from", from},
                 {"node_to", to},
-                {"weight", between_gpus ? 40 : 20},
+                {"weight", xgmi           ? kWeightOfXgmiHop
+                           : between_gpus ? 40
+                                          : 20},
                 {"min_latency", 0},
                 {"max_latency", 0},
                 {"min_bandwidth", 0},
@@ -155,12 +169,12 @@ std::string link(unsigned from, unsigned to) {
                 {"flags", kLinkEnabled}});
 }
 
-void add_links(std::vector<SysfsFile>& files, unsigned node, unsigned nodes) {
+void add_links(std::vector<SysfsFile>& files, const Settings& settings, unsigned node) {
   unsigned number = 0;
-  for (unsigned to = 0; to < nodes; ++to)
+  for (unsigned to = 0; to <= settings.gpus; ++to)
     if (to != node)
       files.push_back({node_path(node, "io_links/" + std::to_string(number++) + "/properties"),
-                       link(node, to)});
+                       link(node, to, is_hive(settings))});
 }
 
 namespace fs = std::filesystem;
@@ -218,7 +232,7 @@ bool is_below(std::string_view path, std::string_view directory) {
 }  // namespace
 
 std::vector<SysfsFile> sysfs_files(const Settings& settings) {
-  const unsigned nodes = 1 + settings.gpus, links = settings.gpus;
+  const unsigned links = settings.gpus;
   const std::string topology(kTopology);
   std::vector<SysfsFile> files = {
       {topology + "/generation_id", "1\n"},
@@ -230,22 +244,27 @@ std::vector<SysfsFile> sysfs_files(const Settings& settings) {
       {node_path(0, "properties"), cpu_properties(links)},
       {node_path(0, "mem_banks/0/properties"), bank(kHeapSystem, kSystemBytes)},
   };
-  add_links(files, 0, nodes);
+  add_links(files, settings, 0);
   for (unsigned gpu = 0; gpu < settings.gpus; ++gpu) {
     const unsigned node = 1 + gpu;
     files.push_back({node_path(node, "gpu_id"), std::to_string(gpu_id(gpu)) + "\n"});
     files.push_back({node_path(node, "name"), std::string(settings.part->family) + "\n"});
-    files.push_back({node_path(node, "properties"), gpu_properties(*settings.part, gpu, links)});
+    files.push_back({node_path(node, "properties"), gpu_properties(settings, gpu, links)});
     files.push_back({node_path(node, "mem_banks/0/properties"), bank(kHeapVideo, kVideoBytes)});
     files.push_back({node_path(node, "caches/0/properties"), cache(gpu, 1, 16)});
     files.push_back({node_path(node, "caches/1/properties"), cache(gpu, 2, 8192)});
-    add_links(files, node, nodes);
+    add_links(files, settings, node);
+    files.push_back({std::string(kDri) + "/renderD" + std::to_string(kFirstMinor + gpu), ""});
   }
   return files;
 }
 
 std::string redirected(std::string_view path) {
   constexpr std::string_view kSys = "/sys/", kClass = "class/kfd/kfd/topology";
+  // The system call, because access() is ours.
+  static const bool has_dri = ::syscall(SYS_access, "/dev/dri", F_OK) == 0;
+  if (!has_dri && path.starts_with('/') && is_below(path.substr(1), kDri))
+    return tree() / path.substr(1);
   if (!path.starts_with(kSys)) return std::string(path);
   const std::string_view rest = path.substr(kSys.size());
   if (is_below(rest, kTopology) || is_below(rest, kModule)) return tree() / rest;

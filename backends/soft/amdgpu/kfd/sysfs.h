@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// /sys/devices/virtual/kfd/kfd/topology and what else of sysfs says that the driver is there.
+// /sys/devices/virtual/kfd/kfd/topology and what else of sysfs says that the driver is there, and
+// /dev/dri as a directory.
 #pragma once
 
 #include <string>
@@ -12,16 +13,17 @@
 namespace vitamin::soft::amdgpu::kfd {
 
 struct SysfsFile {
-  std::string path;  // from /sys
+  std::string path;  // from /sys, or dev/dri/…: a name of a device file, without contents
   std::string text;
 };
 
 // A CPU node, a node for each GPU, and a link from every node to every other one.
 std::vector<SysfsFile> sysfs_files(const Settings& settings);
 
-// Where a path of sysfs leads: for what the driver shows there into a directory of temporary files,
-// else to itself. The directory is made at the first use and stays: processes of one user with the
-// same settings share it (TMPDIR, vitamin-kfd-<user>-<hash of its contents>).
+// Where a path leads: for what the driver shows in sysfs, and for /dev/dri on a machine that has no
+// such directory, into a directory of temporary files, else to itself. The directory is made at the
+// first use and stays: processes of one user with the same settings share it (TMPDIR,
+// vitamin-kfd-<user>-<hash of its contents>).
 std::string redirected(std::string_view path);
 
 }  // namespace vitamin::soft::amdgpu::kfd

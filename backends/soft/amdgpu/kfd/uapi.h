@@ -13,8 +13,8 @@
 
 namespace vitamin::soft::amdgpu::kfd {
 
-// Version 1.12: EXPORT_DMABUF, and not yet RUNTIME_ENABLE (1.13).
-inline constexpr std::uint32_t kMajorVersion = 1, kMinorVersion = 12;
+// Of Linux 6.1: before EXPORT_DMABUF (1.12) and RUNTIME_ENABLE (1.13).
+inline constexpr std::uint32_t kMajorVersion = 1, kMinorVersion = 11;
 
 // The event page of a process holds one word of 64 bits for each event.
 inline constexpr std::size_t kEventPageBytes = KFD_SIGNAL_EVENT_LIMIT * sizeof(std::uint64_t);
@@ -59,6 +59,7 @@ inline constexpr int kNotSupported = 524;
 bool copy_in(void* to, std::uint64_t from, std::size_t bytes);
 bool copy_out(std::uint64_t to, const void* from, std::size_t bytes);
 // Whether the address can be one of user space at all, as the kernel's access_ok.
-constexpr bool may_be_user(std::uint64_t address) { return address < 1ull << 47; }
+inline constexpr std::uint64_t kUserEnd = 1ull << 47;
+constexpr bool may_be_user(std::uint64_t address) { return address < kUserEnd; }
 
 }  // namespace vitamin::soft::amdgpu::kfd
