@@ -99,6 +99,9 @@ class CurrentContext {
   bool entered_ = false;
 };
 ApiStatus synchronize_natively(NativeStream stream);  // by the vendor
+// By the vendor: whether a copy or a fill without a stream that touches device memory alone returns
+// before it ends.
+bool calls_within_device_return();
 // By the vendors whose captures may forbid it.
 ApiStatus query_natively(NativeStream stream);
 ApiStatus query_natively(NativeEvent event);
@@ -207,6 +210,7 @@ struct DefaultStream {
 // kElement: bytes of an element where the types of the entry point do not say it; else 0.
 template <std::size_t kElement>
 struct FillOf {
+  static constexpr Addresses kSides{};  // as the types say
   template <class... Args>
   static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
     const Destination destination = destination_of(stream_of(args...), entry.per_thread);
@@ -262,6 +266,7 @@ bool is_null_descriptor(T argument) {
 // kAddresses: how the vendor reads the arguments of this entry point (CopySides).
 template <Addresses kAddresses>
 struct Copy {
+  static constexpr Addresses kSides = kAddresses;
   template <class... Args>
   static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
     // A missing descriptor is the driver's to refuse.
@@ -306,7 +311,8 @@ struct Copy {
 // --- without a stream ----------------------------------------------------------------------------
 
 // A call on the default stream that has a twin with a stream as its last argument: made as that,
-// then waited for. Where the runtime has no twin, or something captures, as DefaultStream.
+// then waited for, unless the vendor's call returns before its work ends. Where the runtime has no
+// twin, or something captures, as DefaultStream.
 template <class Real, class Treatment>
 struct Twin {
   template <class... Args>
@@ -319,6 +325,9 @@ struct Twin {
     const EntryPoint<ApiStatus(Args..., NativeStream)> there{twin, entry.per_thread};
     const ApiStatus answer = Treatment::run(there, args..., stream);
     if (answer != kSuccess) return answer;
+    if constexpr (requires { Treatment::kSides; })
+      if (calls_within_device_return() && CopySides::of<Treatment::kSides>(args...).within_device)
+        return answer;
     return stream_synchronize({&synchronize_natively, entry.per_thread}, stream);
   }
 };

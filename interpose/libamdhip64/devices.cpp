@@ -149,7 +149,7 @@ void CurrentContext::leave() { static_cast<void>(VITAMIN_REAL(hipSetDevice)(befo
 
 namespace {
 
-enum class Memory : std::uint8_t { kPageable, kHost, kDevice };
+enum class Memory : std::uint8_t { kPageable, kHost, kDevice, kManaged };
 
 // The structure begins with the type and the device in every version, and is 40 bytes long in all
 // of them up to 7. The call for one attribute would do, but 5.2.3 crashes in it when it does not
@@ -167,8 +167,10 @@ Memory memory_at(const void* address) {
                                             address) != hipSuccess)
     return Memory::kPageable;
   const int type = attributes.type;
-  if (!memory_types_renumbered()) return type == 0 ? Memory::kHost : Memory::kDevice;
-  return type == 0 ? Memory::kPageable : type == 1 ? Memory::kHost : Memory::kDevice;
+  if (!memory_types_renumbered())
+    return type == 0 ? Memory::kHost : type == 1 ? Memory::kDevice : Memory::kManaged;
+  constexpr Memory kTypes[] = {Memory::kPageable, Memory::kHost, Memory::kDevice};
+  return type >= 0 && type < 3 ? kTypes[type] : Memory::kManaged;
 }
 
 struct Range {
@@ -237,8 +239,10 @@ bool covers_box(const hipPitchedPtr& memory, const hipExtent& extent) {
 void CopySides::pointer(const void* address) {
   const Memory memory = memory_at(address);
   pageable = pageable || memory == Memory::kPageable;
-  host_ = host_ || memory != Memory::kDevice;
-  device = device || memory == Memory::kDevice;
+  const bool on_device = memory == Memory::kDevice || memory == Memory::kManaged;
+  host_ = host_ || !on_device;
+  device = device || on_device;
+  managed_or_array_ = managed_or_array_ || memory == Memory::kManaged;
 }
 
 void CopySides::side(hipMemoryType type, const void* host, const void* on_device) {
@@ -246,7 +250,7 @@ void CopySides::side(hipMemoryType type, const void* host, const void* on_device
   // Both numberings know "array" as neither host nor linear device memory; the pointers tell.
   if (host != nullptr && !unified) return pointer(host);
   if (on_device != nullptr) return pointer(on_device);
-  device = true;
+  array();
 }
 
 // --- events and streams --------------------------------------------------------------------------

@@ -122,6 +122,9 @@ hipError_t stream_create_masked(EntryPoint<decltype(::hipExtStreamCreateWithCUMa
                                 hipStream_t* stream, std::uint32_t words,
                                 const std::uint32_t* mask);
 hipError_t device_count(EntryPoint<hipError_t(int*)> entry, int* count);
+hipError_t pointer_set_attribute(
+    EntryPoint<hipError_t(const void*, hipPointer_attribute, hipDeviceptr_t)> entry,
+    const void* value, hipPointer_attribute attribute, hipDeviceptr_t memory);
 hipError_t device_synchronize(EntryPoint<hipError_t()> entry);
 hipError_t device_reset(EntryPoint<hipError_t()> entry);
 hipError_t primary_reset(EntryPoint<hipError_t(hipDevice_t)> entry, hipDevice_t device);

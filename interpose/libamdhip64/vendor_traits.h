@@ -132,6 +132,8 @@ struct CopySides {
   bool device = false;
   // Both sides are device memory: the runtime launches a kernel that copies.
   bool kernel = false;
+  // Both are memory that only the device has: neither managed nor an array.
+  bool within_device = false;
 
   template <Addresses kAddresses, class... Args>
   static CopySides of(Args... args) {
@@ -144,7 +146,7 @@ struct CopySides {
         const bool symbol = (kAddresses == Addresses::kToSymbol && place == 0) ||
                             (kAddresses == Addresses::kFromSymbol && place == 1);
         if (symbol)
-          sides.on_device();
+          sides.array();  // or a managed variable
         else
           sides.pointer(argument);
       } else {
@@ -153,14 +155,17 @@ struct CopySides {
     };
     (each(args), ...);
     sides.kernel = !sides.host_ && sides.device;
+    sides.within_device = sides.kernel && !sides.managed_or_array_;
     return sides;
   }
 
  private:
   void pointer(const void* address);  // asks the runtime
-  void on_device() { device = true; }
   void side(hipMemoryType type, const void* host, const void* on_device);
-  void look(const hipArray*) { on_device(); }
+  void array() { device = managed_or_array_ = true; }
+  void look(const hipArray*) { array(); }
+  void look(hipArray*) { array(); }
+  void look(const hipPitchedPtr& memory) { pointer(memory.ptr); }
   void look(const hip_Memcpy2D* copy) {
     side(copy->srcMemoryType, copy->srcHost, copy->srcDevice);
     side(copy->dstMemoryType, copy->dstHost, copy->dstDevice);
@@ -170,12 +175,13 @@ struct CopySides {
     side(copy->dstMemoryType, copy->dstHost, copy->dstDevice);
   }
   void look(const hipMemcpy3DParms* copy) {
-    copy->srcArray != nullptr ? on_device() : pointer(copy->srcPtr.ptr);
-    copy->dstArray != nullptr ? on_device() : pointer(copy->dstPtr.ptr);
+    copy->srcArray != nullptr ? array() : pointer(copy->srcPtr.ptr);
+    copy->dstArray != nullptr ? array() : pointer(copy->dstPtr.ptr);
   }
   template <class T>
   void look(T) {}
-  bool host_ = false;  // a side is memory of the host, page-locked or not
+  bool host_ = false;              // a side is memory of the host, page-locked or not
+  bool managed_or_array_ = false;  // a side is
 };
 inline constexpr bool kFillsAreKernels = true;
 

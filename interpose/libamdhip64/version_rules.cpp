@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interpose/libamdhip64/version_rules.h"
 
+#include <atomic>
+
 #include "backends/hip/version.h"
 #include "interpose/call_wrappers.h"
 #include "interpose/context.h"
@@ -16,6 +18,10 @@ int runtime_version() {
   }();
   return version;
 }
+
+// The program asked for that of some memory (HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS), and gets it of
+// all.
+constinit std::atomic<bool> copies_are_waited_for{false};
 
 bool since(int major, int minor) { return runtime_version() >= hip::hip_version(major, minor); }
 
@@ -40,6 +46,21 @@ bool success_replaces_last_error() { return !since(7, 0); }
 // marker on a blocking stream which waits for the NULL stream's newest command; since rocm-6.0.0
 // they ask without that wait for every stream but the NULL stream itself.
 bool blocking_covers_legacy() { return !since(6, 0); }
+
+// Measured for each copy and fill: on 6.4.3 those within device memory return, and all wait on
+// 5.2.3. Versions between were not run; one that waits more is right.
+bool calls_within_device_return() {
+  return since(6, 4) && !copies_are_waited_for.load(std::memory_order_relaxed);
+}
+
+hipError_t pointer_set_attribute(
+    EntryPoint<hipError_t(const void*, hipPointer_attribute, hipDeviceptr_t)> entry,
+    const void* value, hipPointer_attribute attribute, hipDeviceptr_t memory) {
+  const hipError_t answer = entry.real(value, attribute, memory);
+  if (answer == hipSuccess && attribute == HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+    copies_are_waited_for.store(true, std::memory_order_relaxed);
+  return answer;
+}
 
 // Event::streamWait (hipamd, src/hip_event.cpp) asks for that queue, too, before it sees that there
 // is nothing to wait for. Debian's 6.4.3 leaves nothing on the stream then.

@@ -4,7 +4,8 @@
 // process loaded. Each names the source that it was read in; the tests over the software GPU
 // compare programs with and without the interposer, so they show when a version answers otherwise.
 //
-// Also here: blocking_covers_legacy() of interpose/context.h.
+// Also here: blocking_covers_legacy() and ended_wait_covers_legacy() of interpose/context.h,
+// calls_within_device_return() of interpose/call_wrappers.h.
 #pragma once
 
 namespace vitamin::interpose {

@@ -32,7 +32,7 @@ ONE_GPU = [
     "lookback stacks fills_and_copies pairs",
     "copies", "streams", "lanes", "managed",
     *(f"null_stream {check}" for check in ("queries", "synchronisations", "events", "event_waits",
-                                           "chains", "threads", "masked")),
+                                           "chains", "threads", "masked", "calls")),
     *(f"corners {check}" for check in (
         "captured_graph", "copies_in_captures", "built_graph", "asked_for_by_name", "last_error",
         "attachments", "times_between_events", "devices", "other_processes")),

@@ -91,6 +91,9 @@ class NullStream(Programs):
     def test_streams_with_a_mask_of_the_programs_own_answer_as_natively(self):
         self.check("masked")
 
+    def test_copies_and_fills_without_a_stream_wait_where_they_wait_natively(self):
+        self.check("calls")
+
 
 class NewerFunctions(Programs):
     """Functions that came after HIP 5.2, over a runtime that has some of them."""
