@@ -16,6 +16,12 @@ namespace {
 
 using hal::NativeStatus;
 
+// Compute queues that all processes together may hold. A GPU has 24 hardware queues for all, one of
+// RDNA 2 or 3 has eight; more queues than that take turns. Linux: kfd_device_queue_manager.c,
+// get_cp_queues_num; amdgpu_amdkfd.c, amdgpu_amdkfd_device_init. Measured on an MI250: 21
+// (mpirun_check.sh).
+constexpr unsigned kQueuesOfCdna = 20, kQueuesOfRdna = 8;
+
 class HipDevice final : public hal::Device {
  public:
   HipDevice(const Api& api, const DeviceOptions& options)
@@ -75,7 +81,7 @@ class HipDevice final : public hal::Device {
   }
   void plan_units();
   hal::Result<hal::Event> make_event(unsigned flags);
-  void share_queues(unsigned plain);
+  void share_queues(unsigned plain, unsigned queues);
   QueueLedger::Ticket stream_ticket() const {
     return queues_.ledger() != nullptr ? queues_.ledger()->stream() : nullptr;
   }
@@ -120,8 +126,8 @@ void HipDevice::plan_units() {
   info_.pool_queues_max = limits.slots;
   info_.sms_per_unit = {info_.sms};
   if (limits.confined) return;
-  share_queues(limits.plain);
   const std::optional<DeviceShape> shape = shape_of(api_, options_.ordinal);
+  share_queues(limits.plain, shape && shape->pairs ? kQueuesOfRdna : kQueuesOfCdna);
   if (!shape)
     return tell(
         "The HSA runtime does not tell the device's shader engines; launches are not moved.");
@@ -138,10 +144,9 @@ void HipDevice::plan_units() {
   info_.pool_priorities = split_.has_value();
 }
 
-void HipDevice::share_queues(unsigned plain) {
+void HipDevice::share_queues(unsigned plain, unsigned queues) {
   if (options_.lock_directory.empty()) return;
-  auto ledger =
-      QueueLedger::open(options_.lock_directory, info_.uuid, options_.queues_of_gpu, plain);
+  auto ledger = QueueLedger::open(options_.lock_directory, info_.uuid, queues, plain);
   if (!ledger)
     return tell(ledger.error().message + ": each process holds its " +
                 std::to_string(info_.pool_queues_max) + ", whatever others hold.");

@@ -26,14 +26,10 @@ namespace vitamin::hip {
 
 struct DeviceOptions {
   int ordinal = 0;  // as hipSetDevice counts
-  // Compute queues that this process may hold on the device, the application's own included. A GPU
-  // has 24 hardware queues for all processes, one of RDNA 2 or 3 has eight; more queues than that
-  // take turns. Linux: kfd_device_queue_manager.c, get_cp_queues_num; amdgpu_amdkfd.c,
-  // amdgpu_amdkfd_device_init. Measured on an MI250: 21 (mpirun_check.sh).
+  // Compute queues that this process may hold on the device, the application's own included.
   unsigned queue_budget = 8;
-  // And all processes together, for which they keep a file in this directory (queue_ledger.h);
-  // empty: each process knows of itself only.
-  unsigned queues_of_gpu = 20;
+  // Where all processes keep count of those that they hold together (queue_ledger.h); empty: each
+  // process knows of itself only.
   std::string lock_directory = {};
   Settings settings = Settings::of_process();
   hal::OpenCaptures* open_captures = nullptr;  // of this process; null: never any

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The compute queues of one GPU, shared out among the processes on it. A GPU has 21 (gfx90a) to 24
-// (gfx942) for all; beyond that the driver takes turns between them, and nothing is spatial any
+// The compute queues of one GPU, shared out among the processes on it. A GPU has 24 for all
+// (21 measured), one of RDNA 2 and 3 eight; beyond that they take turns, and nothing is spatial any
 // more.
 //
 // The record is a file that every process locks pieces of: the kernel drops the locks of a process

@@ -18,7 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "amdgpu"))
 from software_amd import Programs, read_trace  # noqa: E402
 
 VITAMIN, VITAMIND = os.environ["VITAMIN"], os.environ["VITAMIND"]
-QUEUES_OF_GPU = 20
+QUEUES_OF_GPU, QUEUES_OF_RDNA = 20, 8
 OF_NEWCOMER = 2  # queues left free for the process that starts next
 
 
@@ -152,11 +152,13 @@ class Budget(Shared):
         return list(itertools.accumulate(changes, initial=0))
 
     def run_eight(self, **settings):
+        return self.run_processes(8, QUEUES_OF_GPU, **settings)
+
+    def run_processes(self, count, queues, **settings):
         trace = self.new_file("all")
         reports, _, errors = self.together(
-            8, "occupy", self.daemon("static:parts=8"), VITAMIN_SOFT_AMDGPU_TRACE=str(trace),
-            settled=lambda: self.queues(read_trace(trace))[-1] <= QUEUES_OF_GPU - OF_NEWCOMER,
-            **settings)
+            count, "occupy", self.daemon("static:parts=8"), VITAMIN_SOFT_AMDGPU_TRACE=str(trace),
+            settled=lambda: self.queues(read_trace(trace))[-1] <= queues - OF_NEWCOMER, **settings)
         for report in reports:
             launches = report["totals"]["launches"]
             self.assertEqual((launches["seen"], launches["bound"]), (41, 41))
@@ -173,6 +175,17 @@ class Budget(Shared):
             self.fail(f"up to {max(self.queues(trace))} queues of {QUEUES_OF_GPU}")
         masked = [line for line in trace if line[""] == "mask"]
         self.assertGreater(len(masked), 4)
+
+    def test_clients_of_a_gpu_with_fewer_hardware_queues_hold_no_more_than_those(self):
+        # RDNA 2. A process that ends, as above.
+        for _ in range(10):
+            trace, _, _ = self.run_processes(3, QUEUES_OF_RDNA, GPU_MAX_HW_QUEUES="1",
+                                             VITAMIN_SOFT_AMDGPU="gfx1030")
+            if max(self.queues(trace)) <= QUEUES_OF_RDNA:
+                break
+        else:
+            self.fail(f"up to {max(self.queues(trace))} queues of {QUEUES_OF_RDNA}")
+        self.assertGreater(len([line for line in trace if line[""] == "mask"]), 1)
 
     def test_queues_that_others_have_are_said_once_and_cost_no_launch(self):
         # Eight times the runtime's queue and up to four for streams are more than there are.
