@@ -475,7 +475,8 @@ def alone(objects):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Stop(f"another run uses {objects}: wait for it, or name other --objects") from None
+            raise Stop(f"another run uses {objects}: wait for it, or name other "
+                       "--objects") from None
         yield
 
 
