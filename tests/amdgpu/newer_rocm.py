@@ -39,6 +39,8 @@ ONE_GPU = [
     "newer capture_to_graph", "newer proc_address", "newer launches_by_c_name",
     "obstacles own_mask", "obstacles unreadable_code", "masks try_masks",
 ]
+# Programs for parts on which the software GPU stores to images.
+OF_IMAGES = {"null_stream array_calls": ("gfx90a", "gfx908")}
 TWO_GPUS = [f"several {check}" for check in (
     "alone_on_each", "threads_on_each", "events_between", "copies_between", "launch_over_all",
     "memory_of_two_processes", "event_of_two_processes")]
@@ -97,7 +99,7 @@ def main(words=None):
     directory, build = arguments.directory.absolute(), arguments.build.absolute()
     chroot = rocm.Chroot(directory, build, arguments.part)
     vitamin = build / "bin/vitamin"
-    one_gpu = list(ONE_GPU)
+    one_gpu = ONE_GPU + [program for program, parts in OF_IMAGES.items() if chroot.part in parts]
     # librocblas-dev, installed by hand: it brings 3 GB.
     if (directory / "usr/include/rocblas").exists():
         one_gpu.append("blas")

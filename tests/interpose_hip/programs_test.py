@@ -94,6 +94,9 @@ class NullStream(Programs):
     def test_copies_and_fills_without_a_stream_wait_where_they_wait_natively(self):
         self.check("calls")
 
+    def test_copies_of_arrays_without_a_stream_wait_where_they_wait_natively(self):
+        self.check("array_calls")
+
 
 class NewerFunctions(Programs):
     """Functions that came after HIP 5.2, over a runtime that has some of them."""

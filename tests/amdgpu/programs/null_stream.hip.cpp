@@ -303,62 +303,73 @@ void threads() {
   other.join();
 }
 
+using Calls = std::vector<std::pair<const char*, std::function<hipError_t()>>>;
+
+void print_calls(const Calls& calls) {
+  Held held;
+  for (const auto& [name, call] : calls) {
+    const bool covered = covers(
+        held, [&] { held.launch(nullptr); }, [] { return hipErrorNotReady; },
+        [&call = call] { HIP_OK(call()); });
+    std::printf("%s while the NULL stream is busy: %s\n", name, waits(covered));
+  }
+}
+
+constexpr std::size_t kRow = 256, kBytes = 16 * kRow;
+
 // Copies and fills without a stream: some return before the work ahead of them has ended.
 void calls() {
-  constexpr std::size_t kRow = 256, kBytes = 16 * kRow;
-  Held held;
   char *device = nullptr, *other = nullptr, *locked = nullptr, *managed = nullptr;
   HIP_OK(hipMalloc(reinterpret_cast<void**>(&device), kBytes));
   HIP_OK(hipMalloc(reinterpret_cast<void**>(&other), kBytes));
   HIP_OK(hipHostMalloc(reinterpret_cast<void**>(&locked), kBytes));
   HIP_OK(hipMallocManaged(reinterpret_cast<void**>(&managed), kBytes));
   std::vector<char> pageable(kBytes);
-  hipArray* array = nullptr;
-  const hipChannelFormatDesc format = hipCreateChannelDesc<int>();
-  const bool arrays = hipMallocArray(&array, &format, kRow / 4, 16, 0) == hipSuccess;  // gfx942: no
-  (void)hipGetLastError();
   const hipPitchedPtr box = make_hipPitchedPtr(device, kRow, kRow, 16);
-  std::vector<std::pair<const char*, std::function<hipError_t()>>> each = {
-      {"a fill of the device", [&] { return hipMemset(device, 1, kBytes); }},
-      {"a fill of rows", [&] { return hipMemset2D(device, kRow, 1, 64, 4); }},
-      {"a fill of a box", [&] { return hipMemset3D(box, 1, make_hipExtent(64, 4, 1)); }},
-      {"a fill of words", [&] { return hipMemsetD32(device, 1, 64); }},
-      {"a fill of page-locked memory", [&] { return hipMemset(locked, 1, kBytes); }},
-      {"a fill of managed memory", [&] { return hipMemset(managed, 1, kBytes); }},
-      {"a copy within the device", [&] { return hipMemcpyDtoD(device, other, kBytes); }},
-      {"a copy that finds its kind",
-       [&] { return hipMemcpy(device, other, kBytes, hipMemcpyDefault); }},
-      {"a copy of rows within the device",
-       [&] { return hipMemcpy2D(device, kRow, other, kRow, 64, 4, hipMemcpyDeviceToDevice); }},
-      {"a copy of rows to page-locked memory",
-       [&] { return hipMemcpy2D(locked, kRow, other, kRow, 64, 4, hipMemcpyDefault); }},
-      {"a copy from page-locked memory", [&] { return hipMemcpyHtoD(device, locked, kBytes); }},
-      {"a copy to page-locked memory", [&] { return hipMemcpyDtoH(locked, device, kBytes); }},
-      {"a copy from pageable memory",
-       [&] { return hipMemcpyHtoD(device, pageable.data(), kBytes); }},
-      {"a copy to managed memory",
-       [&] { return hipMemcpy(managed, device, kBytes, hipMemcpyDefault); }},
-      {"a copy from managed memory",
-       [&] { return hipMemcpy(device, managed, kBytes, hipMemcpyDefault); }},
-  };
-  if (arrays) {
-    each.emplace_back("a copy to an array", [&] {
-      return hipMemcpy2DToArray(array, 0, 0, device, kRow, 64, 4, hipMemcpyDeviceToDevice);
-    });
-    each.emplace_back("a copy from an array", [&] {
-      return hipMemcpy2DFromArray(device, kRow, array, 0, 0, 64, 4, hipMemcpyDeviceToDevice);
-    });
-  }
-  for (const auto& [name, call] : each) {
-    const bool covered = covers(
-        held, [&] { held.launch(nullptr); }, [] { return hipErrorNotReady; },
-        [&call = call] { HIP_OK(call()); });
-    std::printf("%s while the NULL stream is busy: %s\n", name, waits(covered));
-  }
-  if (arrays) HIP_OK(hipFreeArray(array));
+  print_calls(
+      {{"a fill of the device", [&] { return hipMemset(device, 1, kBytes); }},
+       {"a fill of rows", [&] { return hipMemset2D(device, kRow, 1, 64, 4); }},
+       {"a fill of a box", [&] { return hipMemset3D(box, 1, make_hipExtent(64, 4, 1)); }},
+       {"a fill of words", [&] { return hipMemsetD32(device, 1, 64); }},
+       {"a fill of page-locked memory", [&] { return hipMemset(locked, 1, kBytes); }},
+       {"a fill of managed memory", [&] { return hipMemset(managed, 1, kBytes); }},
+       {"a copy within the device", [&] { return hipMemcpyDtoD(device, other, kBytes); }},
+       {"a copy that finds its kind",
+        [&] { return hipMemcpy(device, other, kBytes, hipMemcpyDefault); }},
+       {"a copy of rows within the device",
+        [&] { return hipMemcpy2D(device, kRow, other, kRow, 64, 4, hipMemcpyDeviceToDevice); }},
+       {"a copy of rows to page-locked memory",
+        [&] { return hipMemcpy2D(locked, kRow, other, kRow, 64, 4, hipMemcpyDefault); }},
+       {"a copy from page-locked memory", [&] { return hipMemcpyHtoD(device, locked, kBytes); }},
+       {"a copy to page-locked memory", [&] { return hipMemcpyDtoH(locked, device, kBytes); }},
+       {"a copy from pageable memory",
+        [&] { return hipMemcpyHtoD(device, pageable.data(), kBytes); }},
+       {"a copy to managed memory",
+        [&] { return hipMemcpy(managed, device, kBytes, hipMemcpyDefault); }},
+       {"a copy from managed memory",
+        [&] { return hipMemcpy(device, managed, kBytes, hipMemcpyDefault); }}});
   HIP_OK(hipFree(managed));
   HIP_OK(hipHostFree(locked));
   HIP_OK(hipFree(other));
+  HIP_OK(hipFree(device));
+}
+
+// The same with arrays, which some parts do not have.
+void array_calls() {
+  char* device = nullptr;
+  HIP_OK(hipMalloc(reinterpret_cast<void**>(&device), kBytes));
+  hipArray* array = nullptr;
+  const hipChannelFormatDesc format = hipCreateChannelDesc<int>();
+  HIP_OK(hipMallocArray(&array, &format, kRow / 4, 16, 0));
+  print_calls(
+      {{"a copy to an array",
+        [&] {
+          return hipMemcpy2DToArray(array, 0, 0, device, kRow, 64, 4, hipMemcpyDeviceToDevice);
+        }},
+       {"a copy from an array", [&] {
+          return hipMemcpy2DFromArray(device, kRow, array, 0, 0, 64, 4, hipMemcpyDeviceToDevice);
+        }}});
+  HIP_OK(hipFreeArray(array));
   HIP_OK(hipFree(device));
 }
 
@@ -388,6 +399,7 @@ int main(int count, char** arguments) {
                      {"chains", chains},
                      {"threads", threads},
                      {"masked", masked},
-                     {"calls", calls}},
+                     {"calls", calls},
+                     {"array_calls", array_calls}},
                     count, arguments);
 }
