@@ -7,6 +7,7 @@
 #include <atomic>
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -250,9 +251,9 @@ struct Kept {
 };
 template <Descriptor T>
 struct Kept<const T*> {
-  T value;
-  explicit Kept(const T* pointer) : value(*pointer) {}
-  const T* get() const { return &value; }
+  KeptAs<T> value;
+  explicit Kept(const T* pointer) { std::memcpy(&value, pointer, bytes_of(*pointer)); }
+  const T* get() const { return reinterpret_cast<const T*>(&value); }
 };
 
 template <class T>

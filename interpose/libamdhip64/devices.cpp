@@ -253,6 +253,21 @@ void CopySides::side(hipMemoryType type, const void* host, const void* on_device
   array();
 }
 
+std::size_t bytes_of(const HIP_MEMCPY3D& copy) {
+  return memory_types_renumbered() ? sizeof(WideMemcpy3D) : sizeof copy;
+}
+
+void CopySides::look(const HIP_MEMCPY3D* copy) {
+  if (bytes_of(*copy) == sizeof *copy) {
+    side(copy->srcMemoryType, copy->srcHost, copy->srcDevice);
+    side(copy->dstMemoryType, copy->dstHost, copy->dstDevice);
+  } else {
+    const auto* const wide = reinterpret_cast<const WideMemcpy3D*>(copy);
+    for (const WideMemcpy3D::Side& each : {wide->source, wide->destination})
+      side(each.type, each.host, each.device);
+  }
+}
+
 // --- events and streams --------------------------------------------------------------------------
 
 hipError_t event_create_plain(EntryPoint<hipError_t(hipEvent_t*)> entry, hipEvent_t* event) {

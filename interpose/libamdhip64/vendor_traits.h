@@ -126,6 +126,30 @@ template <class T>
 concept Descriptor = std::is_same_v<T, hip_Memcpy2D> || std::is_same_v<T, hipMemcpy3DParms> ||
                      std::is_same_v<T, HIP_MEMCPY3D>;
 
+// HIP_MEMCPY3D since 6.0. In the headers that this is built with its sizes are unsigned.
+struct WideMemcpy3D {
+  struct Side {
+    std::size_t x, y, z, level;
+    hipMemoryType type;
+    const void* host;
+    hipDeviceptr_t device;
+    hipArray* array;
+    std::size_t pitch, height;
+  };
+  Side source, destination;
+  std::size_t width, height, depth;
+};
+static_assert(sizeof(WideMemcpy3D) == 184 && sizeof(HIP_MEMCPY3D) < sizeof(WideMemcpy3D));
+
+// What holds a descriptor of any version, and how many bytes the runtime at hand reads of it.
+template <class T>
+using KeptAs = std::conditional_t<std::is_same_v<T, HIP_MEMCPY3D>, WideMemcpy3D, T>;
+template <class T>
+std::size_t bytes_of(const T&) {
+  return sizeof(T);
+}
+std::size_t bytes_of(const HIP_MEMCPY3D&);
+
 // Which memory a copy's arguments name.
 struct CopySides {
   bool pageable = false;
@@ -170,10 +194,7 @@ struct CopySides {
     side(copy->srcMemoryType, copy->srcHost, copy->srcDevice);
     side(copy->dstMemoryType, copy->dstHost, copy->dstDevice);
   }
-  void look(const HIP_MEMCPY3D* copy) {
-    side(copy->srcMemoryType, copy->srcHost, copy->srcDevice);
-    side(copy->dstMemoryType, copy->dstHost, copy->dstDevice);
-  }
+  void look(const HIP_MEMCPY3D* copy);
   void look(const hipMemcpy3DParms* copy) {
     copy->srcArray != nullptr ? array() : pointer(copy->srcPtr.ptr);
     copy->dstArray != nullptr ? array() : pointer(copy->dstPtr.ptr);

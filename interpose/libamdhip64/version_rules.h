@@ -13,7 +13,8 @@ namespace vitamin::interpose {
 // Whether the runtime is newer than the headers that runtime.def was written from: up to 7.2.
 bool newer_than_known();
 
-// hipMemoryType was numbered anew in 6.0: what was device memory is page-locked since.
+// hipMemoryType was numbered anew in 6.0 (what was device memory is page-locked since), and the sizes
+// of HIP_MEMCPY3D became size_t.
 bool memory_types_renumbered();
 
 // Whether a graph without branches runs on the stream that it is launched to as a whole, each

@@ -144,6 +144,13 @@ enum class Addresses : bool { kDevice, kUnified };
 
 template <class T>
 concept Descriptor = std::is_class_v<T> && requires(T copy) { copy.WidthInBytes; };
+// A descriptor is the same in every version of the driver.
+template <class T>
+using KeptAs = T;
+template <class T>
+std::size_t bytes_of(const T&) {
+  return sizeof(T);
+}
 
 // Which memory a copy's arguments name.
 struct CopySides {

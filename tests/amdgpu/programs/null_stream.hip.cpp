@@ -326,6 +326,15 @@ void calls() {
   HIP_OK(hipMallocManaged(reinterpret_cast<void**>(&managed), kBytes));
   std::vector<char> pageable(kBytes);
   const hipPitchedPtr box = make_hipPitchedPtr(device, kRow, kRow, 16);
+  HIP_MEMCPY3D described{};
+  described.srcMemoryType = described.dstMemoryType = hipMemoryTypeDevice;
+  described.srcDevice = other;
+  described.dstDevice = device;
+  described.srcPitch = described.dstPitch = kRow;
+  described.srcHeight = described.dstHeight = 8;
+  described.WidthInBytes = 64;
+  described.Height = 4;
+  described.Depth = 2;
   print_calls(
       {{"a fill of the device", [&] { return hipMemset(device, 1, kBytes); }},
        {"a fill of rows", [&] { return hipMemset2D(device, kRow, 1, 64, 4); }},
@@ -338,6 +347,7 @@ void calls() {
         [&] { return hipMemcpy(device, other, kBytes, hipMemcpyDefault); }},
        {"a copy of rows within the device",
         [&] { return hipMemcpy2D(device, kRow, other, kRow, 64, 4, hipMemcpyDeviceToDevice); }},
+       {"a copy of a box that is described", [&] { return hipDrvMemcpy3D(&described); }},
        {"a copy of rows to page-locked memory",
         [&] { return hipMemcpy2D(locked, kRow, other, kRow, 64, 4, hipMemcpyDefault); }},
        {"a copy from page-locked memory", [&] { return hipMemcpyHtoD(device, locked, kBytes); }},
