@@ -100,9 +100,6 @@ class CurrentContext {
   bool entered_ = false;
 };
 ApiStatus synchronize_natively(NativeStream stream);  // by the vendor
-// By the vendor: whether a copy or a fill without a stream that touches device memory alone returns
-// before it ends.
-bool calls_within_device_return();
 // By the vendors whose captures may forbid it.
 ApiStatus query_natively(NativeStream stream);
 ApiStatus query_natively(NativeEvent event);
@@ -183,8 +180,10 @@ struct DefaultStream {
   static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
     const Destination destination = destination_of(nullptr, entry.per_thread);
     // Only a thread's own stream can be part of a capture. There the call is refused and breaks the
-    // capture, as any call is that waits for a captured stream.
-    if (destination.route == Route::kCaptured) return synchronize_natively(destination.native());
+    // capture, as any call is that waits for a captured stream; where a stand-in captures, the
+    // vendor answers for the thread's own one.
+    if (destination.route == Route::kCaptured)
+      return kLegacyIsReal ? synchronize_natively(destination.native()) : entry.real(args...);
     if (destination.route == Route::kForeign) return entry.real(args...);
     auto operation = runtime::call(
         [&](void* native) {
@@ -306,30 +305,6 @@ struct Copy {
         result(sides.kernel ? destination.context().compute(destination.stream(), operation)
                             : destination.context().enqueue(destination.stream(), operation));
     return copied(destination, answer, args...);
-  }
-};
-
-// --- without a stream ----------------------------------------------------------------------------
-
-// A call on the default stream that has a twin with a stream as its last argument: made as that,
-// then waited for, unless the vendor's call returns before its work ends. Where the runtime has no
-// twin, or something captures, as DefaultStream.
-template <class Real, class Treatment>
-struct Twin {
-  template <class... Args>
-  static ApiStatus run(EntryPoint<ApiStatus(Args...)> entry, Args... args) {
-    auto* twin = reinterpret_cast<ApiStatus (*)(Args..., NativeStream)>(Real::address());
-    // While any thread captures the vendor decides whether a call without a stream is allowed.
-    if (twin == nullptr || captures_open())
-      return DefaultStream<Host::kMayBlock>::run(entry, args...);
-    const NativeStream stream = entry.per_thread ? kThreadStream : nullptr;
-    const EntryPoint<ApiStatus(Args..., NativeStream)> there{twin, entry.per_thread};
-    const ApiStatus answer = Treatment::run(there, args..., stream);
-    if (answer != kSuccess) return answer;
-    if constexpr (requires { Treatment::kSides; })
-      if (calls_within_device_return() && CopySides::of<Treatment::kSides>(args...).within_device)
-        return answer;
-    return stream_synchronize({&synchronize_natively, entry.per_thread}, stream);
   }
 };
 

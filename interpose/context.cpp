@@ -156,29 +156,19 @@ void before_runtime_ends(Context& context) {
     context.virtual_context->finish_timing();
 }
 
-// While the process forks. Here, and not in the context: another thread may tear that down.
-constinit thread_local runtime::VirtualContext* held_for_fork[kMaxContexts] [[gnu::tls_model(
-    "initial-exec")]] = {};
+// Handlers of other libraries, which run between these, may call HIP as ever: no lock is held.
+constinit thread_local bool forks [[gnu::tls_model("initial-exec")]] = false;
 
-constinit thread_local bool holds_for_fork [[gnu::tls_model("initial-exec")]] = false;
-
-// So that a child which calls the vendor does not find a lock that a thread of ours held. What
-// handlers of other libraries call between the two passes natively: our locks are held.
 void before_fork() {
   if (passes_natively()) return;
-  ++inside;
-  holds_for_fork = true;
-  for_each_context([](Context& context) {
-    if (context.virtual_context->hold_for_fork())
-      held_for_fork[context.ordinal] = context.virtual_context.get();
-  });
+  forks = true;
+  runtime::VirtualContext::begin_fork();
+  const std::lock_guard lock(registry_mutex());  // no context is torn down meanwhile
+  for_each_context([](Context& context) { context.virtual_context->await_rest(); });
 }
 
-void after_fork_in_parent() {
-  if (!std::exchange(holds_for_fork, false)) return;
-  --inside;
-  for (runtime::VirtualContext*& held : held_for_fork)
-    if (held != nullptr) std::exchange(held, nullptr)->release_after_fork();
+void after_fork() {
+  if (std::exchange(forks, false)) runtime::VirtualContext::end_fork();
 }
 
 }  // namespace
@@ -208,7 +198,7 @@ Context* make_context_now(NativeContext handle, int ordinal) {
   [[maybe_unused]] static const int registered =
       std::atexit([] { for_each_context(&before_runtime_ends); });
   if constexpr (kServesForks) [[maybe_unused]]
-    static const int watched = ::pthread_atfork(&before_fork, &after_fork_in_parent, nullptr);
+    static const int watched = ::pthread_atfork(&before_fork, &after_fork, &after_fork);
   if (options.dispatch.audit)
     *device = runtime::Audit::watch(options.dispatch.audit, std::move(*device));
   const auto legacy = legacy_stream(handle);

@@ -57,11 +57,12 @@ class VirtualContext {
   // No thread of ours calls the vendor any more: the process ends. What is deferred moves on only
   // while a call waits.
   void stop() { pipeline_->stop(); }
-  // Before the process forks: no thread of ours is in a call of the vendor, whose locks the child
-  // would find held for ever, until release_after_fork(), which the same thread calls in the
-  // parent. False: such a call takes too long, and nothing is held.
-  bool hold_for_fork() { return pipeline_->hold_for_fork(); }
-  void release_after_fork() { pipeline_->release_after_fork(); }
+  // Between begin_fork() and end_fork() threads of ours begin no call of the vendor, and after
+  // await_rest() none is in one, so that a child does not find the vendor's locks held for ever. Up
+  // to a second: a thread may be in a call that takes longer, or the fork may.
+  static void begin_fork() { ++Pipeline::forking; }
+  void await_rest() { pipeline_->await_rest(); }
+  static void end_fork() { --Pipeline::forking; }
   // Reads the times of what has ended, and hands over what was learnt.
   void finish_timing() { pipeline_->finish_timing(); }
   // No graph is made executable any more: the process ends.

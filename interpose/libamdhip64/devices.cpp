@@ -160,12 +160,14 @@ struct PointerAttributes {
   unsigned char rest[120] = {};
 };
 
-Memory memory_at(const void* address) {
+// Puts there the device that has it.
+Memory memory_at(const void* address, int& on) {
   PointerAttributes attributes;
   if (address == nullptr ||
       VITAMIN_REAL(hipPointerGetAttributes)(reinterpret_cast<hipPointerAttribute_t*>(&attributes),
                                             address) != hipSuccess)
     return Memory::kPageable;
+  on = attributes.device;
   const int type = attributes.type;
   if (!memory_types_renumbered())
     return type == 0 ? Memory::kHost : type == 1 ? Memory::kDevice : Memory::kManaged;
@@ -237,12 +239,16 @@ bool covers_box(const hipPitchedPtr& memory, const hipExtent& extent) {
 }
 
 void CopySides::pointer(const void* address) {
-  const Memory memory = memory_at(address);
+  int on = -1;
+  const Memory memory = memory_at(address, on);
   pageable = pageable || memory == Memory::kPageable;
   const bool on_device = memory == Memory::kDevice || memory == Memory::kManaged;
   host_ = host_ || !on_device;
   device = device || on_device;
-  managed_or_array_ = managed_or_array_ || memory == Memory::kManaged;
+  shared_or_array_ = shared_or_array_ || memory == Memory::kManaged;
+  if (!on_device || on == current_device()) return;
+  shared_or_array_ = true;
+  elsewhere[elsewhere[0] >= 0 ? 1 : 0] = on;
 }
 
 void CopySides::side(hipMemoryType type, const void* host, const void* on_device) {

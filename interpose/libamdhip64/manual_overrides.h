@@ -7,6 +7,7 @@
 #include "interpose/call_wrappers.h"
 #include "interpose/graphs.h"
 #include "interpose/libamdhip64/memory.h"
+#include "interpose/libamdhip64/twin.h"
 #include "interpose/libamdhip64/vendor_traits.h"
 #include "interpose/manual_overrides.h"
 

@@ -108,7 +108,6 @@ hipError_t hipStreamBeginCapture_spt(hipStream_t, hipStreamCaptureMode);
 hipError_t hipStreamEndCapture_spt(hipStream_t, hipGraph_t*);
 hipError_t hipStreamIsCapturing_spt(hipStream_t, hipStreamCaptureStatus*);
 hipError_t hipStreamGetCaptureInfo_spt(hipStream_t, hipStreamCaptureStatus*, unsigned long long*);
-hipError_t hipPointerSetAttribute(const void*, hipPointer_attribute, hipDeviceptr_t);
 hipError_t hipGraphUpload(hipGraphExec_t, hipStream_t);
 
 // 5.3; the attribute is an enumeration.
@@ -116,6 +115,7 @@ hipError_t hipDeviceGetGraphMemAttribute(int, int, void*);
 hipError_t hipDeviceGraphMemTrim(int);
 
 // 5.5
+hipError_t hipPointerSetAttribute(const void*, hipPointer_attribute, hipDeviceptr_t);
 hipError_t hipModuleLaunchCooperativeKernel(hipFunction_t, unsigned, unsigned, unsigned, unsigned,
                                             unsigned, unsigned, unsigned, hipStream_t, void**);
 

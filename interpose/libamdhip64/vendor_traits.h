@@ -156,8 +156,10 @@ struct CopySides {
   bool device = false;
   // Both sides are device memory: the runtime launches a kernel that copies.
   bool kernel = false;
-  // Both are memory that only the device has: neither managed nor an array.
+  // Both are memory that only the current device has: neither managed nor an array, no symbol.
   bool within_device = false;
+  // Other devices than the current one that have a side's memory; below zero: none.
+  int elsewhere[2] = {-1, -1};
 
   template <Addresses kAddresses, class... Args>
   static CopySides of(Args... args) {
@@ -179,14 +181,14 @@ struct CopySides {
     };
     (each(args), ...);
     sides.kernel = !sides.host_ && sides.device;
-    sides.within_device = sides.kernel && !sides.managed_or_array_;
+    sides.within_device = sides.kernel && !sides.shared_or_array_;
     return sides;
   }
 
  private:
   void pointer(const void* address);  // asks the runtime
   void side(hipMemoryType type, const void* host, const void* on_device);
-  void array() { device = managed_or_array_ = true; }
+  void array() { device = shared_or_array_ = true; }
   void look(const hipArray*) { array(); }
   void look(hipArray*) { array(); }
   void look(const hipPitchedPtr& memory) { pointer(memory.ptr); }
@@ -201,8 +203,8 @@ struct CopySides {
   }
   template <class T>
   void look(T) {}
-  bool host_ = false;              // a side is memory of the host, page-locked or not
-  bool managed_or_array_ = false;  // a side is
+  bool host_ = false;             // a side is memory of the host, page-locked or not
+  bool shared_or_array_ = false;  // a side is, or on another device
 };
 inline constexpr bool kFillsAreKernels = true;
 

@@ -73,6 +73,7 @@ hal::Result<std::unique_ptr<Pipeline>> Pipeline::create(hal::Device& device,
   facts.device_bytes.set(free_before - std::min(free_before, free_after));
   facts.host_bytes.set(std::max(resident_bytes(), resident_before) - resident_before);
   if (options.thread) {
+    pipeline->busy_ = 2;  // until they have attached themselves to the device
     pipeline->mover_ = std::thread([raw = pipeline.get()] { raw->run_mover(); });
     pipeline->worker_ = std::thread([raw = pipeline.get()] { raw->run_worker(); });
   }

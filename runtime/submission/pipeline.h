@@ -19,6 +19,7 @@
 // new queues, executables of graphs, the profile's file.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
@@ -105,8 +106,9 @@ class Pipeline final : private SubmitsNow {
   // Takes the lock.
   void finish_timing();
   // As of VirtualContext.
-  bool hold_for_fork();
-  void release_after_fork();
+  void await_rest();
+  // Forks that have begun and not ended, of the process.
+  static std::atomic<int> forking;
 
  private:
   Pipeline(hal::Device& device, std::unique_ptr<Arbiter> arbiter, const DispatchOptions& options,
@@ -184,6 +186,7 @@ class Pipeline final : private SubmitsNow {
 
   // --- threads (threads.cpp)
   void serve_arbiter();
+  void rest_while_forking(Lock& lock);
   void run_mover();
   void run_worker();
   // Something was learnt since it was kept last.
@@ -208,8 +211,8 @@ class Pipeline final : private SubmitsNow {
   std::vector<PartitionId> ready_;         // partitions that a graph could go to at once
   std::uint64_t traced_kernels_ = 0;
   std::uint64_t kept_version_ = 0;
-  bool keep_due_ = false;      // what was learnt is to be kept
-  bool worker_works_ = false;  // the worker may be in a call of the vendor without the lock
+  bool keep_due_ = false;  // what was learnt is to be kept
+  unsigned busy_ = 0;      // threads of ours that may be in a call of the vendor without the lock
   std::thread mover_, worker_;
 };
 

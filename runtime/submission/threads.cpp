@@ -18,8 +18,12 @@ constexpr std::chrono::seconds kBetweenKeeps{5};
 constexpr std::chrono::milliseconds kBetweenReports{1};
 // How soon a change of our share of the device's queues is noticed.
 constexpr std::chrono::milliseconds kShareEvery{500};
+// A handler of another library may wait for what our threads have to do.
+constexpr std::chrono::seconds kLongestFork{1};
 
 }  // namespace
+
+constinit std::atomic<int> Pipeline::forking{0};
 
 void Pipeline::stop() {
   {
@@ -49,12 +53,14 @@ void Pipeline::run_mover() {
   hal::LockRule::moves_deferred_work();
   core_.device.attach_thread();
   Lock lock(core_.mutex);
+  --busy_;
   Backoff backoff;
   auto next_look = std::chrono::steady_clock::now(), next_keep = next_look + kBetweenKeeps;
   auto next_report = next_look;
   const auto looks = [&] { return watchdog_.watches() || core_.profiler.awaits(); };
   const auto moves = [&] { return !deferred_.streams().empty() || core_.arbiter->wants_service(); };
   while (!core_.stopping) {
+    if (forking > 0) rest_while_forking(lock);
     const auto now = std::chrono::steady_clock::now();
     if (looks() && now >= next_look) {
       watchdog_.check();
@@ -99,9 +105,11 @@ void Pipeline::run_mover() {
 void Pipeline::run_worker() {
   core_.device.attach_thread();
   Lock lock(core_.mutex);
+  --busy_;
   auto next_share = std::chrono::steady_clock::now() + kShareEvery;
   while (!core_.stopping) {
-    worker_works_ = true;
+    if (forking > 0) rest_while_forking(lock);
+    ++busy_;
     const bool slots = core_.pool.slots();
     if (slots && std::chrono::steady_clock::now() >= next_share) {
       queues_.keep_to_share(lock);
@@ -117,7 +125,7 @@ void Pipeline::run_worker() {
     // Without a time limit where nothing changes by itself: a thread that wakes takes the lock, and
     // a launch that holds the lock meanwhile has to wake it again, by a system call.
     const auto rung = [&] { return core_.stopping || work_awaited(); };
-    worker_works_ = false;
+    --busy_;
     if (slots)
       core_.work.wait_until(lock, next_share, rung);
     else
@@ -125,20 +133,25 @@ void Pipeline::run_worker() {
   }
 }
 
-bool Pipeline::hold_for_fork() {
-  constexpr std::chrono::seconds kLongest{1};
-  const auto limit = std::chrono::steady_clock::now() + kLongest;
-  for (;;) {
-    if (core_.mutex.try_lock()) {
-      if (!worker_works_) return true;
-      core_.mutex.unlock();
-    }
-    if (std::chrono::steady_clock::now() > limit) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
+// Wants the lock, and drops it meanwhile.
+void Pipeline::rest_while_forking(Lock& lock) {
+  const auto end = std::chrono::steady_clock::now() + kLongestFork;
+  while (forking > 0 && !core_.stopping && std::chrono::steady_clock::now() < end) {
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    lock.lock();
   }
 }
 
-void Pipeline::release_after_fork() { core_.mutex.unlock(); }
+void Pipeline::await_rest() {
+  const auto end = std::chrono::steady_clock::now() + kLongestFork;
+  Lock lock(core_.mutex);  // the mover calls the vendor under it
+  while (busy_ > 0 && std::chrono::steady_clock::now() < end) {
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    lock.lock();
+  }
+}
 
 void Pipeline::finish_timing() {
   Profile learnt;

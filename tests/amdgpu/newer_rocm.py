@@ -42,7 +42,8 @@ ONE_GPU = [
 # Programs for parts on which the software GPU stores to images.
 OF_IMAGES = {"null_stream array_calls": ("gfx90a", "gfx908")}
 TWO_GPUS = [f"several {check}" for check in (
-    "alone_on_each", "threads_on_each", "events_between", "copies_between", "launch_over_all",
+    "alone_on_each", "threads_on_each", "events_between", "copies_between",
+    "copies_without_a_stream", "launch_over_all",
     "memory_of_two_processes", "event_of_two_processes")]
 
 

@@ -175,7 +175,7 @@ class Corners(Programs):
         self.check("captured_graph", seen=40, captured=2)
 
     def test_copies_and_fills_without_a_stream_answer_as_natively_while_a_stream_captures(self):
-        self.check("copies_in_captures", seen=9)
+        self.check("copies_in_captures", seen=30)
 
     def test_graphs_built_by_hand_are_as_natively(self):
         self.check("built_graph", seen=0)
@@ -494,7 +494,8 @@ class Several(Programs):
                        lambda check=check: devices(check))
 
     def test_events_peer_memory_and_copies_between_devices_are_as_natively(self):
-        self.check_same("several", "events_between", "copies_between", **self.GPUS)
+        self.check_same("several", "events_between", "copies_between", "copies_without_a_stream",
+                        **self.GPUS)
 
     def test_a_launch_over_all_devices_goes_out_as_it_came(self):
         native = self.native("several", "launch_over_all", **self.GPUS)

@@ -62,27 +62,33 @@ void captured_graph() {
 // What a copy or a fill without a stream answers while a blocking stream captures, and what becomes
 // of the capture, are the runtime's to say: they differ between its versions.
 void copies_in_captures() {
-  hipStream_t stream = nullptr;
-  HIP_OK(hipStreamCreate(&stream));
+  hipStream_t blocking = nullptr;
+  HIP_OK(hipStreamCreate(&blocking));
   DeviceArray<int> value(std::vector<int>(1));
-  int host = 3;
+  int host = 3, back = 0;
   const std::pair<const char*, std::function<hipError_t()>> calls[] = {
       {"a copy", [&] { return hipMemcpy(value.data(), &host, sizeof host, hipMemcpyDefault); }},
       {"a fill", [&] { return hipMemset(value.data(), 0, sizeof host); }},
       {"a copy within the device", [&] { return hipMemcpyDtoD(value.data(), value.data(), 4); }},
+      {"a fill of the thread's", [&] { return hipMemset_spt(value.data(), 18, sizeof host); }},
+      {"a copy of the thread's",
+       [&] { return hipMemcpy_spt(&back, value.data(), sizeof host, hipMemcpyDefault); }},
   };
-  for (const auto mode :
-       {hipStreamCaptureModeGlobal, hipStreamCaptureModeThreadLocal, hipStreamCaptureModeRelaxed}) {
-    for (const auto& [name, call] : calls) {
-      add<<<1, 64>>>(value.data(), 1);
-      hipGraph_t graph = nullptr;
-      HIP_OK(hipStreamBeginCapture(stream, mode));
-      const hipError_t answer = call();
-      const hipError_t end = hipStreamEndCapture(stream, &graph);
-      std::printf("%s in a capture of mode %d: %d, its end: %d\n", name, mode, answer, end);
-      if (graph != nullptr) HIP_OK(hipGraphDestroy(graph));
-      HIP_OK(hipStreamSynchronize(nullptr));
-      (void)hipGetLastError();
+  for (const hipStream_t stream : {blocking, hipStreamPerThread}) {
+    for (const auto mode : {hipStreamCaptureModeGlobal, hipStreamCaptureModeThreadLocal,
+                            hipStreamCaptureModeRelaxed}) {
+      for (const auto& [name, call] : calls) {
+        add<<<1, 64>>>(value.data(), 1);
+        HIP_OK(hipStreamSynchronize(nullptr));
+        hipGraph_t graph = nullptr;
+        HIP_OK(hipStreamBeginCapture(stream, mode));
+        const hipError_t answer = call();
+        const hipError_t end = hipStreamEndCapture(stream, &graph);
+        std::printf("%s in a capture of mode %d: %d, its end: %d, %d was read\n", name, mode,
+                    answer, end, back);
+        if (graph != nullptr) HIP_OK(hipGraphDestroy(graph));
+        (void)hipGetLastError();
+      }
     }
   }
 }

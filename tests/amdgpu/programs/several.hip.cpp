@@ -139,6 +139,26 @@ void copies_between() {
   report("a copy from device to device", all(last.host(), 8));
 }
 
+// Without a stream, while the first device is current: what the last one's default stream writes is
+// there before it is copied, and the copy is there when the call has returned.
+void copies_without_a_stream() {
+  constexpr int kTimes = 200;
+  std::vector<OnDevice> devices = every_device();
+  const OnDevice &first = devices.front(), &last = devices.back();
+  std::vector<int> read(kCount);
+  last.use();
+  for (int i = 0; i < kTimes; ++i) add<<<blocks(kCount), 64>>>(last.values, kCount, 1);
+  first.use();
+  HIP_OK(hipMemcpy(read.data(), last.values, kCount * sizeof(int), hipMemcpyDeviceToHost));
+  report("a copy from another device", all(read, kTimes));
+  last.use();
+  for (int i = 0; i < kTimes; ++i) add<<<blocks(kCount), 64>>>(last.values, kCount, 1);
+  first.use();
+  HIP_OK(hipMemcpy(first.values, last.values, kCount * sizeof(int), hipMemcpyDefault));
+  add<<<blocks(kCount), 64, 0, first.stream>>>(first.values, kCount, 1);
+  report("a copy from device to device without a stream", all(first.host(), 2 * kTimes + 1));
+}
+
 void launch_over_all() {
   std::vector<OnDevice> devices = every_device();
   int count = kCount, by = 5;
@@ -242,6 +262,7 @@ int main(int count, char** arguments) {
                      {"threads_on_each", threads_on_each},
                      {"events_between", events_between},
                      {"copies_between", copies_between},
+                     {"copies_without_a_stream", copies_without_a_stream},
                      {"launch_over_all", launch_over_all},
                      {"importer", importer},
                      {"memory_of_two_processes", memory_of_two_processes},
