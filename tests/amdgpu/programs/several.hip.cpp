@@ -140,7 +140,7 @@ void copies_between() {
 }
 
 // Without a stream, while the first device is current: what the last one's default stream writes is
-// there before it is copied, and the copy is there when the call has returned.
+// there before it is copied to the host. (From device to device ROCm 5.2.3 may copy before.)
 void copies_without_a_stream() {
   constexpr int kTimes = 200;
   std::vector<OnDevice> devices = every_device();
@@ -151,12 +151,6 @@ void copies_without_a_stream() {
   first.use();
   HIP_OK(hipMemcpy(read.data(), last.values, kCount * sizeof(int), hipMemcpyDeviceToHost));
   report("a copy from another device", all(read, kTimes));
-  last.use();
-  for (int i = 0; i < kTimes; ++i) add<<<blocks(kCount), 64>>>(last.values, kCount, 1);
-  first.use();
-  HIP_OK(hipMemcpy(first.values, last.values, kCount * sizeof(int), hipMemcpyDefault));
-  add<<<blocks(kCount), 64, 0, first.stream>>>(first.values, kCount, 1);
-  report("a copy from device to device without a stream", all(first.host(), 2 * kTimes + 1));
 }
 
 void launch_over_all() {
