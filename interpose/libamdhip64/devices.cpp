@@ -160,7 +160,7 @@ struct PointerAttributes {
   unsigned char rest[120] = {};
 };
 
-// Puts there the device that has it.
+// `on` becomes the device that has the memory; it stays as it is for pageable memory.
 Memory memory_at(const void* address, int& on) {
   PointerAttributes attributes;
   if (address == nullptr ||

@@ -204,7 +204,7 @@ struct CopySides {
   template <class T>
   void look(T) {}
   bool host_ = false;             // a side is memory of the host, page-locked or not
-  bool shared_or_array_ = false;  // a side is, or on another device
+  bool shared_or_array_ = false;  // a side is managed, an array, a symbol or on another device
 };
 inline constexpr bool kFillsAreKernels = true;
 

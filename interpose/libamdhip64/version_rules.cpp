@@ -19,8 +19,8 @@ int runtime_version() {
   return version;
 }
 
-// The program asked for that of some memory (HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS), and gets it of
-// all.
+// The program set HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS of some memory. From then on copies of all
+// memory are waited for: which one has the attribute is not kept.
 constinit std::atomic<bool> copies_are_waited_for{false};
 
 bool since(int major, int minor) { return runtime_version() >= hip::hip_version(major, minor); }

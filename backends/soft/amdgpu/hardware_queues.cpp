@@ -7,7 +7,7 @@
 namespace vitamin::soft::amdgpu {
 
 bool HardwareQueues::map(const std::atomic<bool>& stopped) {
-  // Who stops a queue does not know that it waits here.
+  // The thread that stops a queue does not notify `changed_`.
   constexpr auto kBetweenLooks = std::chrono::milliseconds(1);
   std::unique_lock lock(mutex_);
   const auto place = line_.insert(line_.end(), &stopped);
