@@ -100,6 +100,13 @@ def binaries():
                            ("torch", "triton"))]
 
 
+def none_supplied(options):
+    """Sets what `supplied` reads, where only programs of ours are run."""
+    options.only, options.llama_cpp, options.llama_model = None, None, None
+    options.cuda_samples, options.pytorch_source, options.limit = None, None, 0
+    options.samples_at_once = 1
+
+
 def supplied(options):
     """What others wrote and is not kept here: run where the user says where it is."""
     outcomes = lambda *words: (sys.executable, "-B", str(SCRIPTS / "outcomes.py"), *map(str, words))

@@ -52,7 +52,7 @@ ARMS = ("native", "native again", "fifo", "daemon")
 class Process:
     """One fresh process, built and waiting."""
 
-    def __init__(self, program, arm, number, surroundings, batches):
+    def __init__(self, program, arm, number, surroundings, arguments):
         self.arm, self.number, self.daemon = arm, number, None
         environment = surroundings.environment(f"{number}-{arm.replace(' ', '-')}")
         words = []
@@ -64,8 +64,7 @@ class Process:
             words = [*harness.vitamin("run", "--quiet", "--daemon", "--socket",
                                       str(self.daemon.socket)), "--"]
         try:
-            self.job = processes.Job(arm, ["--gate", "--calibrate", "--batches", batches], words,
-                                     environment, list(program.command))
+            self.job = processes.Job(arm, arguments, words, environment, list(program.command))
         except BaseException:
             if self.daemon:
                 self.daemon.end()
@@ -95,6 +94,10 @@ class Process:
         self.job.tell_text("go")
         found = self.job.answer(seconds)["batches"]
         self.daemon_cpu_s = None if before is None else self.daemon_cpu() - before
+        return found, self.hashes(seconds)
+
+    def hashes(self, seconds):
+        """What it tells behind its last batch, until it ends."""
         hashes = []
         while True:
             try:
@@ -103,7 +106,7 @@ class Process:
                 code = self.job.process.wait()
                 if code != 0:
                     raise processes.JobFailed(f"{self.arm} ended with code {code}") from None
-                return found, hashes
+                return hashes
             if "hash" in record:
                 hashes.append([record["name"], record["hash"]])
 
@@ -126,7 +129,8 @@ def measure(options, program, surroundings, results):
         with contextlib.ExitStack() as started:  # also where one of them does not start
             ready = []
             for number, arm in ((n, arm) for n in numbers for arm in options.arms):
-                ready.append(Process(program, arm, number, surroundings, options.batches))
+                ready.append(Process(program, arm, number, surroundings,
+                                     ["--gate", "--calibrate", "--batches", options.batches]))
                 started.callback(ready[-1].end)
             for process in ready:
                 process.wait_ready(program.seconds)
@@ -260,14 +264,20 @@ def parse():
     if "native" not in options.arms or len(options.arms) < 2:
         parser.error("--arms needs native and one more")
     options.deadline = time.monotonic() + options.budget if options.budget else None
-    options.only, options.llama_cpp, options.llama_model = None, None, None
-    options.cuda_samples, options.pytorch_source, options.limit = None, None, 0
-    options.samples_at_once = 1
+    programs.none_supplied(options)
     if options.smoke:
         options.program, options.settle = "chains of kernels", 0
     options.out = options.out or os.environ.get("OUT") or str(
         harness.ROOT / "bench" / "results" / "compat")
     return options
+
+
+def find_program(options):
+    """The program, and why it cannot be measured here or an empty string."""
+    program = next((p for p in programs.chosen(options) if p.name == options.program), None)
+    if program is None:
+        return None, "there is no such program; see compat.py --list"
+    return program, program.missing() if program.batches else "it has no batches"
 
 
 def finish(options, records):
@@ -284,9 +294,7 @@ def main():
     options = parse()
     if options.analyse:
         return finish(options, read(options.analyse)[1])
-    program = next((p for p in programs.chosen(options) if p.name == options.program), None)
-    problem = "there is no such program; see compat.py --list" if program is None else \
-        "it has no batches" if not program.batches else program.missing()
+    program, problem = find_program(options)
     if problem:
         print(f"start.py: {options.program}: {problem}", file=sys.stderr)
         return 2

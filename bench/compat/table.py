@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/compatibility.md from the kept results of compat.py and start.py.
+"""docs/compatibility.md from the kept results of compat.py, start.py and turns.py.
 
     table.py [DIR]              prints the page; DIR: default bench/results/compat
     table.py [DIR] --write      writes docs/compatibility.md
@@ -22,6 +22,7 @@ import harness  # noqa: E402
 import overhead  # noqa: E402
 import programs  # noqa: E402
 import start  # noqa: E402
+import turns  # noqa: E402
 
 PAGE = harness.ROOT / "docs" / "compatibility.md"
 RESULTS = harness.ROOT / "bench" / "results" / "compat"
@@ -202,6 +203,22 @@ def start_sections(runs):
     return lines
 
 
+def turns_section(runs):
+    """What Vitamin adds to batches, for each run of turns.py."""
+    rows = []
+    for name, header, versions, records in runs:
+        found = turns.analyse(records)
+        rows += [[versions.get("program", name), *row, header["date"][:10], f"`{name}`"]
+                 for row in turns.rows(found)]
+    if not rows:
+        return []
+    return ["", "## Speed, turn by turn", "",
+            "`turns.py`: one fresh process of each arm in a round; they take turns, in an order "
+            "drawn for each turn. Seconds as a ratio to `native`, with 95 % intervals; *native "
+            "again* is the noise.", "",
+            markdown(["program", *turns.HEADINGS, "date", "file"], rows), *notes("turns")]
+
+
 def notes(topic):
     """What people found in the measurements."""
     path = HERE / f"notes_{topic}.md"
@@ -219,6 +236,7 @@ def page(directory):
                   *notes("programs")]
     if absent:
         lines += ["", "## Not run", "", *absent]
+    lines += turns_section(runs)
     begins = start_sections(runs)
     if begins:
         lines += ["", "## The first second of a process", "",

@@ -25,6 +25,7 @@ import overhead  # noqa: E402
 import programs  # noqa: E402
 import start  # noqa: E402
 import table  # noqa: E402
+import turns  # noqa: E402
 
 # Whether Vitamin's library is in the process.
 PRELOADED = "import os, sys; inside = 'libvitamin' in os.environ.get('LD_PRELOAD', '')\n"
@@ -228,6 +229,57 @@ class Suite(Compat):
                          ["P/test/test_cuda.py", "P/test/inductor/test_cudagraph_trees.py"])
         for program in (samples, *tests):
             self.assertGreater(program.seconds, 9)
+
+
+class Turns(Compat):
+    def test_living_processes_of_every_arm_take_turns(self):
+        result = self.command("turns.py", "--smoke", "--rounds", "2", "--turns", "4", "--batches",
+                              "2", "--prepare", "8", "--json", "--out", str(self.out))
+        found = json.loads(result.stdout)
+        self.assertEqual(set(found), {"native again", "fifo", "daemon"})
+        self.assertEqual({(r["rounds"], r["turns"]) for r in found.values()}, {(2, 4)})
+        again = self.command("turns.py", "--json", "--analyse", str(self.out / "turns.jsonl"))
+        self.assertEqual(json.loads(again.stdout), found)
+        records = [json.loads(line) for line in (self.out / "turns.jsonl").read_text().splitlines()]
+        rounds = [r for r in records if "round" in r]
+        for r in rounds:
+            self.assertEqual({tuple(map(len, t)) for t in r["turns"].values()}, {(2, 2, 2, 2)})
+            self.assertEqual(len({json.dumps(h) for h in r["hashes"].values()}), 1)
+            self.assertTrue(r["hashes"]["fifo"])
+
+    def test_ratios_are_of_sums_and_later_turns_begin_behind_their_first_fifth(self):
+        # The first second is one native turn; of later turns the first batch of five is left out.
+        native = [[0.2] * 5, [0.1] * 5, [9.0, 0.1, 0.1, 0.1, 0.1], [5.0, 0.2, 0.2, 0.2, 0.2]]
+        ours = [[0.3] * 5, [0.1] * 5, [1.0, 0.11, 0.11, 0.11, 0.11], [7.0, 0.21, 0.21, 0.21, 0.21]]
+        records = [{"round": 0, "turns": {"native": native, "fifo": ours}}]
+        row = turns.analyse(records)["fifo"]
+        self.assertAlmostEqual(row["first"][0], 1.5)
+        self.assertAlmostEqual(row["steady"][0], (0.4 + 0.44 + 0.84) / (0.4 + 0.4 + 0.8))
+        self.assertEqual(row["turns"], 3)
+        self.assertEqual(row["steady"][1:], [None, None])
+
+    def test_what_drifts_between_turns_does_not_widen_the_interval(self):
+        draw, records = random.Random(3), []
+        for number in range(4):
+            speeds = [draw.choice((1.0, 1.6)) for _ in range(30)]
+            of = lambda factor: [[0.2 * s * factor] * 5 for s in speeds]
+            records.append({"round": number, "turns": {"native": of(1.0), "fifo": of(1.02)}})
+        for value in turns.analyse(records)["fifo"]["steady"]:
+            self.assertAlmostEqual(value, 1.02)
+
+    def test_a_process_that_fails_and_results_that_differ_are_failures(self):
+        fine = {"round": 0, "turns": {"native": [[1], [1]], "fifo": [[1], [1]]},
+                "hashes": {"native": [["w", "1"]], "fifo": [["w", "1"]]}}
+        differs = {**fine, "hashes": {"native": [["w", "1"]], "fifo": [["w", "2"]]}}
+        kept = self.out / "kept.jsonl"
+        failed = {"round": 1, "error": "x"}
+        for records, code in (([fine], 0), ([fine, differs], 1), ([fine, failed], 1), ([], 1)):
+            kept.write_text("".join(json.dumps(r) + "\n" for r in records))
+            self.command("turns.py", "--analyse", str(kept), code=code)
+
+    def test_what_cannot_be_measured_is_refused(self):
+        for words in (["--arms", "native"], ["--turns", "1"], ["--program", "cuBLAS"]):
+            self.command("turns.py", *words, code=2)
 
 
 class Start(Compat):

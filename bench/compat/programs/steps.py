@@ -12,6 +12,7 @@ A program that cannot run on this machine prints `{"cannot": reason}` and exits 
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -104,11 +105,13 @@ class Batches:
     """Times of equal batches. `step(i)` must have waited for the device when it returns."""
 
     def __init__(self, options):
-        self.count, self.gate = options.batches, options.gate
+        self.count, self.gate, self.turns = options.batches, options.gate, options.turns
         self.calibration = Calibration() if options.calibrate else None
 
     def run(self, step):
         """The result of the last step."""
+        if self.turns:
+            return self.run_turns(step)
         if self.gate:
             tell({"ready": True})
             sys.stdin.readline()
@@ -129,6 +132,20 @@ class Batches:
         return result
 
 
+    def run_turns(self, step):
+        """The same, each turn when it is told."""
+        tell({"ready": True})
+        result, number = None, itertools.count()
+        for line in sys.stdin:
+            spent = []
+            for i in itertools.islice(number, int(line)):
+                begin = time.perf_counter()
+                result = step(i)
+                spent.append(round(time.perf_counter() - begin, 6))
+            tell({"turn": spent})
+        return result
+
+
 def options(names, description, batches=12):
     """Of a program file: which of its programs, on which device."""
     parser = argparse.ArgumentParser(description=description)
@@ -138,6 +155,9 @@ def options(names, description, batches=12):
                         help="measure the speed of the host before each batch")
     parser.add_argument("--gate", action="store_true",
                         help="say when ready, and begin at a line of standard input")
+    parser.add_argument("--turns", action="store_true",
+                        help="say when ready; each line of standard input says how many batches "
+                             "to do and then to tell")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda",
                         help="cpu: tries the program where there is no GPU")
     return parser.parse_args()

@@ -1,0 +1,231 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What Vitamin adds to a program's batches, from its first one on: living processes take turns.
+
+A round starts one fresh process of each arm: natively, natively once more, under `vitamin run
+--policy fifo`, and as the only client of a vitamind. Then the processes take turns, in an order
+that is drawn for each turn: one does a few equal batches while the others wait. So what drifts
+(clocks, the host's two speeds) meets all arms alike, which start.py's processes, measured one
+behind the other, do not offer. Of each turn the first fifth of its batches, in which a process
+finds cold caches, counts only within the first second.
+
+Ratios to `native`: of the first second, from sums of each round; steady, behind the first second,
+from sums of turns. Intervals hold 95 % and are drawn over rounds, steady ones over the turns of the
+rounds drawn. `native again` is the noise.
+"""
+
+EXAMPLES = """\
+examples:
+  turns.py                                            PyTorch eager training
+  turns.py --program "JAX training" --batches 8 --turns 30 --rounds 6
+  turns.py --smoke                                    over the software libcuda
+  turns.py --analyse bench/results/compat/turns.jsonl
+
+exit codes: 0; 1 a process failed or its results differ; 2 turns.py cannot run: a line says why
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import random
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "decision")]
+
+import compat  # noqa: E402
+import start  # noqa: E402  (finds the modules of its neighbours)
+import harness  # noqa: E402
+import paired  # noqa: E402
+import processes  # noqa: E402
+import programs  # noqa: E402
+
+FIRST_S = 1.0  # of native batches
+DROPPED = 0.2  # of a turn's batches, at its begin
+
+
+def take_turns(options, of, seconds, draw):
+    """{arm: a list of its batches' seconds for each turn} and each arm's hashes."""
+    found = {arm: [] for arm in of}
+    for _ in range(options.turns):
+        order = list(of)
+        draw.shuffle(order)
+        for arm in order:
+            found[arm].append(of[arm].job.ask_text(str(options.batches), seconds)["turn"])
+    hashes = {}
+    for arm, process in of.items():
+        process.job.process.stdin.close()
+        hashes[arm] = process.hashes(seconds)
+    return found, hashes
+
+
+def measure(options, program, surroundings, results):
+    """The records of all rounds, also written as they come."""
+    draw, records = random.Random(options.seed), []
+    at_once = max(1, options.prepare // len(options.arms))
+    for wave in range(0, options.rounds, at_once):
+        numbers = range(wave, min(options.rounds, wave + at_once))
+        if options.deadline and time.monotonic() > options.deadline:
+            break
+        with contextlib.ExitStack() as started:  # also where one of them does not start
+            ready = {}
+            for number, arm in ((n, arm) for n in numbers for arm in options.arms):
+                process = start.Process(program, arm, number, surroundings, ["--turns"])
+                started.callback(process.end)
+                ready.setdefault(number, {})[arm] = process
+            for process in (p for of in ready.values() for p in of.values()):
+                process.wait_ready(program.seconds)
+            time.sleep(options.settle)
+            for number, of in ready.items():
+                record = {"round": number}
+                try:
+                    record["turns"], record["hashes"] = take_turns(options, of, program.seconds,
+                                                                   draw)
+                except processes.JobFailed as error:
+                    record["error"] = str(error)
+                for process in of.values():
+                    process.end()
+                records.append(record)
+                results.add(record)
+                if not options.json:
+                    print(f"round {number}: " + record.get("error", "done"), file=sys.stderr,
+                          flush=True)
+    return records
+
+
+def first_turns(native):
+    """How many turns the first second has; at least one, at most half."""
+    spent = 0.0
+    for count, turn in enumerate(native, 1):
+        spent += sum(turn)
+        if spent >= FIRST_S:
+            break
+    return min(count, max(1, len(native) // 2))
+
+
+def settled(turn):
+    """Seconds of a turn's batches behind its first fifth."""
+    return sum(turn[int(DROPPED * len(turn)):])
+
+
+def analyse(records, baseline="native"):
+    """{arm: {"first": interval, "steady": interval, "rounds": n, "turns": n}}; no interval from
+    fewer than two rounds."""
+    rounds = [r["turns"] for r in records if "turns" in r]
+    made = {}
+    for arm in (a for a in (rounds[0] if rounds else ()) if a != baseline):
+        counts = [first_turns(r[baseline]) for r in rounds]
+        firsts = [[sum(map(sum, r[a][:n])) for r, n in zip(rounds, counts)]
+                  for a in (arm, baseline)]
+        later = [[(settled(x), settled(y)) for x, y in zip(r[arm][n:], r[baseline][n:])]
+                 for r, n in zip(rounds, counts)]
+        made[arm] = {"first": interval_of([[pair] for pair in zip(*firsts)]),
+                     "steady": interval_of(later), "rounds": len(rounds),
+                     "turns": sum(map(len, later))}
+    return made
+
+
+def interval_of(rounds):
+    """Of the ratio of sums of pairs: rounds are drawn, then pairs of each. [value, low, high]; low
+    and high are None from fewer than two rounds."""
+    def value(pairs):
+        pairs = list(pairs)
+        return sum(x for x, _ in pairs) / sum(y for _, y in pairs)
+    whole = value(p for pairs in rounds for p in pairs)
+    if len(rounds) < 2:
+        return [whole, None, None]
+    draw = random.Random(1)
+    found = sorted(value(p for pairs in draw.choices(rounds, k=len(rounds))
+                         for p in draw.choices(pairs, k=len(pairs)))
+                   for _ in range(paired.RESAMPLES))
+    tail = (1 - paired.CONFIDENCE) / 2
+    return [whole, paired.quantile(found, tail), paired.quantile(found, 1 - tail)]
+
+
+def show(interval):
+    value, low, high = interval
+    return f"{value:.3f}" if low is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
+
+
+HEADINGS = ["arm", "first second", "steady", "rounds", "turns"]
+
+
+def rows(found):
+    return [[arm, show(r["first"]), show(r["steady"]), r["rounds"], r["turns"]]
+            for arm, r in found.items()]
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLES,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", default="PyTorch eager training", metavar="NAME",
+                        help="of compat.py --list, one with batches")
+    parser.add_argument("--arms", default=",".join(start.ARMS),
+                        help="default: " + ",".join(start.ARMS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=24, help="of each process")
+    parser.add_argument("--batches", type=int, default=1,
+                        help="of each turn: as many as take 0.15 s or more")
+    parser.add_argument("--prepare", type=int, default=4, metavar="N",
+                        help="processes that are built at once, before the first is measured")
+    parser.add_argument("--settle", type=float, default=1, metavar="SECONDS",
+                        help="between the last process being built and the first turn")
+    parser.add_argument("--seed", type=int, default=1, help="of the orders")
+    parser.add_argument("--budget", type=float, default=0, metavar="SECONDS",
+                        help="begin no processes after this time")
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    parser.add_argument("--name", default="turns", help="of the file of results")
+    parser.add_argument("--out", metavar="DIR",
+                        help="results (default: $OUT, else bench/results/compat)")
+    parser.add_argument("--smoke", action="store_true", help="over the software libcuda")
+    parser.add_argument("--analyse", metavar="FILE", help="results that are there already")
+    options = parser.parse_args()
+    options.arms = [a.strip() for a in options.arms.split(",") if a.strip()]
+    if unknown := set(options.arms) - set(start.ARMS):
+        parser.error(f"unknown arms: {', '.join(sorted(unknown))}")
+    if "native" not in options.arms or len(options.arms) < 2:
+        parser.error("--arms needs native and one more")
+    if options.turns < 2 or options.batches < 1 or options.rounds < 1:
+        parser.error("--turns needs 2 or more, --batches and --rounds 1 or more")
+    options.deadline = time.monotonic() + options.budget if options.budget else None
+    programs.none_supplied(options)
+    if options.smoke:
+        options.program, options.settle = "chains of kernels", 0
+    options.out = options.out or os.environ.get("OUT") or str(
+        harness.ROOT / "bench" / "results" / "compat")
+    return options
+
+
+def finish(options, records):
+    found = analyse(records)
+    print(json.dumps(found) if options.json else harness.table(rows(found), HEADINGS))
+    failed = [r for r in records if "error" in r]
+    differ = any(len({json.dumps(h) for h in r["hashes"].values()}) > 1
+                 for r in records if "hashes" in r)
+    if differ:
+        print("turns.py: results differ between processes", file=sys.stderr)
+    return 1 if failed or differ or not found else 0
+
+
+def main():
+    options = parse()
+    if options.analyse:
+        text = pathlib.Path(options.analyse).read_text()
+        return finish(options, [r for r in map(json.loads, text.splitlines()) if "round" in r])
+    program, problem = start.find_program(options)
+    if problem:
+        print(f"turns.py: {options.program}: {problem}", file=sys.stderr)
+        return 2
+    results = harness.Results(options.out, options.name)
+    results.add({"versions": compat.versions(), "program": program.name})
+    with tempfile.TemporaryDirectory(prefix="vitamin-turns-") as directory:
+        records = measure(options, program, compat.Surroundings(options.smoke, directory), results)
+    return finish(options, records)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
