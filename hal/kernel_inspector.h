@@ -21,6 +21,7 @@ namespace vitamin::hal {
 
 // Not a code of any vendor: the status of the launch is known only by making it.
 inline constexpr NativeStatus kOnlyTheCallTells = INT_MIN;
+inline constexpr NativeStatus kRefusedInAnyPlace = INT_MIN + 1;
 
 class KernelInspector {
  public:
@@ -45,7 +46,9 @@ class KernelInspector {
   virtual std::uint32_t resident_blocks(const KernelLaunch& launch) = 0;
   // The error that the launch would return natively, at once, for a launch that is only copied now
   // and submitted later (bad block, too much shared memory, too large a cooperative grid or
-  // cluster). kOnlyTheCallTells: the caller must not defer the launch, but make it.
+  // cluster). kOnlyTheCallTells: the caller must not defer the launch, but make it, in its place.
+  // kRefusedInAnyPlace: it fails with a code that the vendor's version decides, and nothing of it
+  // ever runs: the caller makes it at once, ahead of what is deferred, for its code.
   virtual NativeStatus validate(const KernelLaunch& launch) noexcept = 0;
 };
 

@@ -72,33 +72,43 @@ std::uint32_t KernelInspector::resident_blocks(const hal::KernelLaunch& launch) 
   return status == hipSuccess ? static_cast<std::uint32_t>(std::max(0, blocks)) : 0;
 }
 
+// Whether the runtime knows both events of an extended launch.
+bool KernelInspector::knows_events(const hal::KernelLaunch& launch) {
+  if (launch.form != hal::LaunchForm::kExtended) return true;
+  const auto& extended = *static_cast<const ExtendedLaunch*>(launch.attributes.records);
+  for (const hipEvent_t event : {extended.start, extended.stop})
+    if (event != nullptr)
+      if (const hipError_t state = api_.hipEventQuery(event);
+          state != hipSuccess && state != hipErrorNotReady)
+        return false;
+  return true;
+}
+
+// Versions differ in the codes of what cannot be launched, and between their calls.
 NativeStatus KernelInspector::validate(const hal::KernelLaunch& launch) noexcept {
   if (launch.kernel == nullptr || as_kernel(launch.kernel).native == nullptr)
     return hipErrorInvalidDeviceFunction;
   const Kernel& kernel = as_kernel(launch.kernel);
-  if (launch.arguments != nullptr && launch.extra != nullptr) return hipErrorInvalidValue;
   const bool module = kernel.kind == Kernel::Kind::kFunction;
-  if (launch.extra != nullptr && !module) return hipErrorInvalidValue;
-  // The codes are those of HIP 5.2.3, the conformance suite compares them.
-  if (launch.grid.volume() == 0 || launch.block.volume() == 0) return hipErrorInvalidValue;
+  if (launch.extra != nullptr && (launch.arguments != nullptr || !module))
+    return hal::kRefusedInAnyPlace;
+  if (launch.grid.volume() == 0 || launch.block.volume() == 0 || !knows_events(launch))
+    return hal::kRefusedInAnyPlace;
   const CurrentDevice current(api_, ordinal_);
   int threads = 1024;
   if (module) {
-    if (const hipError_t status = api_.hipFuncGetAttribute(
-            &threads, HIP_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel.function());
-        status != hipSuccess)
-      return status;
+    if (api_.hipFuncGetAttribute(&threads, HIP_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+                                 kernel.function()) != hipSuccess)
+      return hal::kRefusedInAnyPlace;
   } else {
     hipFuncAttributes attributes{};
-    if (const hipError_t status = api_.hipFuncGetAttributes(&attributes, kernel.native);
-        status != hipSuccess)
-      return status;
+    if (api_.hipFuncGetAttributes(&attributes, kernel.native) != hipSuccess)
+      return hal::kRefusedInAnyPlace;
     threads = attributes.maxThreadsPerBlock;
   }
-  if (launch.block.volume() > static_cast<std::uint64_t>(threads))
-    return hipErrorInvalidConfiguration;
-  if (launch.shared_bytes > static_cast<std::uint32_t>(shared_bytes_max()))
-    return hipErrorOutOfMemory;
+  if (launch.block.volume() > static_cast<std::uint64_t>(threads) ||
+      launch.shared_bytes > static_cast<std::uint32_t>(shared_bytes_max()))
+    return hal::kRefusedInAnyPlace;
   if (launch.cooperative) {
     const std::uint64_t blocks = resident_blocks(launch);
     if (blocks == 0) return hal::kOnlyTheCallTells;

@@ -26,6 +26,7 @@ class KernelInspector final : public hal::KernelInspector {
 
  private:
   int shared_bytes_max() const;
+  bool knows_events(const hal::KernelLaunch& launch);
 
   const Api& api_;
   const int ordinal_;

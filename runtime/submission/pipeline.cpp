@@ -202,6 +202,8 @@ NativeStatus Pipeline::defer_or_flush(Lock& lock, Stream& stream, Submission& su
   if (submission.kernel.get() != nullptr) {
     const NativeStatus invalid =
         core_.inspector.validate(submission.operation->as_launch()->launch());
+    if (invalid == hal::kRefusedInAnyPlace)
+      return submission.operation->submit(*stream.app_stream.queue);
     if (invalid == hal::kOnlyTheCallTells)
       may_wait = false;
     else if (invalid != hal::kNativeOk)

@@ -132,7 +132,7 @@ class Refusals(Shared):
     def test_what_the_runtime_refuses_is_refused_while_the_first_lease_is_awaited(self):
         options = self.daemon("random")
         for check in ("fill", "words", "rectangle", "box", "copy", "symbol", "array", "descriptor",
-                      "value", "wait"):
+                      "value", "wait", "launches"):
             bare = [self.PROGRAMS / "corners", f"refused_{check}"]
             results = [subprocess.run(command, capture_output=True, text=True, check=False,
                                       env=self.environment(), timeout=time_limit(60))

@@ -333,6 +333,36 @@ void refused_wait() {
           hipStreamWaitValue32(nullptr, host, 1, hipStreamWaitValueGte));
 }
 
+// Launches that cannot be: a block of no threads, a grid of none, blocks that are too large or need
+// too much shared memory. Codes differ between versions and between their calls.
+void refused_launches() {
+  DeviceArray<int> value(std::vector<int>(1));
+  int* where = value.data();
+  int by = 1;
+  void* arguments[] = {&where, &by};
+  const hipStream_t stream = free_stream();
+  const auto launch = [&](unsigned grid, unsigned block, std::size_t shared) {
+    return hipLaunchKernel(reinterpret_cast<void*>(add), dim3(grid), dim3(block), arguments, shared,
+                           stream);
+  };
+  const auto extended = [&](unsigned grid, unsigned block) {
+    return hipExtLaunchKernel(reinterpret_cast<void*>(add), dim3(grid), dim3(block), arguments, 0,
+                              stream, nullptr, nullptr, 0);
+  };
+  const hipError_t answers[] = {launch(1, 0, 0),        launch(0, 64, 0), launch(1, 4096, 0),
+                                launch(1, 64, 1 << 20), extended(1, 0),   extended(0, 64),
+                                extended(1, 4096)};
+  bool all = true;
+  for (const hipError_t answer : answers) {
+    std::printf("%d ", answer);
+    all &= answer != hipSuccess;
+  }
+  std::printf("of launches that cannot be\n");
+  HIP_OK(launch(1, 64, 0));
+  HIP_OK(hipStreamSynchronize(stream));
+  report("launches that cannot be are refused", all && value.host()[0] == 64);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -354,6 +384,7 @@ int main(int count, char** arguments) {
                      {"refused_array", refused_array},
                      {"refused_descriptor", refused_descriptor},
                      {"refused_value", refused_value},
-                     {"refused_wait", refused_wait}},
+                     {"refused_wait", refused_wait},
+                     {"refused_launches", refused_launches}},
                     count, arguments);
 }
