@@ -148,9 +148,10 @@ bool open_range(const Advice& advice, bool says) {
 }
 
 bool close_range() {
-  if (ranges.depth == 0) return false;
-  --ranges.depth;
-  ranges.look();
+  Ranges& mine = ranges;
+  if (mine.depth == 0) return false;
+  const std::size_t closed = --mine.depth;
+  if (closed < kDepth && mine.open[closed].says) mine.look();
   return true;
 }
 

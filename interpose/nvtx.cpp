@@ -23,15 +23,24 @@ using runtime::WorkKind;
 
 // --- what a message says -------------------------------------------------------------------------
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
-
-bool contains(std::string_view text, std::string_view word) {
-  for (std::size_t at = 0; at + word.size() <= text.size(); ++at) {
-    std::size_t i = 0;
-    while (i < word.size() && lower(text[at + i]) == word[i]) ++i;
-    if (i == word.size()) return true;
+// Engines and compilers push ranges around each operation, and what most say is nothing to us: one
+// pass, which looks closer at two letters only.
+WorkKind named_kind(std::string_view text) {
+  const auto stands = [&](std::size_t at, std::string_view word) {
+    if (text.size() - at < word.size()) return false;
+    for (std::size_t i = 0; i < word.size(); ++i)
+      if ((text[at + i] | 0x20) != word[i]) return false;  // capital letters become small ones
+    return true;
+  };
+  bool decode = false, prefill = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const int letter = text[i] | 0x20;
+    if (letter == 'd') decode |= stands(i, "decode");
+    if (letter == 'p') prefill |= stands(i, "prefill");
   }
-  return false;
+  // In a message that speaks of both, the range around both phases is meant.
+  if (decode == prefill) return WorkKind::kUnknown;
+  return decode ? WorkKind::kDecode : WorkKind::kPrefill;
 }
 
 WorkKind work_kind(std::string_view word) {
@@ -69,16 +78,15 @@ constexpr std::string_view kOurs = "vitamin:";
 
 }  // namespace
 
-Said parse_message(std::string_view message, std::uint64_t now_ns) {
+Said parse_message(std::string_view message) {
   Said said;
   if (!message.starts_with(kOurs)) {
-    // In a message that speaks of both, the range around both phases is meant.
-    const bool decode = contains(message, "decode"), prefill = contains(message, "prefill");
-    said.says = decode != prefill;
-    if (said.says) said.advice.kind = decode ? WorkKind::kDecode : WorkKind::kPrefill;
+    said.advice.kind = named_kind(message);
+    said.says = said.advice.kind != WorkKind::kUnknown;
     return said;
   }
   message.remove_prefix(kOurs.size());
+  const std::uint64_t now = now_ns();
   while (!message.empty() && said.wrong == nullptr) {
     const std::size_t space = std::min(message.find(' '), message.size());
     const std::string_view word = message.substr(0, space);
@@ -89,7 +97,7 @@ Said parse_message(std::string_view message, std::uint64_t now_ns) {
     else if (word.find('=') == word.npos)
       said.wrong = "known classes are prefill, decode and best-effort";
     else
-      said.wrong = read_fact(word, now_ns, said.advice);
+      said.wrong = read_fact(word, now, said.advice);
   }
   said.says = said.wrong == nullptr;
   return said;
@@ -100,7 +108,7 @@ Said parse_message(std::string_view message, std::uint64_t now_ns) {
 namespace {
 
 int push(std::string_view message) {
-  const Said spoken = parse_message(message, now_ns());
+  const Said spoken = parse_message(message);
   if (spoken.wrong != nullptr)
     VITAMIN_WARN_ONCE(runtime::Problem::kAdvice, "the NVTX range '%.*s' is no advice: %s",
                       static_cast<int>(std::min<std::size_t>(message.size(), 80)), message.data(),
@@ -137,11 +145,11 @@ std::string narrow(const wchar_t* text) {
     result += *text < 128 ? static_cast<char>(*text) : '?';
   return result;
 }
-std::string_view text_of(const char* text) { return text != nullptr ? text : std::string_view(); }
+std::string_view text_of(const char* text) { return text != nullptr ? text : ""; }
 
 template <class Use>
 auto with_message(const Attributes* attributes, Use use) {
-  if (attributes == nullptr || attributes->size < sizeof(Attributes)) return use({});
+  if (attributes == nullptr || attributes->size < sizeof(Attributes)) return use(text_of(nullptr));
   const void* message = attributes->message;
   switch (attributes->message_type) {
     case kAscii:
@@ -150,7 +158,7 @@ auto with_message(const Attributes* attributes, Use use) {
     case kUnicode:
       return use(std::string_view(narrow(static_cast<const wchar_t*>(message))));
     default:
-      return use({});
+      return use(text_of(nullptr));
   }
 }
 

@@ -27,8 +27,7 @@ struct Said {
   bool says = false;
   const char* wrong = nullptr;  // a fact that cannot be: what is wrong with it
 };
-// `now_ns`: of CLOCK_MONOTONIC.
-Said parse_message(std::string_view message, std::uint64_t now_ns);
+Said parse_message(std::string_view message);
 
 // Of the calling thread; kept by advice.cpp. False: too deep, or none open.
 bool open_range(const runtime::Advice& advice, bool says);

@@ -19,7 +19,13 @@ examples:
   turns.py                                            PyTorch eager training
   turns.py --program "JAX training" --batches 8 --turns 30 --rounds 6
   turns.py --smoke                                    over the software libcuda
+  turns.py --program "JAX training" --batches 20 --samples
+  turns.py --analyse turns.jsonl --library build/release/lib/libvitamin_cuda.so
   turns.py --analyse bench/results/compat/turns.jsonl
+
+With --samples a signal interrupts the processes at each tick of their CPU time, and the tables say
+in which library they were then, behind the first second, and with --library in which function of
+Vitamin's: where the time goes that a ratio above 1 tells of.
 
 exit codes: 0; 1 a process failed or its results differ; 2 turns.py cannot run: a line says why
 """
@@ -43,24 +49,45 @@ import harness  # noqa: E402
 import paired  # noqa: E402
 import processes  # noqa: E402
 import programs  # noqa: E402
+import samples  # noqa: E402
 
 FIRST_S = 1.0  # of native batches
 DROPPED = 0.2  # of a turn's batches, at its begin
 
 
-def take_turns(options, of, seconds, draw):
-    """{arm: a list of its batches' seconds for each turn} and each arm's hashes."""
-    found = {arm: [] for arm in of}
+class Surroundings(compat.Surroundings):
+    """With --samples, what takes them is around each process, too."""
+
+    def __init__(self, options, directory):
+        super().__init__(options.smoke, directory)
+        self.samples = options.samples
+
+    def environment(self, name):
+        return {**super().environment(name),
+                **(samples.environment(self.directory) if self.samples else {})}
+
+
+def take_turns(options, of, seconds, draw, directory):
+    """What a round found: "turns" {arm: for each turn a list of its batches' seconds}, "hashes",
+    and with --samples "samples"."""
+    found, windows = {arm: [] for arm in of}, {arm: [] for arm in of}
     for _ in range(options.turns):
         order = list(of)
         draw.shuffle(order)
         for arm in order:
+            begin = time.monotonic_ns()
             found[arm].append(of[arm].job.ask_text(str(options.batches), seconds)["turn"])
-    hashes = {}
+            windows[arm].append((begin, time.monotonic_ns()))
+    record = {"turns": found, "hashes": {}}
+    if options.samples:
+        later = first_turns(found["native"])
+        record["samples"] = {
+            arm: samples.taken(directory, process.job.process.pid, windows[arm][later:])
+            for arm, process in of.items()}
     for arm, process in of.items():
         process.job.process.stdin.close()
-        hashes[arm] = process.hashes(seconds)
-    return found, hashes
+        record["hashes"][arm] = process.hashes(seconds)
+    return record
 
 
 def measure(options, program, surroundings, results):
@@ -83,8 +110,8 @@ def measure(options, program, surroundings, results):
             for number, of in ready.items():
                 record = {"round": number}
                 try:
-                    record["turns"], record["hashes"] = take_turns(options, of, program.seconds,
-                                                                   draw)
+                    record.update(take_turns(options, of, program.seconds, draw,
+                                             surroundings.directory))
                 except processes.JobFailed as error:
                     record["error"] = str(error)
                 for process in of.values():
@@ -159,6 +186,44 @@ def rows(found):
             for arm, r in found.items()]
 
 
+def sampled(records):
+    """{arm: {library: samples a batch}} and {arm: {offset in Vitamin's library: samples a batch}},
+    over all rounds."""
+    rounds = [r for r in records if "samples" in r]
+    batches = sum(sum(map(len, r["turns"]["native"][first_turns(r["turns"]["native"]):]))
+                  for r in rounds)
+    found = [{}, {}]
+    for record in rounds:
+        for arm, taken in record["samples"].items():
+            for sums, what in zip(found, ("modules", "ours")):
+                row = sums.setdefault(arm, {})
+                for place, count in taken[what].items():
+                    row[place] = row.get(place, 0) + count / batches
+    return found
+
+
+def places(by_arm, what, least=0.005):
+    """A table of samples a batch, most first; `least`: of an arm's sum, below which a place is left
+    out."""
+    sums = {arm: sum(row.values()) for arm, row in by_arm.items()}
+    names = {name for arm, row in by_arm.items() for name, n in row.items()
+             if n >= least * sums[arm]}
+    most = lambda name: max(row.get(name, 0) for row in by_arm.values())
+    return harness.table([[name[:100], *(f"{row.get(name, 0):.3f}" for row in by_arm.values())]
+                          for name in sorted(names, key=most, reverse=True)]
+                         + [["all", *(f"{n:.3f}" for n in sums.values())]], [what, *by_arm])
+
+
+def show_samples(options, records):
+    libraries, ours = sampled(records)
+    if not libraries:
+        return
+    print("\nsamples a batch:\n" + places(libraries, "library"))
+    if options.library:
+        print("\n" + places({arm: samples.functions(options.library, row)
+                             for arm, row in ours.items() if row}, "function of Vitamin"))
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLES,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -182,6 +247,10 @@ def parse():
     parser.add_argument("--out", metavar="DIR",
                         help="results (default: $OUT, else bench/results/compat)")
     parser.add_argument("--smoke", action="store_true", help="over the software libcuda")
+    parser.add_argument("--samples", action="store_true",
+                        help="tell in which library the processes are, too")
+    parser.add_argument("--library", metavar="FILE",
+                        help="Vitamin's preloaded library with its symbols: functions, too")
     parser.add_argument("--analyse", metavar="FILE", help="results that are there already")
     options = parser.parse_args()
     options.arms = [a.strip() for a in options.arms.split(",") if a.strip()]
@@ -203,6 +272,8 @@ def parse():
 def finish(options, records):
     found = analyse(records)
     print(json.dumps(found) if options.json else harness.table(rows(found), HEADINGS))
+    if not options.json:
+        show_samples(options, records)
     failed = [r for r in records if "error" in r]
     differ = any(len({json.dumps(h) for h in r["hashes"].values()}) > 1
                  for r in records if "hashes" in r)
@@ -223,7 +294,7 @@ def main():
     results = harness.Results(options.out, options.name)
     results.add({"versions": compat.versions(), "program": program.name})
     with tempfile.TemporaryDirectory(prefix="vitamin-turns-") as directory:
-        records = measure(options, program, compat.Surroundings(options.smoke, directory), results)
+        records = measure(options, program, Surroundings(options, directory), results)
     return finish(options, records)
 
 

@@ -23,6 +23,7 @@ import compat  # noqa: E402
 import harness  # noqa: E402
 import overhead  # noqa: E402
 import programs  # noqa: E402
+import samples  # noqa: E402
 import start  # noqa: E402
 import table  # noqa: E402
 import turns  # noqa: E402
@@ -246,6 +247,44 @@ class Turns(Compat):
             self.assertEqual({tuple(map(len, t)) for t in r["turns"].values()}, {(2, 2, 2, 2)})
             self.assertEqual(len({json.dumps(h) for h in r["hashes"].values()}), 1)
             self.assertTrue(r["hashes"]["fifo"])
+
+    def test_samples_tell_in_which_library_each_arm_is(self):
+        self.command("turns.py", "--smoke", "--rounds", "1", "--turns", "6", "--batches", "300",
+                     "--samples", "--out", str(self.out))
+        kept = str(self.out / "turns.jsonl")
+        library = harness.prefix() / "lib" / "libvitamin_cuda.so"
+        shown = self.command("turns.py", "--analyse", kept, "--library", str(library)).stdout
+        self.assertRegex(shown, r"library +native +native again +fifo +daemon")
+        self.assertRegex(shown, r"\nlibc\.so\.6 +0\.\d+ +0\.\d+ +0\.\d+ +0\.\d+")
+        lines = pathlib.Path(kept).read_text().splitlines()
+        found, _ = turns.sampled([json.loads(line) for line in lines])
+        for arm in ("native", "native again"):
+            self.assertFalse([name for name in found[arm] if name.startswith(samples.OURS)])
+
+    def test_an_offset_is_told_as_the_function_that_holds_it(self):
+        library = harness.prefix() / "lib" / "libvitamin_cuda.so"
+        lines = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True,
+                               text=True, check=True).stdout.splitlines()
+        address = next(int(line.split()[0], 16) for line in lines if line.endswith(" dlsym"))
+        offset = self.offset_of(library, address)
+        self.assertEqual(samples.functions(library, {hex(offset + 1): 3}), {"dlsym": 3})
+
+    @staticmethod
+    def offset_of(library, address):
+        for line in subprocess.run(["readelf", "-lW", library], capture_output=True, text=True,
+                                   check=True).stdout.splitlines():
+            f = line.split()
+            if f[:1] == ["LOAD"] and 0 <= address - int(f[2], 16) < int(f[4], 16):
+                return address - int(f[2], 16) + int(f[1], 16)
+        raise AssertionError(f"{address:#x} is in no segment")
+
+    def test_samples_are_counted_for_each_batch_behind_the_first_second(self):
+        record = {"turns": {"native": [[1.0, 0.5], [0.1, 0.1], [0.1, 0.1]]},
+                  "samples": {"native": {"modules": {"a": 8}, "ours": {}},
+                              "fifo": {"modules": {"a": 8, "b": 2}, "ours": {"0x10": 2}}}}
+        self.assertEqual(turns.sampled([record, record]),
+                         [{"native": {"a": 2.0}, "fifo": {"a": 2.0, "b": 0.5}},
+                          {"native": {}, "fifo": {"0x10": 0.5}}])
 
     def test_ratios_are_of_sums_and_later_turns_begin_behind_their_first_fifth(self):
         # The first second is one native turn; of later turns the first batch of five is left out.
