@@ -9,7 +9,9 @@ Times are processor time, so that what else runs on the machine does not count. 
 is the time of all its threads together. Writes planning.jsonl.
 """
 import argparse
+import concurrent.futures
 import json
+import multiprocessing
 import os
 import resource
 import sys
@@ -44,6 +46,7 @@ def simulate(policy):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=harness.default_output() + "/decide")
+    parser.add_argument("--jobs", type=int, default=1, help="policies that are simulated at once")
     options = parser.parse_args()
     ended = harness.run([harness.program("scheduler_bench"), "--json"], LIMIT_S)
     if not ended.ok:
@@ -63,10 +66,13 @@ def main():
     # A line that is indented describes a parameter of the policy above it.
     names = [line.split()[0] for line in listed.output.splitlines() if line[:1].strip()]
     simulated = []
-    for policy in names:
-        record = simulate(policy)
-        results.add(record)
-        simulated.append([policy, f"{record['processor_s']:.1f}", record.get("why", "")])
+    # A process each, whose children's processor time is that of one simulation.
+    with concurrent.futures.ProcessPoolExecutor(options.jobs, max_tasks_per_child=1,
+                                                mp_context=multiprocessing.get_context("spawn")
+                                                ) as pool:
+        for policy, record in zip(names, pool.map(simulate, names)):
+            results.add(record)
+            simulated.append([policy, f"{record['processor_s']:.1f}", record.get("why", "")])
     print(harness.table(simulated, ["policy", "simulated in (processor s)", ""]))
 
 

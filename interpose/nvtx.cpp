@@ -23,22 +23,36 @@ using runtime::WorkKind;
 
 // --- what a message says -------------------------------------------------------------------------
 
-// Engines and compilers push ranges around each operation, and what most say is nothing to us: one
-// pass, which looks closer at two letters only.
-WorkKind named_kind(std::string_view text) {
-  const auto stands = [&](std::size_t at, std::string_view word) {
-    if (text.size() - at < word.size()) return false;
-    for (std::size_t i = 0; i < word.size(); ++i)
-      if ((text[at + i] | 0x20) != word[i]) return false;  // capital letters become small ones
-    return true;
-  };
-  bool decode = false, prefill = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const int letter = text[i] | 0x20;
-    if (letter == 'd') decode |= stands(i, "decode");
-    if (letter == 'p') prefill |= stands(i, "prefill");
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+bool contains(std::string_view text, std::string_view word) {
+  for (std::size_t at = 0; at + word.size() <= text.size(); ++at) {
+    std::size_t i = 0;
+    while (i < word.size() && lower(text[at + i]) == word[i]) ++i;
+    if (i == word.size()) return true;
   }
-  // In a message that speaks of both, the range around both phases is meant.
+  return false;
+}
+
+// Whether "dec" or "pre" stands in the text, in any case. Compilers push ranges with long messages
+// around each of their operations, and hardly any is for us: without a branch, this loop is made of
+// vector instructions.
+bool may_name_a_kind(std::string_view text) {
+  unsigned char found = 0;
+  for (std::size_t i = 0; i + 2 < text.size(); ++i) {
+    const auto is = [&](std::size_t ahead, char letter) -> unsigned char {
+      return (text[i + ahead] | 0x20) == letter;  // capital letters become small ones
+    };
+    found = static_cast<unsigned char>(found | (is(0, 'd') & is(1, 'e') & is(2, 'c')) |
+                                       (is(0, 'p') & is(1, 'r') & is(2, 'e')));
+  }
+  return found != 0;
+}
+
+// Of a message that is not ours. In one that speaks of both, the range around both phases is meant.
+WorkKind named_kind(std::string_view text) {
+  if (!may_name_a_kind(text)) return WorkKind::kUnknown;
+  const bool decode = contains(text, "decode"), prefill = contains(text, "prefill");
   if (decode == prefill) return WorkKind::kUnknown;
   return decode ? WorkKind::kDecode : WorkKind::kPrefill;
 }
