@@ -207,16 +207,19 @@ def turns_section(runs):
     """What Vitamin adds to batches, for each run of turns.py."""
     rows = []
     for name, header, versions, records in runs:
-        found = turns.analyse(records)
-        rows += [[versions.get("program", name), *row, header["date"][:10], f"`{name}`"]
-                 for row in turns.rows(found)]
+        found, ours = turns.analyse(records), turns.share_of_ours(records)
+        rows += [[versions.get("program", name), *row,
+                  harness.percent(ours[row[0]]) if row[0] in ours else "–",
+                  header["date"][:10], f"`{name}`"] for row in turns.rows(found)]
     if not rows:
         return []
     return ["", "## Speed, turn by turn", "",
             "`turns.py`: one fresh process of each arm in a round; they take turns, in an order "
             "drawn for each turn. Seconds as a ratio to `native`, with 95 % intervals; *native "
-            "again* is the noise.", "",
-            markdown(["program", *turns.HEADINGS, "date", "file"], rows), *notes("turns")]
+            "again* is the noise. CPU time: of the samples that were taken of the process at "
+            "each tick of its CPU time, those in Vitamin's code.", "",
+            markdown(["program", *turns.HEADINGS, "CPU time in Vitamin's library", "date", "file"],
+                     rows), *notes("turns")]
 
 
 def notes(topic):

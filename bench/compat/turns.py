@@ -202,6 +202,12 @@ def sampled(records):
     return found
 
 
+def share_of_ours(records):
+    """{arm: samples in Vitamin's library, of all of the arm's}."""
+    return {arm: sum(n for name, n in row.items() if name.startswith(samples.OURS))
+            / (sum(row.values()) or 1) for arm, row in sampled(records)[0].items()}
+
+
 def places(by_arm, what, least=0.005):
     """A table of samples a batch, most first; `least`: of an arm's sum, below which a place is left
     out."""
