@@ -127,6 +127,17 @@ def phases(samples):
 # ------------------------------------------------------------------------------ training pairs
 
 
+def earlier_pairs(sessions):
+    """Of sessions of other processes of a pair, oldest first: what `throughput` gave over MPS."""
+    found = []
+    for samples in sessions:
+        table, alone = speeds_of(samples) or ({}, None)
+        if "mps" in table and "ours:throughput" in table:
+            found.append(paired.objective_ratio(table["ours:throughput"], table["mps"], alone,
+                                                sum).value)
+    return ", earlier " + ", ".join(f"{v:.3f}" for v in found) if found else ""
+
+
 def training_pair(samples):
     speeds = speeds_of(samples)
     if not speeds or "mps" not in speeds[0]:
@@ -368,6 +379,10 @@ def rows(sessions, trace_records=()):
         mine = [s for s in sessions if s.definition.get("row") and
                 first.startswith(s.definition["row"])]
         last = {s.name: text for s in mine if (text := measured(s))}
+        if measured is training_pair:  # what is drawn when processes start shows in several of them
+            for name in last:
+                of = [s for s in mine if s.name == name and measured(s)]
+                last[name] += earlier_pairs(of[:-1])
         answer.append([first, target, "<br>".join(last.values()) or "not measured"])
     served_ = lower_violations(trace_records) or "not measured (--traces)"
     return [*answer[:-1], [*TRACES, served_], answer[-1], *ELSEWHERE]

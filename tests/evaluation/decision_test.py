@@ -390,6 +390,32 @@ class Report(unittest.TestCase):
         table, _ = requirements.speeds_of(samples)
         self.assertEqual({len(s) for speeds in table.values() for s in speeds}, {5})
 
+    def test_a_training_pair_tells_what_other_processes_gave(self):
+        def session_of(ours):
+            yield {"header": {"command": "x", "gpu": "g", "driver": "d", "commit": "c" * 40}}
+            yield {"cell": "W1", "definition": {"row": "training pairs", "arms": [],
+                                                "block_s": 0.5}}
+            yield {"cell": "W1", "jobs": [["train", "RN", ""], ["train", "BE", ""]]}
+            at, count = 0.0, {}
+            for number in range(4):
+                for name, rates in (("mps", (50, 50)), ("alone:0", (100, 0)), ("alone:1", (0, 100)),
+                                    ("ours:throughput", (ours, ours))):
+                    yield {"block": name, "switch": at, "begin": at + 0.01, "end": at + 1,
+                           "policy_s": 0, "step": "speeds", "round": number}
+                    for job, rate in enumerate(rates):
+                        if rate == 0:
+                            continue
+                        key = arms.arm(name, 2).group, job
+                        first, gaps = count.get(key, 0), [1 / rate] * rate
+                        count[key] = first + len(gaps)
+                        yield {"run": [*key], **run_of(at, gaps, first=first)}
+                    at += 2
+        records = [r for ours in (40, 55, 51) for r in session_of(ours)]
+        (self.directory / "W1.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
+        text = decision_report.report(self.directory)
+        self.assertRegex(text, r"W1: ours:throughput 1\.020 ± 0\.\d+ × MPS \(MPS 1\.00 ± 0\.\d+\), "
+                               r"earlier 0\.800, 1\.100")
+
     def test_a_row_without_samples_says_so(self):
         text = decision_report.report(self.directory)
         for first, *_ in requirements.ROWS:
