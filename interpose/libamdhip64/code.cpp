@@ -229,6 +229,13 @@ hipError_t module_unload(EntryPoint<decltype(::hipModuleUnload)> entry, hipModul
   return answer;
 }
 
+// Kernels of a library have no layout here, so none of their launches is deferred; what is may be
+// behind one, and an executable of a graph may be made with one.
+hipError_t library_unload(EntryPoint<decltype(hipLibraryUnload)> entry, void* library) {
+  return await_deferred_then(known_current_context(),
+                             [&] { return hal::NativeStatus(entry.real(library)); });
+}
+
 hipError_t module_get_function(EntryPoint<decltype(::hipModuleGetFunction)> entry,
                                hipFunction_t* function, hipModule_t module, const char* name) {
   const hipError_t answer = entry.real(function, module, name);

@@ -50,6 +50,7 @@ hipError_t module_load_data_ex(EntryPoint<decltype(::hipModuleLoadDataEx)> entry
                                hipModule_t* module, const void* image, unsigned count,
                                hipJitOption* options, void** values);
 hipError_t module_unload(EntryPoint<decltype(::hipModuleUnload)> entry, hipModule_t module);
+hipError_t library_unload(EntryPoint<decltype(hipLibraryUnload)> entry, void* library);
 hipError_t module_get_function(EntryPoint<decltype(::hipModuleGetFunction)> entry,
                                hipFunction_t* function, hipModule_t module, const char* name);
 hipError_t function_set_attribute(EntryPoint<decltype(::hipFuncSetAttribute)> entry,

@@ -170,6 +170,11 @@ hipError_t hipMemsetD2D32Async(hipDeviceptr_t, std::size_t, unsigned, std::size_
                                hipStream_t);
 hipError_t hipGetDriverEntryPoint(const char*, void**, unsigned long long, void*);
 hipError_t hipGetDriverEntryPoint_spt(const char*, void**, unsigned long long, void*);
+hipError_t hipModuleLoadFatBinary(hipModule_t*, const void*);
+// 7.2
+hipError_t hipMemPrefetchBatchAsync(void**, std::size_t*, std::size_t, hipMemLocation*,
+                                    std::size_t*, std::size_t, unsigned long long, hipStream_t);
+hipError_t hipLibraryUnload(void*);
 
 }  // extern "C"
 }  // namespace vitamin::interpose
