@@ -54,7 +54,7 @@ hipError_t launched_extended(hipStream_t stream, hal::KernelLaunch launch,
 }
 
 std::uint32_t blocks(unsigned items, unsigned block) {
-  return block == 0 ? 0 : (items + block - 1) / block;
+  return block == 0 ? 0 : items / block + (items % block != 0 ? 1 : 0);
 }
 
 }  // namespace

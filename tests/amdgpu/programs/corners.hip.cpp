@@ -333,8 +333,11 @@ void refused_wait() {
           hipStreamWaitValue32(nullptr, host, 1, hipStreamWaitValueGte));
 }
 
+__global__ void __launch_bounds__(64) bounded(int* value) { *value = -1; }
+
 // Launches that cannot be: a block of no threads, a grid of none, blocks that are too large or need
-// too much shared memory. Codes differ between versions and between their calls.
+// too much shared memory, or more threads than the kernel was compiled for. Codes differ between
+// versions and between their calls.
 void refused_launches() {
   DeviceArray<int> value(std::vector<int>(1));
   int* where = value.data();
@@ -349,9 +352,15 @@ void refused_launches() {
     return hipExtLaunchKernel(reinterpret_cast<void*>(add), dim3(grid), dim3(block), arguments, 0,
                               stream, nullptr, nullptr, 0);
   };
-  const hipError_t answers[] = {launch(1, 0, 0),        launch(0, 64, 0), launch(1, 4096, 0),
-                                launch(1, 64, 1 << 20), extended(1, 0),   extended(0, 64),
-                                extended(1, 4096)};
+  const hipError_t answers[] = {
+      launch(1, 0, 0),
+      launch(0, 64, 0),
+      launch(1, 4096, 0),
+      launch(1, 64, 1 << 20),
+      extended(1, 0),
+      extended(0, 64),
+      extended(1, 4096),
+      hipLaunchKernel(reinterpret_cast<void*>(bounded), dim3(1), dim3(128), arguments, 0, stream)};
   bool all = true;
   for (const hipError_t answer : answers) {
     std::printf("%d ", answer);
