@@ -69,13 +69,15 @@ hal::Status ChainReader::read(hipGraph_t graph, int depth) {
 hal::Status ChainReader::add(hipGraphNode_t node, int depth) {
   ChainNode added;
   if (depth == 0) added.handle = node;
-  if (const hipError_t status = api_.hipGraphNodeGetType(node, &added.type); status != hipSuccess)
+  hipGraphNodeType type{};
+  if (const hipError_t status = api_.hipGraphNodeGetType(node, &type); status != hipSuccess)
     return failed("a node does not tell its type", status);
-  switch (added.type) {
-    case hipGraphNodeTypeMemset:
-    case hipGraphNodeTypeEmpty:
+  added.kind = graph_node_kind(type, api_.version);
+  switch (added.kind) {
+    case GraphNodeKind::kFill:
+    case GraphNodeKind::kEmpty:
       break;
-    case hipGraphNodeTypeKernel: {
+    case GraphNodeKind::kKernel: {
       hipKernelNodeParams parameters{};
       if (const hipError_t status = api_.hipGraphKernelNodeGetParams(node, &parameters);
           status != hipSuccess)
@@ -86,7 +88,7 @@ hal::Status ChainReader::add(hipGraphNode_t node, int depth) {
       added.launch = launch_of(parameters, *kernel);
       break;
     }
-    case hipGraphNodeTypeGraph: {
+    case GraphNodeKind::kGraph: {
       nodes.push_back(added);
       hipGraph_t child = nullptr;
       if (depth == kDepthMax || api_.hipGraphChildGraphNodeGetGraph(node, &child) != hipSuccess)
@@ -102,7 +104,7 @@ hal::Status ChainReader::add(hipGraphNode_t node, int depth) {
 
 bool holds_graphs(const std::vector<ChainNode>& nodes) {
   return std::any_of(nodes.begin(), nodes.end(),
-                     [](const ChainNode& node) { return node.type == hipGraphNodeTypeGraph; });
+                     [](const ChainNode& node) { return node.kind == GraphNodeKind::kGraph; });
 }
 
 }  // namespace
@@ -123,7 +125,7 @@ hal::Result<hal::GraphContents> ChainGraph::look(hal::KernelInspector&) {
   hal::GraphContents contents{shape(), {}};
   const std::lock_guard lock(mutex_);
   for (const ChainNode& node : nodes_)
-    if (node.type == hipGraphNodeTypeKernel) contents.kernels.push_back(node.launch);
+    if (node.kind == GraphNodeKind::kKernel) contents.kernels.push_back(node.launch);
   return contents;
 }
 
@@ -132,8 +134,8 @@ hal::GraphShape ChainGraph::shape() const {
   const std::lock_guard lock(mutex_);
   for (const ChainNode& node : nodes_) {
     hal::ContentHash hash;
-    hash.add(static_cast<std::uint64_t>(node.type));
-    if (node.type == hipGraphNodeTypeKernel) {
+    hash.add(static_cast<std::uint64_t>(node.kind));
+    if (node.kind == GraphNodeKind::kKernel) {
       const std::string& name = static_cast<const Kernel*>(node.launch.kernel)->name;
       hash.bytes(name.data(), name.size());
       for (const hal::Dim3& size : {node.launch.grid, node.launch.block})
@@ -151,7 +153,7 @@ hal::Followed ChainGraph::set_kernel(hipGraphNode_t node, const hipKernelNodePar
   const Kernel* const kernel = kernel_of_(parameters.func);
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(nodes_.begin(), nodes_.end(), [&](const ChainNode& known) {
-    return known.handle == node && known.type == hipGraphNodeTypeKernel;
+    return known.handle == node && known.kind == GraphNodeKind::kKernel;
   });
   if (kernel == nullptr || node == nullptr || found == nodes_.end()) return hal::Followed::kNot;
   found->launch = launch_of(parameters, *kernel);
@@ -164,7 +166,7 @@ hal::Followed ChainGraph::replace(const std::vector<ChainNode>& nodes) {
   const std::lock_guard lock(mutex_);
   const bool same =
       std::equal(nodes_.begin(), nodes_.end(), nodes.begin(), nodes.end(),
-                 [](const ChainNode& a, const ChainNode& b) { return a.type == b.type; });
+                 [](const ChainNode& a, const ChainNode& b) { return a.kind == b.kind; });
   if (!same || holds_graphs(nodes_)) return hal::Followed::kNot;
   for (std::size_t i = 0; i < nodes.size(); ++i) nodes_[i].launch = nodes[i].launch;
   return hal::Followed::kReplacedAlike;

@@ -8,7 +8,8 @@
 // partition. Which branches there are is settled when the graph is instantiated; updates change
 // single nodes. Each launch makes its commands anew, and orders itself behind its stream only: two
 // launches of one executable may run at once, and what is changed is seen by later launches alone.
-// Read in ROCm 5.2.3 (hipamd, src/hip_graph_internal.cpp) and seen in the software GPU's trace.
+// Read in ROCm 5.2.3 (hipamd, src/hip_graph_internal.cpp) and seen in the software GPU's trace, of
+// 6.4.3 there alone.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "backends/hip/api.h"
+#include "backends/hip/graph_node.h"
 #include "backends/hip/kernel.h"
 #include "hal/graph.h"
 
@@ -24,7 +26,7 @@ namespace vitamin::hip {
 // A node, or one of a graph inside the graph, in the order in which they run.
 struct ChainNode {
   hipGraphNode_t handle = nullptr;  // null: of a graph inside it, which the application cannot name
-  hipGraphNodeType type = hipGraphNodeTypeEmpty;
+  GraphNodeKind kind = GraphNodeKind::kEmpty;
   hal::KernelLaunch launch;  // of a kernel node; without arguments
 };
 

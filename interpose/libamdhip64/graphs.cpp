@@ -33,30 +33,30 @@ ApiStatus nodes_of(hipGraph_t graph, hipGraphNode_t* nodes, std::size_t& count) 
 }
 
 NodeKind kind_of(hipGraphNode_t node, hipGraph_t& child) {
-  hipGraphNodeType type = hipGraphNodeTypeKernel;
-  if (VITAMIN_REAL(hipGraphNodeGetType)(node, &type) != hipSuccess) return NodeKind::kUnreadable;
-  // Numbers were given anew in 6.0 from "copy from symbol" on, which changes nothing here.
-  switch (type) {
-    case hipGraphNodeTypeKernel:
-    case hipGraphNodeTypeMemset:
-    case hipGraphNodeTypeEmpty:
+  hipGraphNodeType type{};
+  const hip::Api* const api = runtime_functions();
+  if (api == nullptr || VITAMIN_REAL(hipGraphNodeGetType)(node, &type) != hipSuccess)
+    return NodeKind::kUnreadable;
+  switch (hip::graph_node_kind(type, api->version)) {
+    case hip::GraphNodeKind::kKernel:
+    case hip::GraphNodeKind::kFill:
+    case hip::GraphNodeKind::kEmpty:
       return NodeKind::kWork;
     // What a copy copies is not told: it may block the host, or another engine makes it.
-    case hipGraphNodeTypeMemcpy:
-    case hipGraphNodeTypeEventRecord:
-    case hipGraphNodeTypeMemcpy1D:
-    case hipGraphNodeTypeMemcpyFromSymbol:
-    case hipGraphNodeTypeMemcpyToSymbol:
+    case hip::GraphNodeKind::kCopy:
+    case hip::GraphNodeKind::kRecordEvent:
       return NodeKind::kStays;
-    case hipGraphNodeTypeGraph:
+    case hip::GraphNodeKind::kGraph:
       return VITAMIN_REAL(hipGraphChildGraphNodeGetGraph)(node, &child) == hipSuccess
                  ? NodeKind::kGraph
                  : NodeKind::kUnreadable;
-    case hipGraphNodeTypeWaitEvent:
+    case hip::GraphNodeKind::kWaitEvent:
       return NodeKind::kWaitsEvent;
-    default:  // host functions and what is newer
+    case hip::GraphNodeKind::kHost:
+    case hip::GraphNodeKind::kOther:
       return NodeKind::kHostWait;
   }
+  return NodeKind::kUnreadable;
 }
 
 std::shared_ptr<FollowedGraph> follow(hipGraph_t graph, std::uint64_t, GraphReason& stays) {

@@ -64,7 +64,8 @@ using Graph = hipGraph_t;
 using GraphExec = hipGraphExec_t;
 using GraphNode = hipGraphNode_t;
 inline NativeEvent recorded_event(GraphNodeParams* node) {
-  return node != nullptr && node->type == hipGraphNodeTypeEventRecord ? node->event : nullptr;
+  constexpr int kRecordsEvent = 7;  // as backends/hip/graph_node.h says of 5.3 and newer
+  return node != nullptr && node->type == kRecordsEvent ? node->event : nullptr;
 }
 // No caller asks for more (graphs.cpp).
 template <class... Rest>
