@@ -72,16 +72,20 @@ std::uint32_t KernelInspector::resident_blocks(const hal::KernelLaunch& launch) 
   return status == hipSuccess ? static_cast<std::uint32_t>(std::max(0, blocks)) : 0;
 }
 
-// Whether the runtime knows both events of an extended launch.
-bool KernelInspector::knows_events(const hal::KernelLaunch& launch) {
+// Whether the launch is one whose sizes HIP takes as they are: without products that do not fit
+// into 32 bits, a block that it cuts to the work items, and events, of which only the call tells
+// whether they are there (a query would end captures).
+bool KernelInspector::plain(const hal::KernelLaunch& launch) const {
+  const hal::Dim3 g = launch.grid, b = launch.block;
+  constexpr std::uint32_t kBlock = 1024, kGridYZ = 65535;
+  if (b.x > kBlock || b.y > kBlock || b.z > kBlock || g.y > kGridYZ || g.z > kGridYZ) return false;
+  if (std::uint64_t{g.x} * b.x > UINT32_MAX) return false;
   if (launch.form != hal::LaunchForm::kExtended) return true;
   const auto& extended = *static_cast<const ExtendedLaunch*>(launch.attributes.records);
-  for (const hipEvent_t event : {extended.start, extended.stop})
-    if (event != nullptr)
-      if (const hipError_t state = api_.hipEventQuery(event);
-          state != hipSuccess && state != hipErrorNotReady)
-        return false;
-  return true;
+  if (extended.start != nullptr || extended.stop != nullptr) return false;
+  if (as_kernel(launch.kernel).kind != Kernel::Kind::kFunction) return true;  // a grid of blocks
+  const hal::Dim3 items = extended.work_items;
+  return items.x % b.x == 0 && items.y % b.y == 0 && items.z % b.z == 0;
 }
 
 // Versions differ in the codes of what cannot be launched, and between their calls.
@@ -90,24 +94,27 @@ NativeStatus KernelInspector::validate(const hal::KernelLaunch& launch) noexcept
     return hipErrorInvalidDeviceFunction;
   const Kernel& kernel = as_kernel(launch.kernel);
   const bool module = kernel.kind == Kernel::Kind::kFunction;
+  for (const hal::Dim3 size : {launch.grid, launch.block})
+    if (size.x == 0 || size.y == 0 || size.z == 0) return hal::kRefusedInAnyPlace;
+  if (!plain(launch)) return hal::kOnlyTheCallTells;
   if (launch.extra != nullptr && (launch.arguments != nullptr || !module))
     return hal::kRefusedInAnyPlace;
-  if (launch.grid.volume() == 0 || launch.block.volume() == 0 || !knows_events(launch))
-    return hal::kRefusedInAnyPlace;
   const CurrentDevice current(api_, ordinal_);
-  int threads = 1024;
+  int threads = 0;
   if (module) {
     if (api_.hipFuncGetAttribute(&threads, HIP_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
                                  kernel.function()) != hipSuccess)
-      return hal::kRefusedInAnyPlace;
+      return hal::kOnlyTheCallTells;
   } else {
     hipFuncAttributes attributes{};
     if (api_.hipFuncGetAttributes(&attributes, kernel.native) != hipSuccess)
-      return hal::kRefusedInAnyPlace;
+      return hal::kOnlyTheCallTells;
     threads = attributes.maxThreadsPerBlock;
   }
+  const int shared = shared_bytes_max();
+  if (threads <= 0 || shared <= 0) return hal::kOnlyTheCallTells;
   if (launch.block.volume() > static_cast<std::uint64_t>(threads) ||
-      launch.shared_bytes > static_cast<std::uint32_t>(shared_bytes_max()))
+      launch.shared_bytes > static_cast<std::uint32_t>(shared))
     return hal::kRefusedInAnyPlace;
   if (launch.cooperative) {
     const std::uint64_t blocks = resident_blocks(launch);

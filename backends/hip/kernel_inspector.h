@@ -26,7 +26,7 @@ class KernelInspector final : public hal::KernelInspector {
 
  private:
   int shared_bytes_max() const;
-  bool knows_events(const hal::KernelLaunch& launch);
+  bool plain(const hal::KernelLaunch& launch) const;
 
   const Api& api_;
   const int ordinal_;

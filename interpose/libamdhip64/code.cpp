@@ -232,8 +232,9 @@ hipError_t module_unload(EntryPoint<decltype(::hipModuleUnload)> entry, hipModul
 // Kernels of a library have no layout here, so none of their launches is deferred; what is may be
 // behind one, and an executable of a graph may be made with one.
 hipError_t library_unload(EntryPoint<decltype(hipLibraryUnload)> entry, void* library) {
-  return await_deferred_then(known_current_context(),
-                             [&] { return hal::NativeStatus(entry.real(library)); });
+  return unloaded(library, await_deferred_then(known_current_context(), [&] {
+                    return hal::NativeStatus(entry.real(library));
+                  }));
 }
 
 hipError_t module_get_function(EntryPoint<decltype(::hipModuleGetFunction)> entry,

@@ -131,9 +131,10 @@ class Leases(Shared):
 class Refusals(Shared):
     def test_what_the_runtime_refuses_is_refused_while_the_first_lease_is_awaited(self):
         options = self.daemon("random")
-        for check in ("fill", "words", "rectangle", "box", "copy", "symbol", "array", "descriptor",
-                      "value", "wait", "launches"):
-            bare = [self.PROGRAMS / "corners", f"refused_{check}"]
+        for check in (*(f"refused_{what}" for what in (
+                          "fill", "words", "rectangle", "box", "copy", "symbol", "array",
+                          "descriptor", "value", "wait", "launches")), "odd_launches"):
+            bare = [self.PROGRAMS / "corners", check]
             results = [subprocess.run(command, capture_output=True, text=True, check=False,
                                       env=self.environment(), timeout=time_limit(60))
                        for command in (bare, [VITAMIN, "run", *options, "--", *bare])]

@@ -372,6 +372,45 @@ void refused_launches() {
   report("launches that cannot be are refused", all && value.host()[0] == 64);
 }
 
+__global__ void grow(float* value) {
+  if (threadIdx.x == 0 && blockIdx.x == 0) *value = *value * 2 + 1;
+}
+
+// Launches that look as if they could not be, and that HIP takes: in their place behind others. HIP
+// multiplies the sizes of a block in 32 bits, and cuts the block to the work items; an event may be
+// part of a capture, which asking for its state would end.
+void odd_launches() {
+  DeviceArray<float> value(std::vector<float>{1});
+  float* where = value.data();
+  void* arguments[] = {&where};
+  hipModule_t module = nullptr;
+  hipFunction_t triple = nullptr;
+  HIP_OK(hipModuleLoad(&module, std::getenv("MODULE_FILE")));
+  HIP_OK(hipModuleGetFunction(&triple, module, "triple"));
+  const hipStream_t stream = free_stream(), captures = free_stream();
+  hipEvent_t event = nullptr;
+  HIP_OK(hipEventCreate(&event));
+  hipGraph_t graph = nullptr;
+  const auto grows = [&](hipEvent_t stop) {
+    return hipExtLaunchKernel(reinterpret_cast<void*>(grow), dim3(1), dim3(64), arguments, 0,
+                              stream, nullptr, stop, 0);
+  };
+  HIP_OK(hipStreamBeginCapture(captures, hipStreamCaptureModeRelaxed));
+  HIP_OK(hipEventRecord(event, captures));
+  HIP_OK(grows(nullptr));
+  const hipError_t answers[] = {
+      hipExtModuleLaunchKernel(triple, 64, 1, 1, 65536, 65536, 1, 0, stream, arguments, nullptr,
+                               nullptr, nullptr, 0),
+      grows(event),
+      hipExtModuleLaunchKernel(triple, 64, 1, 1, 64, 1 << 26, 1, 0, stream, arguments, nullptr,
+                               nullptr, nullptr, 0)};
+  const hipError_t ended = hipStreamEndCapture(captures, &graph);
+  for (const hipError_t answer : answers) std::printf("%d ", answer);
+  std::printf("of odd launches, %d of a capture beside them\n", ended);
+  HIP_OK(hipStreamSynchronize(stream));
+  report("odd launches keep their place", value.host()[0] == 57);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -394,6 +433,7 @@ int main(int count, char** arguments) {
                      {"refused_descriptor", refused_descriptor},
                      {"refused_value", refused_value},
                      {"refused_wait", refused_wait},
-                     {"refused_launches", refused_launches}},
+                     {"refused_launches", refused_launches},
+                     {"odd_launches", odd_launches}},
                     count, arguments);
 }
