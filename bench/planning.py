@@ -5,8 +5,9 @@ minute of trace on eight GPUs of a hundred clients each, simulated under every b
 
     VITAMIN_PREFIX=build/release python3 bench/planning.py
 
-Times are processor time, so that what else runs on the machine does not count. Of a simulation that
-is the time of all its threads together. Writes planning.jsonl.
+Times are processor time, so that waiting for a processor does not count; it still grows with what
+else uses the caches and the other thread of a core. Of a simulation it is the time of all its
+threads together. Writes planning.jsonl.
 """
 import argparse
 import concurrent.futures
@@ -48,6 +49,8 @@ def main():
     parser.add_argument("--out", default=harness.default_output() + "/decide")
     parser.add_argument("--jobs", type=int, default=1, help="policies that are simulated at once")
     options = parser.parse_args()
+    if options.jobs < 1:
+        parser.error("--jobs needs 1 or more")
     ended = harness.run([harness.program("scheduler_bench"), "--json"], LIMIT_S)
     if not ended.ok:
         sys.exit(f"planning.py: {ended.why()}")

@@ -22,11 +22,14 @@ def environment(directory):
 
 
 def family(pid):
-    """A process and everything that it has started."""
+    """A process and everything that it has started and that still runs."""
     found = [pid]
     for one in found:
-        for children in pathlib.Path(f"/proc/{one}/task").glob("*/children"):
-            found += map(int, children.read_text().split())
+        try:
+            for children in pathlib.Path(f"/proc/{one}/task").glob("*/children"):
+                found += map(int, children.read_text().split())
+        except OSError:  # a process or a thread that has ended meanwhile
+            continue
     return found
 
 
@@ -53,13 +56,16 @@ class Mappings:
 
 
 def taken(directory, pid, windows):
-    """Of a living process and its children, within `windows` (begin and end in ns of
-    CLOCK_MONOTONIC): {library: samples}, and of Vitamin's own {offset: samples}."""
+    """Of a living process and the programs that it has started and that still run, within `windows`
+    (begin and end in ns of CLOCK_MONOTONIC): {library: samples}, and of Vitamin's own {offset:
+    samples}."""
     modules, ours = collections.Counter(), collections.Counter()
     for one in family(pid):
-        path = pathlib.Path(directory) / str(one)
-        data = path.read_bytes() if path.exists() else b""
-        mappings = Mappings(one)
+        try:
+            data = (pathlib.Path(directory) / str(one)).read_bytes()
+            mappings = Mappings(one)
+        except OSError:  # it takes none, or has ended
+            continue
         for ns, address in SAMPLE.iter_unpack(data[:len(data) // SAMPLE.size * SAMPLE.size]):
             if any(begin <= ns < end for begin, end in windows):
                 name, offset = mappings.place(address)

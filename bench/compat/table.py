@@ -207,19 +207,21 @@ def turns_section(runs):
     """What Vitamin adds to batches, for each run of turns.py."""
     rows = []
     for name, header, versions, records in runs:
-        found, ours = turns.analyse(records), turns.share_of_ours(records)
+        counted = turns.counted(records)
         rows += [[versions.get("program", name), *row,
-                  harness.percent(ours[row[0]]) if row[0] in ours else "–",
-                  header["date"][:10], f"`{name}`"] for row in turns.rows(found)]
+                  *([turns.share_text(*counted[row[0]]),
+                     f"{counted[row[0]][1] / counted['native'][1]:.2f}"] if counted
+                    else ["–", "–"]),
+                  header["date"][:10], f"`{name}`"] for row in turns.rows(turns.analyse(records))]
     if not rows:
         return []
     return ["", "## Speed, turn by turn", "",
             "`turns.py`: one fresh process of each arm in a round; they take turns, in an order "
-            "drawn for each turn. Seconds as a ratio to `native`, with 95 % intervals; *native "
-            "again* is the noise. CPU time: of the samples that were taken of the process at "
-            "each tick of its CPU time, those in Vitamin's code.", "",
-            markdown(["program", *turns.HEADINGS, "CPU time in Vitamin's library", "date", "file"],
-                     rows), *notes("turns")]
+            "drawn for each turn. Seconds as a ratio to `native`, with intervals from eight "
+            "rounds on; *native again* is the noise. Samples are taken of the process at each "
+            "tick of its CPU time; the interval is that of independent ones.", "",
+            markdown(["program", *turns.HEADINGS, "samples in Vitamin's library",
+                      "all samples / native", "date", "file"], rows), *notes("turns")]
 
 
 def notes(topic):

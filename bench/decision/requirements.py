@@ -127,15 +127,18 @@ def phases(samples):
 # ------------------------------------------------------------------------------ training pairs
 
 
-def earlier_pairs(sessions):
-    """Of sessions of other processes of a pair, oldest first: what `throughput` gave over MPS."""
+def other_pairs(sessions, newest):
+    """What `throughput` gave over MPS in other processes of a pair, in blocks of the same length,
+    oldest first."""
     found = []
-    for samples in sessions:
+    for samples in sorted(sessions, key=lambda s: s.header.get("date", "")):
+        if samples is newest or samples.definition["block_s"] != newest.definition["block_s"]:
+            continue
         table, alone = speeds_of(samples) or ({}, None)
         if "mps" in table and "ours:throughput" in table:
-            found.append(paired.objective_ratio(table["ours:throughput"], table["mps"], alone,
-                                                sum).value)
-    return ", earlier " + ", ".join(f"{v:.3f}" for v in found) if found else ""
+            ratio = paired.objective_ratio(table["ours:throughput"], table["mps"], alone, sum)
+            found.append(f"{ratio.text()} at {samples.header['commit'][:8]}")
+    return ", other processes: " + ", ".join(found) if found else ""
 
 
 def training_pair(samples):
@@ -378,11 +381,12 @@ def rows(sessions, trace_records=()):
     for first, target, measured in ROWS:
         mine = [s for s in sessions if s.definition.get("row") and
                 first.startswith(s.definition["row"])]
-        last = {s.name: text for s in mine if (text := measured(s))}
+        told = [(s, text) for s in mine if (text := measured(s))]
+        last = {s.name: text for s, text in told}
         if measured is training_pair:  # what is drawn when processes start shows in several of them
-            for name in last:
-                of = [s for s in mine if s.name == name and measured(s)]
-                last[name] += earlier_pairs(of[:-1])
+            for newest in {s.name: s for s, _ in told}.values():
+                last[newest.name] += other_pairs(
+                    [s for s, _ in told if s.name == newest.name], newest)
         answer.append([first, target, "<br>".join(last.values()) or "not measured"])
     served_ = lower_violations(trace_records) or "not measured (--traces)"
     return [*answer[:-1], [*TRACES, served_], answer[-1], *ELSEWHERE]

@@ -278,6 +278,32 @@ class Turns(Compat):
                 return address - int(f[2], 16) + int(f[1], 16)
         raise AssertionError(f"{address:#x} is in no segment")
 
+    def test_few_rounds_have_no_interval(self):
+        record = {"round": 0, "turns": {"native": [[1], [1]], "fifo": [[1], [2]]}}
+        row = turns.analyse([record] * (turns.ROUNDS - 1))["fifo"]
+        self.assertEqual((row["first"], row["steady"]), ([1, None, None], [2, None, None]))
+
+    def test_shares_have_the_interval_of_their_samples(self):
+        record = {"samples": {"fifo": {"modules": {"libvitamin_cuda.so": 5, "libc.so.6": 95}}}}
+        self.assertEqual(turns.counted([record, record]), {"fifo": (10, 200)})
+        self.assertEqual(turns.share_text(10, 200), "5.0 ± 3.0 % (10 of 200)")
+
+    def test_what_ends_while_it_is_read_has_no_samples(self):
+        with subprocess.Popen(["sleep", "60"]) as process:
+            self.assertIn(process.pid, samples.family(os.getpid()))
+            process.kill()
+        self.assertEqual(samples.family(process.pid), [process.pid])
+        self.assertEqual(samples.taken(self.out, process.pid, [(0, 1)]),
+                         {"modules": {}, "ours": {}})
+
+    def test_a_program_that_is_executed_outlives_the_timer(self):
+        environment = os.environ | samples.environment(self.out)
+        work = "import os, time\nend = time.process_time() + 0.1\n" \
+               "while time.process_time() < end: pass\n"
+        for _ in range(10):
+            subprocess.run([sys.executable, "-c", work + "os.execv('/bin/sh', ['sh', '-c', ':'])"],
+                           env=environment, check=True)
+
     def test_samples_are_counted_for_each_batch_behind_the_first_second(self):
         record = {"turns": {"native": [[1.0, 0.5], [0.1, 0.1], [0.1, 0.1]]},
                   "samples": {"native": {"modules": {"a": 8}, "ours": {}},
@@ -299,7 +325,7 @@ class Turns(Compat):
 
     def test_what_drifts_between_turns_does_not_widen_the_interval(self):
         draw, records = random.Random(3), []
-        for number in range(4):
+        for number in range(turns.ROUNDS):
             speeds = [draw.choice((1.0, 1.6)) for _ in range(30)]
             of = lambda factor: [[0.2 * s * factor] * 5 for s in speeds]
             records.append({"round": number, "turns": {"native": of(1.0), "fifo": of(1.02)}})

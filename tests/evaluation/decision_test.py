@@ -414,7 +414,7 @@ class Report(unittest.TestCase):
         (self.directory / "W1.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
         text = decision_report.report(self.directory)
         self.assertRegex(text, r"W1: ours:throughput 1\.020 ± 0\.\d+ × MPS \(MPS 1\.00 ± 0\.\d+\), "
-                               r"earlier 0\.800, 1\.100")
+                               r"other processes: 0\.800 ± 0\.\d+ at cccccccc, 1\.100 ±")
 
     def test_a_row_without_samples_says_so(self):
         text = decision_report.report(self.directory)

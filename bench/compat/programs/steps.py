@@ -131,7 +131,6 @@ class Batches:
                           "calibration_ms": self.calibration and self.calibration.measured}})
         return result
 
-
     def run_turns(self, step):
         """The same, each turn when it is told."""
         tell({"ready": True})
