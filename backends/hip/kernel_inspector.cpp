@@ -77,9 +77,14 @@ std::uint32_t KernelInspector::resident_blocks(const hal::KernelLaunch& launch) 
 // whether they are there (a query would end captures).
 bool KernelInspector::plain(const hal::KernelLaunch& launch) const {
   const hal::Dim3 g = launch.grid, b = launch.block;
-  constexpr std::uint32_t kBlock = 1024, kGridYZ = 65535;
-  if (b.x > kBlock || b.y > kBlock || b.z > kBlock || g.y > kGridYZ || g.z > kGridYZ) return false;
-  if (std::uint64_t{g.x} * b.x > UINT32_MAX) return false;
+  constexpr std::uint32_t kGridYZ = 65535;
+  if (g.y > kGridYZ || g.z > kGridYZ) return false;
+  const auto fits = [](std::uint64_t product) { return product <= UINT32_MAX; };
+  for (const std::uint64_t items :
+       {std::uint64_t{g.x} * b.x, std::uint64_t{g.y} * b.y, std::uint64_t{g.z} * b.z})
+    if (!fits(items)) return false;
+  if (const std::uint64_t area = std::uint64_t{b.x} * b.y; !fits(area) || !fits(area * b.z))
+    return false;
   if (launch.form != hal::LaunchForm::kExtended) return true;
   const auto& extended = *static_cast<const ExtendedLaunch*>(launch.attributes.records);
   if (extended.start != nullptr || extended.stop != nullptr) return false;

@@ -247,14 +247,18 @@ bool surely_accepted(hipDeviceptr_t target, std::size_t pitch, Value, std::size_
 inline bool surely_accepted(hipPitchedPtr target, int, hipExtent extent, hipStream_t) {
   return covers_box(target, extent);
 }
+// -1 is no direction either.
+inline bool is_direction(hipMemcpyKind kind) {
+  return static_cast<unsigned>(kind) <= static_cast<unsigned>(hipMemcpyDefault);
+}
 inline bool surely_accepted(void* target, const void* source, std::size_t bytes, hipMemcpyKind kind,
                             hipStream_t) {
-  return kind <= hipMemcpyDefault && covers(target, bytes) && covers(source, bytes);
+  return is_direction(kind) && covers(target, bytes) && covers(source, bytes);
 }
 inline bool surely_accepted(void* target, std::size_t target_pitch, const void* source,
                             std::size_t source_pitch, std::size_t width, std::size_t height,
                             hipMemcpyKind kind, hipStream_t) {
-  return kind <= hipMemcpyDefault && covers_rows(target, target_pitch, 1, width, height) &&
+  return is_direction(kind) && covers_rows(target, target_pitch, 1, width, height) &&
          covers_rows(source, source_pitch, 1, width, height);
 }
 inline bool surely_accepted(void* target, void* source, std::size_t bytes, hipStream_t) {
