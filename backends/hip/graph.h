@@ -8,8 +8,7 @@
 // partition. Which branches there are is settled when the graph is instantiated; updates change
 // single nodes. Each launch makes its commands anew, and orders itself behind its stream only: two
 // launches of one executable may run at once, and what is changed is seen by later launches alone.
-// Read in ROCm 5.2.3 (hipamd, src/hip_graph_internal.cpp) and seen in the software GPU's trace, of
-// 6.4.3 there alone.
+// Read in ROCm 5.2.3 (hipamd, src/hip_graph_internal.cpp) and seen in the software GPU's trace.
 #pragma once
 
 #include <cstdint>

@@ -33,12 +33,11 @@ bool memory_types_renumbered() { return since(6, 0); }
 
 // hipGraphExec::Run and UpdateQueue (hipamd, src/hip_graph_internal.cpp, rocm-5.2.3). Tags up to
 // rocm-6.2.2 read much the same for a single branch, but keep kernel arguments and packets from
-// launch to launch since 6.0. Debian's 6.4.3 does what 5.2.3 does: each kernel and fill of a chain
-// has the mask of its stream, and an update changes no launch that was made before it. Versions
-// between were not run.
-bool chains_run_on_launch_stream() {
-  return (since(5, 2) && !since(5, 3)) || (since(6, 4) && !since(6, 5));
-}
+// launch to launch since 6.0. Debian's 6.4.3 seems to do what 5.2.3 does: each kernel and fill of a
+// chain has the mask of its stream, and an update changes no launch that was made before it. But
+// with chains on parts 2 of some 900 runs of a program with two graphs hung under `static`, and it
+// is not known why (tests/amdgpu/README.md). Versions between were not run.
+bool chains_run_on_launch_stream() { return since(5, 2) && !since(5, 3); }
 
 // HIP_RETURN (clr, hipamd/src/hip_internal.hpp) stores each call's answer, in every tag from
 // rocm-5.0.0 to rocm-6.2.2; Debian's 6.4.3 does the same. 7.0 is announced to keep a failure, which

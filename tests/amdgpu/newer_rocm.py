@@ -36,6 +36,7 @@ ONE_GPU = [
     *(f"corners {check}" for check in (
         "captured_graph", "copies_in_captures", "built_graph", "asked_for_by_name", "last_error",
         "attachments", "times_between_events", "devices", "other_processes")),
+    "corners refused_launches", "graphs chains nested changes branches copies",
     "newer capture_to_graph", "newer proc_address", "newer launches_by_c_name",
     "obstacles own_mask", "obstacles unreadable_code", "masks try_masks",
 ]
