@@ -19,7 +19,7 @@
 
 namespace vitamin::hal {
 
-// Not a code of any vendor: the status of the launch is known only by making it.
+// Not codes of any vendor: the status of the launch is known only by making it.
 inline constexpr NativeStatus kOnlyTheCallTells = INT_MIN;
 inline constexpr NativeStatus kRefusedInAnyPlace = INT_MIN + 1;
 

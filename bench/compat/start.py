@@ -232,31 +232,33 @@ def read(path):
     return header, records
 
 
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLES,
+def parser_of(description, examples, name, rounds):
+    """What start.py and turns.py take alike. `name`: of the file of results."""
+    parser = argparse.ArgumentParser(description=description, epilog=examples,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default="PyTorch eager training", metavar="NAME",
                         help="of compat.py --list, one with batches")
     parser.add_argument("--arms", default=",".join(ARMS), help="default: " + ",".join(ARMS))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batches", type=int, default=24, help="of each process")
+    parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--prepare", type=int, default=4, metavar="N",
                         help="processes that are built at once, before the first is measured; "
-                             "what the last ones do in the background meanwhile is not measured "
-                             "(idle_s)")
+                             "what the last ones do in the background meanwhile is not measured")
     parser.add_argument("--settle", type=float, default=1, metavar="SECONDS",
                         help="between the last process being built and the first measurement")
-    parser.add_argument("--after", metavar="FILE",
-                        help="begin to measure when FILE exists: when what else runs has ended")
     parser.add_argument("--seed", type=int, default=1, help="of the order")
     parser.add_argument("--budget", type=float, default=0, metavar="SECONDS",
                         help="begin no processes after this time")
     parser.add_argument("--json", action="store_true", help="the result as JSON")
-    parser.add_argument("--name", default="start", help="of the file of results")
+    parser.add_argument("--name", default=name, help="of the file of results")
     parser.add_argument("--out", metavar="DIR",
                         help="results (default: $OUT, else bench/results/compat)")
     parser.add_argument("--smoke", action="store_true", help="over the software libcuda")
     parser.add_argument("--analyse", metavar="FILE", help="results that are there already")
+    return parser
+
+
+def parsed(parser):
+    """The options, checked, as far as both take them."""
     options = parser.parse_args()
     options.arms = [a.strip() for a in options.arms.split(",") if a.strip()]
     if unknown := set(options.arms) - set(ARMS):
@@ -270,6 +272,14 @@ def parse():
     options.out = options.out or os.environ.get("OUT") or str(
         harness.ROOT / "bench" / "results" / "compat")
     return options
+
+
+def parse():
+    parser = parser_of(__doc__, EXAMPLES, "start", rounds=5)
+    parser.add_argument("--batches", type=int, default=24, help="of each process")
+    parser.add_argument("--after", metavar="FILE",
+                        help="begin to measure when FILE exists: when what else runs has ended")
+    return parsed(parser)
 
 
 def find_program(options):

@@ -4,8 +4,8 @@
 
 A round starts one fresh process of each arm: natively, natively once more, under `vitamin run
 --policy fifo`, and as the only client of a vitamind. Then the processes take turns, in an order
-that is drawn for each turn: one does a few equal batches while the others wait. So what drifts
-(clocks, the host's two speeds) meets all arms alike, which start.py's processes, measured one
+that is drawn for each turn: one does a few equal batches while the others wait. So what drifts more
+slowly than a cycle of turns (clocks) meets all arms alike, which start.py's processes, measured one
 behind the other, do not offer. Of each turn the first fifth of its batches, in which a process
 finds cold caches, counts only within the first second.
 
@@ -30,10 +30,8 @@ Vitamin's: where the time goes that a ratio above 1 tells of.
 exit codes: 0; 1 a process failed or its results differ; 2 turns.py cannot run: a line says why
 """
 
-import argparse
 import contextlib
 import json
-import os
 import pathlib
 import random
 import sys
@@ -245,47 +243,17 @@ def show_samples(options, records):
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLES,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default="PyTorch eager training", metavar="NAME",
-                        help="of compat.py --list, one with batches")
-    parser.add_argument("--arms", default=",".join(start.ARMS),
-                        help="default: " + ",".join(start.ARMS))
-    parser.add_argument("--rounds", type=int, default=8)
+    parser = start.parser_of(__doc__, EXAMPLES, "turns", rounds=ROUNDS)
     parser.add_argument("--turns", type=int, default=24, help="of each process")
     parser.add_argument("--batches", type=int, default=1,
                         help="of each turn: as many as take 0.15 s or more")
-    parser.add_argument("--prepare", type=int, default=4, metavar="N",
-                        help="processes that are built at once, before the first is measured")
-    parser.add_argument("--settle", type=float, default=1, metavar="SECONDS",
-                        help="between the last process being built and the first turn")
-    parser.add_argument("--seed", type=int, default=1, help="of the orders")
-    parser.add_argument("--budget", type=float, default=0, metavar="SECONDS",
-                        help="begin no processes after this time")
-    parser.add_argument("--json", action="store_true", help="the result as JSON")
-    parser.add_argument("--name", default="turns", help="of the file of results")
-    parser.add_argument("--out", metavar="DIR",
-                        help="results (default: $OUT, else bench/results/compat)")
-    parser.add_argument("--smoke", action="store_true", help="over the software libcuda")
     parser.add_argument("--samples", action="store_true",
                         help="tell in which library the processes are, too")
     parser.add_argument("--library", metavar="FILE",
                         help="Vitamin's preloaded library with its symbols: functions, too")
-    parser.add_argument("--analyse", metavar="FILE", help="results that are there already")
-    options = parser.parse_args()
-    options.arms = [a.strip() for a in options.arms.split(",") if a.strip()]
-    if unknown := set(options.arms) - set(start.ARMS):
-        parser.error(f"unknown arms: {', '.join(sorted(unknown))}")
-    if "native" not in options.arms or len(options.arms) < 2:
-        parser.error("--arms needs native and one more")
+    options = start.parsed(parser)
     if options.turns < 2 or options.batches < 1 or options.rounds < 1:
         parser.error("--turns needs 2 or more, --batches and --rounds 1 or more")
-    options.deadline = time.monotonic() + options.budget if options.budget else None
-    programs.none_supplied(options)
-    if options.smoke:
-        options.program, options.settle = "chains of kernels", 0
-    options.out = options.out or os.environ.get("OUT") or str(
-        harness.ROOT / "bench" / "results" / "compat")
     return options
 
 
